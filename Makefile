@@ -1,0 +1,34 @@
+# Each target makes its own environment first.
+# No NVIDIA card on x86-64 Linux? make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu takes the small build.
+PYTHON ?= python3
+TORCH_INDEX ?=
+RECIPE ?= sabour2017/mnist-r3-recon
+BIN := .venv/bin
+
+.PHONY: demo test test-slow check bench table docs clean
+
+demo: .venv/done
+	$(BIN)/torchcaps demo
+
+test: .venv/done
+	$(BIN)/python -m pytest -q
+
+test-slow: .venv/done
+	$(BIN)/python -m pytest -q -m "slow or data"
+
+check: .venv/done
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+bench: .venv/done
+	$(BIN)/torchcaps bench ops && $(BIN)/torchcaps bench train $(RECIPE)
+
+table: .venv/done
+	$(BIN)/python -m torchcaps.readme
+
+.venv/done: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[experiments,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,38 @@
+import pytest
+import torch
+
+# every exception has its reason
+ALLOWED_WARNINGS = {
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning": "PyTorch's own, while it imports inductor",
+}
+
+
+def pytest_configure(config):
+    # later lines win, so the exceptions stand behind the rule
+    config.addinivalue_line("filterwarnings", "error")
+    for line in ALLOWED_WARNINGS:
+        config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.fixture
+def rng() -> torch.Generator:
+    """The only source of random numbers in a test that needs any."""
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def deterministic():
+    """Fresh memory is filled with NaN, so an output that nobody wrote shows; modules start from the same weights."""
+    torch.manual_seed(0)
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@pytest.fixture
+def fresh_dynamo():
+    """Nothing compiled before counts towards this test's recompile limit."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

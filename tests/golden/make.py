@@ -1,0 +1,18 @@
+"""Write the golden losses anew: only when a change is meant to alter them, and the commit says why.
+
+PYTHONPATH=. python tests/golden/make.py
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+from torchcaps.papers import RECIPES
+from torchcaps.train import Options, train
+
+for name, recipe in RECIPES.items():
+    if name.startswith("smoke/"):
+        with tempfile.TemporaryDirectory() as folder:
+            trained = train(recipe.make(), name=name, seed=0, options=Options(out=Path(folder), progress=False, log_every=1))
+        losses = [float(f"{line['loss']:.7g}") for line in trained.curve]
+        (Path(__file__).parent / f"{name.replace('/', '-')}.json").write_text(json.dumps(losses) + "\n")

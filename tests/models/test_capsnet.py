@@ -1,0 +1,259 @@
+import io
+from math import prod
+
+import pytest
+import torch
+from torch import nn
+
+from torchcaps.layers import Capsules
+from torchcaps.models import MODELS, CapsNet
+from torchcaps.models.capsnet import PRESETS
+from torchcaps.ops import margin_loss, reconstruction_loss, squash
+
+SMALL = dict(channels=8, kernel=3, n_types=2, d_primary=4, primary_kernel=3, d_class=6, hidden=(16, 8))
+# how to build a small one of every model, for pictures of 1x12x12 and three classes
+REGISTRY = {"capsnet": lambda **options: CapsNet((1, 12, 12), 3, **SMALL | options)}
+TRUNCATED_STD = 0.8796  # of a standard normal cut off at two
+
+
+def n_parameters(**options) -> int:
+    with torch.device("meta"):
+        return sum(p.numel() for p in CapsNet(**options).parameters())
+
+
+def total_loss(model, images, labels):
+    capsules = model(images)
+    margin = margin_loss(capsules.activity, torch.eye(model.n_classes)[labels]) * model.margin_weight()
+    return (margin + 0.0005 * reconstruction_loss(model.reconstruct(capsules.poses, labels), images)).mean()
+
+
+def test_every_model_is_in_the_table():
+    assert set(REGISTRY) == set(MODELS), "give a new model its line in REGISTRY"
+    assert all(issubclass(model, nn.Module) for model in MODELS.values())
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_model_makes_one_capsule_per_class(name):
+    capsules = REGISTRY[name]()(torch.rand(2, 1, 12, 12))
+    assert isinstance(capsules, Capsules)
+    assert capsules.poses.shape[:2] == capsules.activity.shape == (2, 3)
+    assert capsules.activity.isfinite().all()
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_model_comes_back_from_a_file(name, rng):
+    images, file = torch.rand(2, 1, 12, 12, generator=rng), io.BytesIO()
+    model, other = REGISTRY[name](), REGISTRY[name]()
+    assert not torch.equal(model(images).poses, other(images).poses)
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file))
+    assert torch.equal(model(images).poses, other(images).poses)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_model_compiles_whole(name, fresh_dynamo, rng):
+    model, images = REGISTRY[name](), torch.rand(2, 1, 12, 12, generator=rng)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(images), model(images))
+    parameters = [p for name, p in model.named_parameters() if not name.startswith("decoder")]
+    results = [torch.autograd.grad(f(images).activity.square().sum(), parameters) for f in (compiled, model)]
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_model_exports_with_a_free_batch_axis(name, rng):
+    class Poses(nn.Module):
+        """A saved program returns plain tensors: it must load where torchcaps is not installed."""
+
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, images):
+            return tuple(self.model(images))
+
+    model, file = Poses(REGISTRY[name](reconstruction=False)), io.BytesIO()
+    program = torch.export.export(model, (torch.rand(2, 1, 12, 12),), dynamic_shapes=({0: torch.export.Dim("b")},))
+    torch.export.save(program, file)
+    file.seek(0)
+    images = torch.rand(5, 1, 12, 12, generator=rng)
+    torch.testing.assert_close(torch.export.load(file).module()(images), model(images))
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_model_runs_under_autocast_and_in_bfloat16(name, rng):
+    model, images = REGISTRY[name](), torch.rand(2, 1, 12, 12, generator=rng)
+    plain = model(images)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = model(images)
+    assert mixed.poses.dtype == mixed.activity.dtype == torch.float32
+    torch.testing.assert_close(mixed.poses, plain.poses, rtol=0, atol=0.03)
+    half = model.bfloat16()(images.bfloat16())
+    assert half.poses.dtype == torch.bfloat16
+    torch.testing.assert_close(half.poses.float(), plain.poses, rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (dict(), 8_215_728),  # the paper's 8.2M
+        (dict(reconstruction=False), 6_804_384),  # 6.8M
+        (dict(image=(1, 36, 36)), 11_361_968),  # MultiMNIST, 11.36M
+        (dict(image=(1, 40, 40)), 13_475_808),  # affNIST
+    ],
+)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_parameter_counts_are_the_papers(options, count, preset):
+    assert n_parameters(**options, preset=preset) == count
+
+
+def test_parameters_by_hand():
+    conv, primary = 256 * 81 + 256, 256 * 256 * 81 + 256
+    classes = 32 * 6 * 6 * 10 * 8 * 16 + 10 * 16
+    decoder = (160 * 512 + 512) + (512 * 1024 + 1024) + (1024 * 784 + 784)
+    assert n_parameters() == conv + primary + classes + decoder
+
+
+def test_sizes_are_the_papers():
+    with torch.device("meta"):
+        model = CapsNet()
+        capsules = model(torch.empty(2, 1, 28, 28))
+    assert model.grid == (6, 6) and model.classes.n_in == 32 * 6 * 6
+    assert capsules.poses.shape == (2, 10, 16)
+
+
+def test_the_official_preset_starts_like_the_authors_code():
+    model = CapsNet((1, 20, 20), 10)  # 2x2 places
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0.1).all(), name
+            continue
+        std = 0.05 if name == "conv.weight" else 0.1
+        assert parameter.abs().max() <= 2 * std, name
+        assert parameter.std().item() == pytest.approx(TRUNCATED_STD * std, rel=0.03), name
+        assert parameter.mean().abs() < 0.05 * std, name
+
+
+def test_the_paper_preset_starts_like_pytorch():
+    model = CapsNet((1, 20, 20), 10, preset="paper", channels=64)
+    bound = 1 / 9  # nn.Conv2d: uniform within 1 / sqrt(81 inputs)
+    assert 0.99 * bound < model.conv.weight.abs().max() <= bound
+    bound = 1 / (81 * 64) ** 0.5
+    assert 0.99 * bound < model.primary.weight.abs().max() <= bound
+    assert (model.primary.bias == 0).all() and (model.classes.bias == 0).all()
+    assert model.conv.bias.std() > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "share"),
+    [(dict(), 32), (dict(couplings="leaky"), 33), (dict(n_types=64, couplings="leaky"), 65), (dict(preset="paper"), 1), (dict(preset="paper", couplings="leaky"), 1)],
+)
+def test_primary_capsules_are_divided_by_the_number_of_types(options, share):
+    with torch.device("meta"):
+        assert CapsNet(**options).primary.share == share
+
+
+def test_the_division_is_before_bias_and_squash(rng):
+    model, images = CapsNet((1, 12, 12), 3, **SMALL), torch.rand(1, 1, 12, 12, generator=rng)
+    cut = nn.functional.conv2d(model.conv(images).relu(), model.primary.weight, stride=2) / 2 + 0.1  # [1 (n d) h w]
+    first = model.primary(model.conv(images).relu()).poses[0, 0]
+    torch.testing.assert_close(first, squash(cut[0, :4, 0, 0]))
+
+
+def test_margin_weights_of_the_presets():
+    """Official: half the mean over the classes, of losses that are sums. Paper: their sum."""
+    with torch.device("meta"):
+        assert CapsNet(n_classes=10).margin_weight() == 0.05
+        assert CapsNet(n_classes=5).margin_weight() == 0.1
+        assert CapsNet(preset="paper").margin_weight() == 1
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(("image", "n_classes"), [((1, 12, 12), 3), ((3, 9, 14), 2), ((2, 5, 5), 7), ((1, 13, 8), 1)])
+def test_any_image_size_channels_and_classes(image, n_classes, preset):
+    model = CapsNet(image, n_classes, preset=preset, **SMALL)
+    capsules = model(torch.rand(2, *image))
+    assert capsules.poses.shape == (2, n_classes, 6) and capsules.activity.shape == (2, n_classes)
+    assert model.reconstruct(capsules.poses, torch.zeros(2, dtype=torch.int64)).shape == (2, *image)
+    assert model.classes.n_in == 2 * prod(model.grid)
+
+
+@pytest.mark.parametrize("sharing", ["none", "places", "inputs", "all"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_gradient_reaches_every_parameter(preset, sharing, rng):
+    model = CapsNet((1, 12, 12), 3, preset=preset, sharing=sharing, **SMALL)
+    total_loss(model, torch.rand(6, 1, 12, 12, generator=rng), torch.arange(6) % 3).backward()
+    assert {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()} == set()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_one_transform_for_all_classes_still_tells_them_apart(preset):
+    """The authors' biases are all 0.1: with nothing else between the classes, all capsules would be the same."""
+    poses = CapsNet((1, 12, 12), 3, preset=preset, sharing="all", **SMALL)(torch.rand(1, 1, 12, 12)).poses[0]
+    assert (poses[0] - poses[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("couplings", ["softmax", "leaky", "max-min", "uniform", "random"])
+def test_every_rule_learns_a_few_pictures_by_heart(couplings, rng):
+    model = CapsNet((1, 12, 12), 3, preset="paper", couplings=couplings, **SMALL)
+    images, labels = torch.rand(6, 1, 12, 12, generator=rng), torch.arange(6) % 3
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(40):
+        loss = total_loss(model, images, labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.4 * losses[0], losses
+
+
+def test_without_reconstruction_there_is_no_decoder():
+    model = CapsNet((1, 12, 12), 3, reconstruction=False, **SMALL)
+    assert not [name for name, _ in model.named_parameters() if "decoder" in name]
+    with pytest.raises(ValueError, match="built with reconstruction=False and has no decoder; build it with reconstruction=True"):
+        model.reconstruct(torch.ones(2, 3, 6), torch.tensor([0, 1]))
+
+
+def test_reconstruction_reads_the_labelled_capsule_only(rng):
+    model, poses = CapsNet((1, 12, 12), 3, **SMALL), torch.randn(2, 3, 6, generator=rng)
+    labels = torch.tensor([2, 0])
+    pictures = model.reconstruct(poses, labels)
+    poses[0, :2] = 9.0
+    poses[1, 1:] = 9.0
+    assert torch.equal(model.reconstruct(poses, labels), pictures)
+
+
+def test_steps_end_where_the_model_does(rng):
+    model, images = CapsNet((1, 12, 12), 3, n_iters=4, **SMALL), torch.rand(2, 1, 12, 12, generator=rng)
+    steps = list(model.steps(images))
+    assert len(steps) == 4 and steps[0].couplings.shape == (2, model.classes.n_in, 3)
+    torch.testing.assert_close(steps[-1].poses, model(images).poses)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 28, 27), (2, 3, 28, 28), (1, 28, 28), (28, 28)])
+def test_other_images_are_refused(shape):
+    with torch.device("meta"):
+        model, images = CapsNet(), torch.empty(shape)
+    with pytest.raises(ValueError) as refusal:
+        model(images)
+    assert str(refusal.value) == f"CapsNet expects images [b, 1, 28, 28], got {list(shape)}"
+
+
+@pytest.mark.parametrize("image", [(1, 16, 28), (1, 28, 16), (1, 8, 8), (1, 1, 1)])
+def test_too_small_images_are_refused(image):
+    message = f"CapsNet: an image of {image[1]}x{image[2]} is too small for kernels of 9 and 9; give smaller kernels"
+    with torch.device("meta"), pytest.raises(ValueError, match=message):
+        CapsNet(image)
+
+
+def test_the_smallest_image_that_fits_has_one_place():
+    with torch.device("meta"):
+        assert CapsNet((1, 17, 18)).grid == (1, 1)
+
+
+def test_unknown_presets_are_refused():
+    with pytest.raises(ValueError, match="CapsNet: preset must be one of official, paper; got 'tf'"):
+        CapsNet(preset="tf")

@@ -1,0 +1,222 @@
+"""Which implementation runs, and whether the fast ones are right. The helper that judges them is tested with wrong answers."""
+
+from functools import partial
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchcaps.ops import COUPLINGS, dynamic_routing, dynamic_routing_backend
+from torchcaps.ops import dynamic as dynamic_module
+from torchcaps.ops.backend import Implementation, choose
+from torchcaps.testing import assert_within_budget, compare_routing, max_err
+
+ON_CPU, ON_CUDA = (SimpleNamespace(device=torch.device(kind)) for kind in ("cpu", "cuda"))
+ANYTHING = Implementation(load=lambda: None)
+ODD_POSES_ONLY = Implementation(load=lambda: None, refuses=lambda d: f"needs an odd pose, got {d}; pad it" if d % 2 == 0 else None)
+IMPLEMENTATIONS = dict(reference=ANYTHING, compiled=ANYTHING, triton=ODD_POSES_ONLY)
+
+
+def routing(batch=(3,), i=5, j=3, d=4, e=6, weight="ijde", device="cpu", seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    sizes = dict(i=i, j=j, d=d, e=e)
+    shapes = dict(poses=(*batch, i, d), weight=[sizes[x] for x in weight], bias=(j, e), prior=(i, j))
+    return {name: torch.randn(*shape, generator=rng).to(device) for name, shape in shapes.items()}
+
+
+def test_auto_on_the_cpu_is_the_reference():
+    args = routing()
+    assert dynamic_routing_backend(args["poses"], args["weight"]) == "reference"
+    assert torch.equal(dynamic_routing(**args).poses, dynamic_routing(**args, backend="reference").poses)
+    assert choose("op", IMPLEMENTATIONS, "auto", ON_CPU, dict(d=3)) == "reference"
+
+
+def test_auto_on_cuda_is_the_first_that_does_not_refuse():
+    assert choose("op", IMPLEMENTATIONS, "auto", ON_CUDA, dict(d=3)) == "triton"
+    assert choose("op", IMPLEMENTATIONS, "auto", ON_CUDA, dict(d=4)) == "compiled"
+    assert choose("op", dict(reference=ANYTHING), "auto", ON_CUDA, dict(d=4)) == "reference"
+
+
+def test_auto_inside_compile_is_the_reference(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert choose("op", IMPLEMENTATIONS, "auto", ON_CUDA, dict(d=3)) == "reference"
+
+
+def test_a_named_backend_runs_or_refuses_with_the_reason():
+    assert choose("op", IMPLEMENTATIONS, "triton", ON_CUDA, dict(d=3)) == "triton"
+    with pytest.raises(ValueError, match="^op: backend 'triton' needs an odd pose, got 4; pad it, or use backend='reference'$"):
+        choose("op", IMPLEMENTATIONS, "triton", ON_CUDA, dict(d=4))
+
+
+def test_a_backend_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="^op: there is no 'triton' backend yet; use one of auto, reference$"):
+        choose("op", dict(reference=ANYTHING), "triton", ON_CPU, {})
+
+
+@pytest.mark.parametrize("backend", ["cuda", "Reference", ""])
+def test_an_unknown_backend_lists_the_known(backend):
+    with pytest.raises(ValueError, match=f"dynamic_routing: backend must be auto, reference, compiled, triton; got '{backend}'"):
+        dynamic_routing(**routing(), backend=backend)
+
+
+def test_triton_is_not_replaced_in_silence_on_the_cpu():
+    with pytest.raises(ValueError, match="dynamic_routing: .*'triton'.*use"):
+        dynamic_routing(**routing(), backend="triton")
+
+
+def test_compiled_is_right_on_the_cpu(fresh_dynamo):
+    """The one case with the real compiler. Without vector instructions it need not try out which the machine has: 30 s less."""
+    from torch._inductor import config
+
+    with config.patch({"cpp.vec_isa_ok": False}):
+        margins = compare_routing(partial(dynamic_routing, n_iters=2), routing(), backend="compiled")
+    assert set(margins) == {"poses", "pose_sum", "grad poses", "grad weight", "grad bias", "grad prior"}
+
+
+@pytest.fixture
+def quick_compile(fresh_dynamo, monkeypatch):
+    """`backend="compiled"` without the C++ compiler."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    dynamic_module._compiled.cache_clear()
+    yield
+    dynamic_module._compiled.cache_clear()
+
+
+def test_compiled_serves_more_rules_and_shapes_than_the_recompile_limit(quick_compile):
+    """Eight programs per function are torch.compile's default; the ninth would raise."""
+    seen = 0
+    with torch.no_grad():
+        for weight in ("ijde", "jde", "de"):
+            for couplings in ("softmax", "leaky", "uniform"):
+                args = routing(weight=weight)
+                fast, plain = (dynamic_routing(**args, n_iters=1, couplings=couplings, backend=b) for b in ("compiled", "reference"))
+                torch.testing.assert_close(fast, plain)
+                seen += 1
+    assert seen > torch._dynamo.config.recompile_limit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("couplings", COUPLINGS)
+@pytest.mark.parametrize("weight", ["ijde", "jde", "de"])
+def test_compiled_is_right_for_every_rule_and_weight(fresh_dynamo, weight, couplings):
+    compare_routing(partial(dynamic_routing, couplings=couplings), routing(weight=weight, batch=(2, 2), i=7), backend="compiled")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [dict(i=1, j=1, d=1, e=1), dict(i=37, j=5, d=8, e=16), dict(batch=(), i=9)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_is_right_for_odd_sizes_and_dtypes(fresh_dynamo, dtype, sizes):
+    compare_routing(dynamic_routing, routing(**sizes), backend="compiled", dtype=dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("backend", ["auto", "compiled"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("weight", ["ijde", "jde", "de"])
+def test_fast_backends_are_right_on_cuda(fresh_dynamo, weight, dtype, backend):
+    compare_routing(dynamic_routing, routing(weight=weight, batch=(5,), i=37, j=10, d=8, e=16, device="cuda"), backend=backend, dtype=dtype)
+
+
+# The helper, given wrong answers.
+
+
+class Result(NamedTuple):
+    value: Tensor
+    extra: Tensor
+
+
+def op_with(fast):
+    """An op whose reference is the matrix product and whose fast backend is `fast`."""
+
+    def op(x, y, backend):
+        return fast(x, y) if backend == "fast" else Result(x @ y, x.sum(-1))
+
+    return op
+
+
+def judge(fast, dtype=torch.float32):
+    rng = torch.Generator().manual_seed(0)
+    args = dict(x=torch.randn(5, 4, generator=rng), y=torch.randn(4, 3, generator=rng))
+    return compare_routing(op_with(fast), args, backend="fast", dtype=dtype)
+
+
+def by_hand(x, y):
+    """The same product, summed in another order."""
+    return (x.unsqueeze(-1) * y).flip(1).sum(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_right_answer_passes_and_the_margins_are_told(dtype):
+    margins = judge(lambda x, y: Result(by_hand(x, y), x.flip(-1).sum(-1)), dtype)
+    assert set(margins) == {"value", "extra", "grad x", "grad y"}
+    assert all(0 <= margin.error <= margin.budget for margin in margins.values())
+
+
+WRONG = {
+    "a little off": (lambda x, y: Result(by_hand(x, y) * (1 + 1e-4), x.sum(-1)), r"fast: value \[5, 3\]: off by .*, allowed"),
+    "one number off": (lambda x, y: Result(x @ y + 1e-3 * torch.eye(5, 3), x.sum(-1)), r"fast: value \[5, 3\]: off by 1.0e-03, allowed"),
+    "second output off": (lambda x, y: Result(x @ y, x.sum(-1) + 1e-3), r"fast: extra \[5\]: off by"),
+    "NaN": (lambda x, y: Result((x @ y).log(), x.sum(-1)), "fast: value .* off by nan"),
+    "infinite": (lambda x, y: Result(x @ y / 0, x.sum(-1)), "fast: value .* off by (inf|nan)"),
+    "shape": (lambda x, y: Result((x @ y)[:1], x.sum(-1)), r"fast: value: shape \[1, 3\], expected \[5, 3\]"),
+    "dtype": (lambda x, y: Result((x @ y).double(), x.sum(-1)), "fast: value: dtype torch.float64, expected torch.float32"),
+    "no gradient of one input": (lambda x, y: Result(x @ y.detach(), x.sum(-1)), "fast: grad y is missing"),
+    "no gradient at all": (lambda x, y: Result((x @ y).detach(), x.sum(-1).detach()), "fast: grad x is missing"),
+    "gradient off": (lambda x, y: Result(x @ y + 1e-3 * (x - x.detach()).sum(), x.sum(-1)), r"fast: grad x \[5, 4\]: off by"),
+    "gradient NaN": (lambda x, y: Result(x @ y + 0 * (x - x.detach()).abs().sqrt().sum(), x.sum(-1)), "fast: grad x .* off by nan"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_answer_fails(name):
+    fast, message = WRONG[name]
+    with pytest.raises(AssertionError, match=message):
+        judge(fast)
+
+
+def test_an_extra_gradient_fails():
+    op = lambda x, y, backend: x @ (y if backend == "fast" else y.detach())  # noqa: E731
+    with pytest.raises(AssertionError, match="fast: grad y is there, but the reference has none"):
+        compare_routing(op, dict(x=torch.ones(2, 2), y=torch.ones(2, 2)), backend="fast")
+
+
+def test_other_outputs_fail():
+    op = lambda x, backend: x * 2 if backend == "fast" else Result(x * 2, x)  # noqa: E731
+    with pytest.raises(AssertionError, match="fast: outputs output, grad x, expected value, extra, grad x"):
+        compare_routing(op, dict(x=torch.ones(2)), backend="fast")
+
+
+def test_the_reference_must_be_usable_itself():
+    op = lambda x, backend: x.log()  # noqa: E731
+    with pytest.raises(AssertionError, match="plain PyTorch itself is not finite here"):
+        compare_routing(op, dict(x=-torch.ones(2)), backend="fast")
+
+
+def test_float64_has_nothing_to_be_compared_with():
+    with pytest.raises(ValueError, match="nothing is more exact than float64"):
+        judge(by_hand, torch.float64)
+
+
+def test_the_budget_is_three_times_plain_and_eight_eps():
+    exact = torch.tensor([2.0, -4.0], dtype=torch.float64)
+    plain = exact.float() + torch.tensor([0.25, 0.0])
+    allowed = 3 * 0.25 + 8 * 2**-23 * 4
+    assert assert_within_budget("x", exact.float() - 0.75, plain, exact) == (0.75, allowed)
+    with pytest.raises(AssertionError, match=r"x \[2\]: off by 7.6e-01, allowed 7.5e-01"):
+        assert_within_budget("x", exact.float() - 0.76, plain, exact)
+
+
+def test_equal_infinities_do_not_differ():
+    """Scores of -inf mark padding."""
+    exact = torch.tensor([1.0, -torch.inf], dtype=torch.float64)
+    assert_within_budget("scores", exact.float(), exact.float(), exact)
+    assert max_err(torch.tensor([torch.inf]), torch.tensor([-torch.inf])) == torch.inf
+    with pytest.raises(AssertionError, match="off by inf"):
+        assert_within_budget("scores", torch.tensor([1.0, -1e30]).where(torch.tensor([True, False]), torch.inf), exact.float(), exact)
+
+
+def test_nothing_to_compare_is_no_error():
+    assert max_err(torch.zeros(0, 3), torch.zeros(0, 3)) == 0

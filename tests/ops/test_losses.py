@@ -1,0 +1,79 @@
+import pytest
+import torch
+from torch.autograd import gradcheck
+from torch.nn.functional import one_hot
+
+from torchcaps.ops import margin_loss, reconstruction_loss, spread_loss
+
+
+def test_margin_by_hand():
+    lengths = torch.tensor([[0.5, 0.2, 0.0], [0.95, 0.05, 0.1], [0.9, 0.4, 0.7]])
+    present = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
+    by_hand = [
+        (0.9 - 0.5) ** 2 + 0.5 * (0.2 - 0.1) ** 2,
+        0.0,  # long enough and short enough: nothing to pay
+        0.5 * (0.9 - 0.1) ** 2 + (0.9 - 0.4) ** 2 + (0.9 - 0.7) ** 2,  # two digits in one picture
+    ]
+    torch.testing.assert_close(margin_loss(lengths, present), torch.tensor(by_hand))
+
+
+def test_margins_and_weight_are_arguments():
+    loss = margin_loss(torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0]), upper=0.8, lower=0.2, absent_weight=0.25)
+    torch.testing.assert_close(loss, torch.tensor(0.3**2 + 0.25 * 0.3**2))
+
+
+def test_beyond_the_margins_nothing_pulls():
+    lengths = torch.tensor([0.95, 0.05], requires_grad=True)
+    margin_loss(lengths, torch.tensor([1.0, 0.0])).backward()
+    assert (lengths.grad == 0).all()
+
+
+def test_reconstruction_by_hand_is_a_sum_over_the_picture():
+    pictures, targets = torch.zeros(2, 1, 2, 2), torch.tensor([[[[1.0, 2.0], [0.0, 0.0]]], [[[0.5, 0.5], [0.5, 0.5]]]])
+    torch.testing.assert_close(reconstruction_loss(pictures, targets), torch.tensor([1.0 + 4.0, 4 * 0.25]))
+
+
+def test_spread_by_hand():
+    scores = torch.tensor([[0.5, 0.4, 0.1], [0.2, 0.6, 0.5]])
+    present = one_hot(torch.tensor([0, 0]), 3).float()
+    # margins left: 0.2 - (0.5 - 0.4) = 0.1 and none; 0.2 - (0.2 - 0.6) = 0.6 and 0.2 - (0.2 - 0.5) = 0.5
+    torch.testing.assert_close(spread_loss(scores, present), torch.tensor([0.1**2, 0.6**2 + 0.5**2]))
+    torch.testing.assert_close(spread_loss(scores, present, margin=0.9), torch.tensor([0.8**2 + 0.5**2, 1.3**2 + 1.2**2]))
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
+def test_one_number_per_image_for_any_leading_axes(shape, rng):
+    scores, present = torch.rand(*shape, 4, generator=rng), torch.zeros(*shape, 4)
+    picture = torch.rand(*shape, 1, 5, 5, generator=rng)
+    assert margin_loss(scores, present).shape == spread_loss(scores, present).shape == shape
+    assert reconstruction_loss(picture, torch.zeros_like(picture)).shape == shape
+
+
+@pytest.mark.parametrize("loss", [margin_loss, spread_loss])
+def test_gradient_of_class_losses_is_the_slope(loss):
+    scores = torch.tensor([[0.3, 0.45, 0.15], [0.6, 0.2, 0.95]], dtype=torch.float64, requires_grad=True)  # away from the corners
+    present = one_hot(torch.tensor([0, 1]), 3).double()
+    assert gradcheck(lambda x: loss(x, present), scores)
+
+
+def test_gradient_of_reconstruction_is_the_slope(rng):
+    pictures, targets = torch.rand(2, 2, 1, 3, 3, dtype=torch.float64, generator=rng)
+    assert gradcheck(reconstruction_loss, (pictures.requires_grad_(), targets.requires_grad_()))
+
+
+@pytest.mark.parametrize("loss", [margin_loss, spread_loss])
+def test_labels_in_place_of_one_hot_rows_are_refused(loss):
+    """Three labels and three classes: broadcasting would go through."""
+    with pytest.raises(ValueError, match=r"_loss wants \w+ and present of the same shape, got \[3, 3\] and \[3\]"):
+        loss(torch.rand(3, 3), torch.tensor([0, 1, 2]))
+
+
+def test_a_picture_without_its_channel_is_refused():
+    with pytest.raises(ValueError, match=r"reconstruction_loss wants pictures and targets of the same shape, got \[2, 1, 4, 4\] and \[2, 4, 4\]"):
+        reconstruction_loss(torch.rand(2, 1, 4, 4), torch.rand(2, 4, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_dtype_is_kept(dtype):
+    scores, present = torch.rand(2, 4).to(dtype), torch.eye(2, 4).to(dtype)
+    assert margin_loss(scores, present).dtype == spread_loss(scores, present).dtype == dtype

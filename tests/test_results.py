@@ -1,0 +1,159 @@
+"""Result files in, tables out; what does not fit is said."""
+
+import json
+import subprocess
+from dataclasses import replace
+
+import pytest
+import torch
+
+from torchcaps.data import load
+from torchcaps.metrics import (
+    confusion,
+    coupling_entropy,
+    dead_capsules,
+    error_percent,
+    exact_match_error_percent,
+    half_credit_error_percent,
+)
+from torchcaps.papers import RECIPES
+from torchcaps.recipe import Claim, Recipe, to_plain
+from torchcaps.results import make_result, markdown, pack, read_result, result_path, table, thin, unpack, write_result
+from torchcaps.train import Options, train
+from torchcaps.verify import check_commit, check_metrics, check_recipe, check_replay, verify
+
+NAME = "smoke/capsnet-plain"
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    run = RECIPES[NAME].make()
+    trained = train(run, name=NAME, seed=0, options=Options(out=tmp_path_factory.mktemp("run"), progress=False, log_every=5))
+    return json.loads(json.dumps(make_result(NAME, 0, run, trained, torch.device("cpu"))))
+
+
+def test_a_result_file_tells_everything_needed_to_check_it(result):
+    wanted = "recipe seed metrics steps seconds peak_memory_bytes device versions commit dirty run data curve weights_sha256 predictions"
+    assert set(wanted.split()) <= set(result)
+    assert result["steps"] == 20
+    assert result["metrics"]["test"]["error_percent"] == error_percent(
+        unpack(result["predictions"]["test"]).long(), load("generated-16", "test").labels
+    )
+
+
+def test_predictions_survive_packing(rng):
+    said = torch.randint(0, 10, (1000, 2), generator=rng, dtype=torch.uint8)
+    assert torch.equal(unpack(json.loads(json.dumps(pack(said)))), said)
+
+
+def test_a_thinned_curve_keeps_the_start_the_end_and_every_validation():
+    curve = [{"step": step, "loss": 1 / 3} for step in range(50, 100_050, 50)]
+    curve.insert(1000, {"step": 50_000, "validation_error_percent": 1.0})
+    thinned = thin(curve)
+    assert [line["step"] for line in thinned][:4] == [50, 100, 150, 200]
+    assert thinned[-1] == {"step": 100_000, "loss": 0.333333}
+    assert {"step": 50_000, "validation_error_percent": 1.0} in thinned
+    assert len(thinned) < 120
+
+
+def recipes_with_claim() -> dict[str, Recipe]:
+    return {NAME: replace(RECIPES[NAME], claim=Claim(table="1", row="a row", metric="test.error_percent", printed=0.25, printed_sd=0.005))}
+
+
+def test_a_row_that_nobody_ran_says_so(tmp_path):
+    (row,) = table(recipes_with_claim(), tmp_path)
+    assert row.ours() == "not run yet"
+    assert row.printed() == "0.25 ± 0.005"
+
+
+def test_a_row_gives_mean_sd_and_n_and_leaves_stale_results_out(result, tmp_path):
+    for seed, error in enumerate([0.2, 0.3, 0.4]):
+        write_result(result_path(tmp_path, NAME, seed), result | {"seed": seed, "metrics": {"test": {"error_percent": error}}})
+    (row,) = table(recipes_with_claim(), tmp_path)
+    assert row.ours() == "0.300 ± 0.100 (n=3)"
+    write_result(result_path(tmp_path, NAME, 2), result | {"run": result["run"] | {"data": "mnist"}})
+    (row,) = table(recipes_with_claim(), tmp_path)
+    assert row.ours() == "0.250 ± 0.071 (n=2, 1 stale left out)"
+    result_path(tmp_path, NAME, 1).unlink()
+    result_path(tmp_path, NAME, 2).unlink()
+    (row,) = table(recipes_with_claim(), tmp_path)
+    assert row.ours() == "0.200 (n=1)"
+    assert f"| 1 | a row | test.error_percent | 0.25 ± 0.005 | 0.200 (n=1) | `torchcaps reproduce {NAME}` |" in markdown([row])
+
+
+def test_a_setting_that_is_new_today_does_not_make_old_results_stale(result):
+    before = {name: value for name, value in result["run"].items() if name != "hold_out"}
+    assert check_recipe(result | {"run": before}, RECIPES).passed
+    gone = check_recipe(result | {"run": result["run"] | {"flavour": "sweet"}}, RECIPES)
+    assert not gone.passed
+    assert "setting that is gone" in gone.text
+
+
+def test_verify_passes_what_is_right(result):
+    checks = check_metrics(result, RECIPES[NAME].make(), None)
+    assert [check.passed for check in checks] == [True, True]  # raw and averaged weights
+    assert check_recipe(result, RECIPES).passed
+    assert check_replay(result, RECIPES[NAME].make(), None, "cpu").passed
+
+
+def test_verify_notices_a_changed_number(result):
+    changed = result | {"metrics": {"test": {"error_percent": result["metrics"]["test"]["error_percent"] - 0.1}}}
+    (check,) = check_metrics(changed, RECIPES[NAME].make(), None)
+    assert not check.passed
+    assert "recomputed" in check.text
+
+
+def test_verify_notices_other_data_and_missing_predictions(result):
+    (check, *_) = check_metrics(result | {"data": result["data"] | {"test": "0" * 64}}, RECIPES[NAME].make(), None)
+    assert not check.passed
+    assert "was made on 00000000…" in check.text
+    short = pack(unpack(result["predictions"]["test"])[:-1])
+    (check, *_) = check_metrics(result | {"predictions": result["predictions"] | {"test": short}}, RECIPES[NAME].make(), None)
+    assert not check.passed
+    assert "255 predictions for 256 images" in check.text
+
+
+def test_verify_notices_a_stale_recipe(result):
+    stale = result | {"run": to_plain(RECIPES["smoke/capsnet"].make())}
+    assert not check_recipe(stale, RECIPES).passed
+    assert not check_recipe(result | {"recipe": "gone/away"}, RECIPES).passed
+
+
+def test_verify_notices_another_curve(result):
+    curve = [line | {"loss": 1.2 * line["loss"]} for line in result["curve"]]
+    assert not check_replay(result | {"curve": curve}, RECIPES[NAME].make(), None, "cpu").passed
+
+
+def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result):
+    assert "was changed and not committed" in check_commit(result | {"dirty": True}).text
+    unknown = check_commit(result | {"dirty": False, "commit": "0" * 40})
+    assert not unknown.passed
+    assert "could not look at 000000000000" in unknown.text
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
+    if head.returncode == 0:  # a copy without its history cannot be asked
+        assert check_commit(result | {"dirty": False, "commit": head.stdout.strip()}).passed
+        other = result | {"dirty": False, "commit": head.stdout.strip(), "run": result["run"] | {"data": "mnist"}}
+        assert "stored, then: data: mnist, generated-16" in check_commit(other).text
+
+
+def test_verify_makes_every_check(result):
+    assert [check.name for check in verify(result, RECIPES, None, True, "cpu")][-3:] == ["recipe", "commit", "replay"]
+
+
+@pytest.mark.parametrize("text", ["", "[1", '{"recipe": "x"}'])
+def test_a_file_that_is_no_result_is_refused(tmp_path, text):
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(ValueError, match="is not a (readable )?result file"):
+        read_result(tmp_path / "r.json")
+
+
+def test_metrics_by_hand():
+    said, labels = torch.tensor([0, 1, 2, 2]), torch.tensor([0, 1, 1, 2])
+    assert error_percent(said, labels) == 25
+    assert confusion(said, labels, 3).tolist() == [[1, 0, 0], [0, 1, 1], [0, 0, 1]]
+    pairs_said, pairs = torch.tensor([[1, 2], [3, 4], [5, 6]]), torch.tensor([[2, 1], [3, 5], [7, 8]])
+    assert exact_match_error_percent(pairs_said, pairs) == pytest.approx(200 / 3)
+    assert half_credit_error_percent(pairs_said, pairs) == pytest.approx(50)
+    assert coupling_entropy(torch.full((2, 3, 4), 0.25)) == pytest.approx(1)
+    assert coupling_entropy(torch.eye(4)) == pytest.approx(0)
+    assert dead_capsules(torch.tensor([[0.0, 0.5], [0.001, 0.0]])).tolist() == [True, False]

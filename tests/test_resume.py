@@ -1,0 +1,136 @@
+"""A run that was broken off and resumed ends with the same bits as one that was not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchcaps.checkpoint import load_checkpoint, tensors_sha256
+from torchcaps.journal import read_journal
+from torchcaps.papers import RECIPES
+from torchcaps.train import Interrupted, Options, train
+
+KILL_RUN = Path(__file__).parent / "kill_run.py"
+# golden and resumed runs repeat to the bit at equal thread counts only
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": str(torch.get_num_threads())}
+
+
+def finish(out: Path, **options) -> str:
+    """Train the smoke recipe to its end; the hash of its weights and of everything else in the last checkpoint."""
+    options = {"log_every": 2, "save_every": 3, "progress": False} | options
+    train(RECIPES["smoke/capsnet"].make(), name="smoke/capsnet", seed=0, options=Options(out=out, **options))
+    return tensors_sha256(load_checkpoint(out / "checkpoint.safetensors").tensors)
+
+
+def losses(out: Path) -> list[tuple]:
+    return [(line["step"], line["loss"]) for line in read_journal(out / "metrics.jsonl")]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("unbroken")
+    finish(out)
+    return out
+
+
+@pytest.mark.parametrize(("moment", "number"), [("inside", 1), ("inside", 3), ("aside", 2), ("between", 4)])
+def test_a_killed_run_resumes_to_the_same_bits(unbroken, tmp_path, moment, number):
+    killed = subprocess.run([sys.executable, str(KILL_RUN), str(tmp_path), moment, str(number)], env=ENVIRONMENT, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    whole = tmp_path / "checkpoint.safetensors"
+    survivors = number if moment == "between" else number - 1
+    assert whole.exists() == (survivors > 0)
+    if survivors:
+        assert load_checkpoint(whole).about["step"] == 3 * survivors
+    assert finish(tmp_path) == tensors_sha256(load_checkpoint(unbroken / "checkpoint.safetensors").tensors)
+
+
+def test_the_comparison_sees_a_single_different_step(unbroken, tmp_path):
+    assert finish(tmp_path, max_steps=19) != tensors_sha256(load_checkpoint(unbroken / "checkpoint.safetensors").tensors)
+
+
+def test_stopping_anywhere_changes_nothing(unbroken, tmp_path):
+    for stop in (1, 5, 12):
+        finish(tmp_path, max_steps=stop)
+    assert finish(tmp_path) == tensors_sha256(load_checkpoint(unbroken / "checkpoint.safetensors").tensors)
+    assert losses(tmp_path)[-1] == losses(unbroken)[-1]
+    assert [step for step, _ in losses(tmp_path)] == sorted({step for step, _ in losses(tmp_path)})  # nothing written twice
+
+
+def test_epochs_go_on_in_the_same_order_across_their_ends(tmp_path):
+    """Generated-16 has 32 batches of 16 an epoch; the run is stopped before, at and after the end of the first."""
+    recipe = RECIPES["smoke/capsnet-plain"].make()
+    run = replace(recipe, stages=(replace(recipe.stages[0], steps=40),))
+    hashes = []
+    for number, stops in enumerate([(), (31, 32, 33)]):
+        for stop in (*stops, None):
+            options = Options(out=tmp_path / str(number), progress=False, max_steps=stop)
+            trained = train(run, name="x", seed=1, options=options)
+        hashes.append(tensors_sha256(trained.model.state_dict()))
+    assert hashes[0] == hashes[1]
+
+
+def test_stages_follow_each_other_and_resume(tmp_path):
+    recipe = RECIPES["smoke/capsnet-plain"].make()
+    stage = recipe.stages[0]
+    run = replace(recipe, stages=(replace(stage, steps=7), replace(stage, steps=5, batch=8, rate=1e-4)))
+    hashes = []
+    for number, stops in enumerate([(), (7, 9)]):
+        for stop in (*stops, None):
+            trained = train(run, name="x", seed=1, options=Options(out=tmp_path / str(number), progress=False, log_every=1, max_steps=stop))
+        assert trained.steps == 12
+        assert [line["stage"] for line in trained.curve] == [0] * 7 + [1] * 5
+        hashes.append(tensors_sha256(trained.model.state_dict()))
+    assert hashes[0] == hashes[1]
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_leaves_cleanly(tmp_path, which):
+    """The command is told to stop in the middle; it saves, says so, and the next call goes on."""
+    command = [sys.executable, "-m", "torchcaps", "train", "digits/stratified", "--out", str(tmp_path), "--device", "cpu"]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    begun = time.monotonic()
+    while not (tmp_path / "metrics.jsonl").exists() or not (tmp_path / "metrics.jsonl").read_text():
+        assert time.monotonic() - begun < 120, "the run never logged"
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.1)
+    process.send_signal(which)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + which
+    step = load_checkpoint(tmp_path / "checkpoint.safetensors").about["step"]
+    assert f"stopped at step {step} and saved" in error
+    assert "Traceback" not in error
+
+
+def test_a_signal_in_the_loop_is_an_interruption(tmp_path, monkeypatch):
+    from torchcaps.step import TrainingStep
+
+    once = TrainingStep._once
+
+    def once_then_signal(self):
+        once(self)
+        if int(self.counter) == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(TrainingStep, "_once", once_then_signal)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted, match="stopped at step 4 and saved"):
+        finish(tmp_path)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_on_cuda_a_deterministic_run_resumes_to_the_same_bits(tmp_path):
+    hashes = []
+    for number, stops in enumerate([(), (), (7,)]):
+        for stop in (*stops, None):
+            hashed = finish(tmp_path / str(number), device="cuda", deterministic=True, max_steps=stop)
+        hashes.append(hashed)
+    assert hashes[0] == hashes[1] == hashes[2]

@@ -1,0 +1,186 @@
+"""The loop: what it trains on, what it evaluates on, what it says, when it stops."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchcaps.data import Labelled, hold_out, load
+from torchcaps.data.batches import Batches, Shift, in_order
+from torchcaps.papers import RECIPES
+from torchcaps.recipe import Cosine, Exponential
+from torchcaps.train import Diverged, Options, train
+
+CPU = torch.device("cpu")
+
+
+def smoke(out: Path, name: str = "smoke/capsnet", run=None, **options):
+    run = run or RECIPES[name].make()
+    return train(run, name=name, seed=0, options=Options(out=out, **({"log_every": 1, "progress": False} | options)))
+
+
+def test_training_lowers_the_loss_and_reports_every_step(tmp_path):
+    trained = smoke(tmp_path)
+    curve = [line["loss"] for line in trained.curve]
+    assert len(curve) == trained.steps == 20
+    assert sum(curve[-5:]) < 0.9 * sum(curve[:5])
+    assert set(trained.evaluations) == {"test", "test_ema"}
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == trained.curve
+
+
+def test_a_logged_loss_is_the_mean_since_the_last_log_line(tmp_path):
+    each = [line["loss"] for line in smoke(tmp_path / "1").curve]
+    by_five = [line["loss"] for line in smoke(tmp_path / "5", log_every=5).curve]
+    assert by_five == pytest.approx([sum(each[n : n + 5]) / 5 for n in range(0, 20, 5)])
+
+
+def test_a_held_out_run_never_sees_the_test_set(tmp_path, monkeypatch):
+    """Choices are made on held-out training images; so such a run may not even load the others."""
+    asked = []
+    monkeypatch.setattr("torchcaps.train.load", lambda name, split, root, seed: asked.append(split) or load(name, split, root, seed))
+    trained = smoke(tmp_path, run=replace(RECIPES["smoke/capsnet"].make(), hold_out=64))
+    assert asked == ["train"]
+    assert set(trained.evaluations) == {"validation", "validation_ema"}
+    assert len(trained.evaluations["validation"].predictions) == 64
+
+
+def test_held_out_images_are_not_trained_on():
+    data = load("generated-16", "train")
+    rest, held = hold_out(data, 64, seed=0)
+    keys = {image.numpy().tobytes() for image in rest.images}
+    assert len(rest.labels) + len(held.labels) == len(data.labels)
+    assert not any(image.numpy().tobytes() in keys for image in held.images)
+
+
+def test_evaluation_sees_every_image_once_as_it_is():
+    data = load("generated-16", "test")
+    seen = torch.cat([batch.images for batch in in_order(data, 100, CPU)])
+    assert torch.equal(seen, data.images.float() / 255)
+
+
+def test_augmenting_the_test_images_would_be_noticed():
+    """The same check fails when test images are shifted like training images (a bug that ports share)."""
+    data = load("generated-16", "test")
+    batches = Batches(data, len(data.labels), (Shift(2),), CPU)
+    batches.new_epoch(torch.Generator().manual_seed(0))
+    assert not torch.equal(batches.at(torch.tensor(0)).images.sort(0).values, (data.images.float() / 255).sort(0).values)
+
+
+def test_a_shift_moves_the_image_and_lets_zeros_in():
+    image = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3)
+    moved = Shift(2).apply(image, torch.tensor([[1, -2]]))  # one down, two left
+    assert moved.tolist() == [[[[0, 0, 0], [3, 0, 0], [6, 0, 0]]]]
+
+
+def test_shifts_are_uniform_over_all_places(rng):
+    drawn = Shift(2).draw(25_000, rng)
+    counts = torch.bincount((drawn[:, 0] + 2) * 5 + drawn[:, 1] + 2, minlength=25)
+    assert counts.min() > 850
+    assert counts.max() < 1150  # 1,000 each, five standard deviations
+
+
+def test_an_epoch_uses_every_image_at_most_once_and_leaves_the_remainder_out(rng):
+    data = Labelled(torch.arange(50, dtype=torch.uint8).view(50, 1, 1, 1), torch.arange(50))
+    batches = Batches(data, 16, (), CPU)
+    epochs = []
+    for _ in range(2):
+        batches.new_epoch(rng)
+        epochs.append(torch.cat([batches.at(torch.tensor(step)).labels for step in range(batches.n_steps)]))
+    assert batches.n_steps == 3
+    assert all(len(epoch.unique()) == 48 for epoch in epochs)
+    assert set(range(50)) - set(epochs[0].tolist()) != set(range(50)) - set(epochs[1].tolist())
+    for image, label in zip(batches.at(torch.tensor(1)).images, batches.at(torch.tensor(1)).labels, strict=True):
+        assert round(image.item() * 255) == label
+
+
+def test_more_images_in_a_batch_than_there_are_is_refused():
+    data = Labelled(torch.zeros(5, 1, 2, 2, dtype=torch.uint8), torch.zeros(5, dtype=torch.long))
+    with pytest.raises(ValueError, match="a batch of 8 was asked for and there are 5 training images"):
+        Batches(data, 8, (), CPU)
+
+
+def test_the_first_step_that_is_not_finite_is_named_and_the_last_good_checkpoint_kept(tmp_path, monkeypatch):
+    from torchcaps.tasks.classify import Classify
+
+    losses, calls = Classify.losses, []
+
+    def poisoned(self, model, batch):
+        calls.append(1)
+        values = losses(self, model, batch)
+        return values | {"loss": values["loss"] * (float("nan") if len(calls) == 8 else 1.0)}
+
+    monkeypatch.setattr(Classify, "losses", poisoned)
+    with pytest.raises(Diverged, match="not finite at step 8; the last good checkpoint is"):
+        smoke(tmp_path, log_every=10, save_every=3)
+    from torchcaps.checkpoint import load_checkpoint
+
+    kept = load_checkpoint(tmp_path / "checkpoint.safetensors")
+    assert kept.about["step"] == 6
+    assert all(tensor.isfinite().all() for tensor in kept.part("model").values())
+
+
+def test_another_run_in_the_same_folder_is_refused(tmp_path):
+    smoke(tmp_path)
+    run = RECIPES["smoke/capsnet"].make()
+    with pytest.raises(ValueError, match=r"belongs to another run \(stages\[0\].batch: 16, 8\)"):
+        smoke(tmp_path, run=replace(run, stages=(replace(run.stages[0], batch=8),)))
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"cannot write to .*file/run .*; choose another folder with --out"):
+        smoke(tmp_path / "file" / "run")
+
+
+def test_training_leaves_the_global_generator_alone(tmp_path):
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    smoke(tmp_path)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_seeds_differ_and_repeat(tmp_path):
+    run = RECIPES["smoke/capsnet-plain"].make()
+    last = []
+    for number, seed in enumerate([0, 0, 1]):
+        options = Options(out=tmp_path / str(number), progress=False)
+        last.append(train(run, name="x", seed=seed, options=options).curve[-1]["loss"])
+    assert last[0] == last[1] != last[2]
+
+
+def test_the_average_of_the_weights_follows_them(tmp_path):
+    """With decay 0 after one step it would be the weights; with 0.9 it is nine tenths old, one tenth new."""
+    from torchcaps.checkpoint import load_checkpoint
+
+    smoke(tmp_path, max_steps=1)
+    first = load_checkpoint(tmp_path / "checkpoint.safetensors")
+    smoke(tmp_path, max_steps=2)
+    second = load_checkpoint(tmp_path / "checkpoint.safetensors")
+    for name, average in second.part("step/ema").items():
+        expected = 0.9 * first.tensors[f"step/ema/{name}"] + 0.1 * second.tensors[f"model/{name}"]
+        torch.testing.assert_close(average, expected)
+
+
+def test_schedules_by_hand():
+    decay = Exponential(rate=0.96, every=2000, floor=1e-3)
+    assert decay(0, 1) == 1
+    assert decay(2000, 1) == pytest.approx(0.96)
+    assert decay(10**7, 1) == 1e-3
+    wave = Cosine(warmup=0.1)
+    assert wave(0, 100) == pytest.approx(1 / 11)
+    assert wave(10, 100) == 1
+    assert wave(55, 100) == pytest.approx(0.5)
+    assert wave(100, 100) == pytest.approx(0)
+
+
+def test_progress_shows_loss_accuracy_speed_and_time_left(tmp_path, capsys):
+    smoke(tmp_path, progress=True)
+    shown = capsys.readouterr().err
+    assert "loss" in shown
+    assert "accuracy" in shown
+    assert "images/s" in shown
+    assert "0:00:00" in shown

@@ -1,0 +1,12 @@
+"""Capsule networks in PyTorch: every routing behind one interface."""
+
+from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, PrimaryCapsules, RoutedCapsules
+from torchcaps.models import CapsNet
+from torchcaps.ops import dynamic_routing, dynamic_routing_steps, margin_loss, reconstruction_loss, recover_couplings, squash, unsquash
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CapsNet", "Capsules", "ConvRoutedCapsules", "Decoder", "PrimaryCapsules", "RoutedCapsules", "dynamic_routing",
+    "dynamic_routing_steps", "margin_loss", "reconstruction_loss", "recover_couplings", "squash", "unsquash",
+]

@@ -1,0 +1,5 @@
+"""`python -m torchcaps`."""
+
+from torchcaps.cli import main
+
+main()

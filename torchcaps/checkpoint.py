@@ -1,0 +1,86 @@
+"""A checkpoint is one safetensors file: tensors by name, plus a header of plain JSON. No pickle, never half there."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+
+class Checkpoint(NamedTuple):
+    tensors: dict[str, Tensor]
+    about: dict[str, Any]
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors under one heading, `model` say, with the heading cut off."""
+        start = prefix + "/"
+        return {name.removeprefix(start): tensor for name, tensor in self.tensors.items() if name.startswith(start)}
+
+
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write aside, force to disk, rename: a kill or a full disk at any moment leaves the old file whole."""
+    # contiguous: safetensors refuses channels-last tensors
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content = save(plain, metadata={"torchcaps": json.dumps(dict(about)), "sha256": tensors_sha256(plain)})
+    aside = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(aside, content)
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        kept = f"the previous checkpoint {path} is untouched" if path.exists() else "there is no earlier checkpoint"
+        raise OSError(error.errno, f"could not write the checkpoint ({error.strerror}); {kept}; free space or choose another --out", str(path)) from error
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read and check one; a damaged or foreign file is refused by name."""
+    if not path.is_file():
+        raise ValueError(f"no checkpoint at {path}; `torchcaps train RECIPE --out FOLDER` writes FOLDER/checkpoint.safetensors")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a whole checkpoint ({error}); use another one, or start again in a new folder") from error
+    if "torchcaps" not in header:
+        raise ValueError(f"{path} is a safetensors file of something else: it has no torchcaps header; give a checkpoint that torchcaps wrote")
+    if (found := tensors_sha256(tensors)) != header.get("sha256"):
+        raise ValueError(f"{path} is damaged: its tensors have sha256 {found[:8]}…, its header says {header.get('sha256', '')[:8]}…; use another one")
+    return Checkpoint(tensors, json.loads(header["torchcaps"]))
+
+
+def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """One hash of names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def load_into(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path | str) -> None:
+    """Copy tensors into the model's own, which keep their device and layout; refuse those of another model."""
+    own = model.state_dict()
+    wrong = [f"no {name}" for name in own if name not in tensors] + [f"unknown {name}" for name in tensors if name not in own]
+    wrong += [f"{n} is {list(tensors[n].shape)}, not {list(own[n].shape)}" for n in own if n in tensors and tensors[n].shape != own[n].shape]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ValueError(f"{source} is a checkpoint of another model: {', '.join(wrong[:3])}{more}; give the one that this recipe wrote")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

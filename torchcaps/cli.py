@@ -1,0 +1,258 @@
+"""The command line. Names, seeds and places go in; what decides a result stands in a recipe."""
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from torchcaps import bench as benches
+from torchcaps import data as datasets
+from torchcaps.checkpoint import load_checkpoint, load_into
+from torchcaps.demo import demo as run_demo
+from torchcaps.figures import all_figures, save_figures
+from torchcaps.journal import read_journal
+from torchcaps.machine import pick_device
+from torchcaps.ops import dynamic_routing_backend
+from torchcaps.papers import PAPERS, RECIPES
+from torchcaps.recipe import Recipe, find, from_plain, quick, to_plain, unlike
+from torchcaps.results import make_result, markdown, read_result, result_path, table, write_result
+from torchcaps.train import Diverged, Interrupted, Options, train
+from torchcaps.verify import verify
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Capsule networks in PyTorch.")
+data_app = typer.Typer(no_args_is_help=True, help="The data sets: which there are, and fetching them.")
+bench_app = typer.Typer(no_args_is_help=True, help="Speed and memory.")
+app.add_typer(data_app, name="data")
+app.add_typer(bench_app, name="bench")
+console = Console()
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+Root = Annotated[Path | None, typer.Option("--data", help="a folder with data files; else TORCHCAPS_DATA, then the cache")]
+Results = Annotated[Path, typer.Option(help="the folder of result files")]
+Out = Annotated[Path | None, typer.Option(help="folder for checkpoint, metrics and result; default runs/RECIPE/SEED")]
+Seed = Annotated[int, typer.Option(help="decides weights, order and augmentation")]
+
+
+def main() -> None:
+    """One clear line and exit code 2 for what a user can put right; TORCHCAPS_DEBUG=1 shows where it came from."""
+    try:
+        app()
+    except Interrupted as stop:
+        _leave(str(stop), 128 + stop.signum)
+    except Diverged as error:
+        _leave(str(error), 1)
+    except (ValueError, OSError) as error:
+        if os.environ.get("TORCHCAPS_DEBUG"):
+            raise
+        _leave(str(error), 2)
+
+
+def _leave(message: str, code: int) -> None:
+    print(f"torchcaps: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="folder for the report")] = Path("demo"), seed: Seed = 0) -> None:
+    """Train a CapsNet on 1,797 handwritten digits in under a minute and show what it learnt."""
+    run_demo(out, seed, console)
+
+
+@app.command("ls")
+def list_recipes() -> None:
+    """All recipes, with the number each is for."""
+    lines = Table("recipe", "what it is", "printed")
+    for name, recipe in RECIPES.items():
+        lines.add_row(name, recipe.about.splitlines()[0], f"{recipe.claim.printed:g}" if recipe.claim and recipe.claim.printed else "")
+    console.print(lines)
+
+
+@app.command()
+def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the run alone, as result files store it")] = False) -> None:
+    """One recipe whole: its claim, its run, its model, and the backend that routing takes here."""
+    found = find(recipe, RECIPES)
+    run = found.make()
+    if as_json:
+        print(json.dumps(to_plain(run), indent=1))
+        return
+    console.print(f"[bold]{found.name}[/]: {found.about}")
+    if found.claim:
+        console.print(found.claim)
+    console.print_json(json.dumps(to_plain(run)))
+    with torch.device("meta"):
+        model = run.build()
+    console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
+    for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
+        poses, weight = torch.empty(1, 4, 2, device=device), torch.empty(4, 3, 2, 2, device=device)
+        console.print(f"routing on {device}: {dynamic_routing_backend(poses, weight)}", highlight=False)
+
+
+@data_app.command("ls")
+def list_data(data: Root = None) -> None:
+    """All data sets and where they are."""
+    lines = Table("data set", "images", "train", "test", "classes", "where", "about")
+    for name in datasets.DATASETS:
+        about = datasets.info(name)
+        shape = "x".join(map(str, about.shape))
+        lines.add_row(name, shape, f"{about.n_train:,}", f"{about.n_test:,}", str(about.n_classes), datasets.status(name, data), about.about)
+    console.print(lines)
+
+
+@data_app.command("get")
+def get_data(name: str, data: Root = None) -> None:
+    """Fetch a data set into the cache, trying each of its homes in turn."""
+    for path in datasets.get(name, data, progress=print):
+        print(path)
+
+
+@app.command("train")
+def train_one(
+    recipe: str,
+    seed: Seed = 0,
+    out: Out = None,
+    device: Device = "auto",
+    data: Root = None,
+    hold_out: Annotated[int | None, typer.Option(help="training images kept aside to validate on; the test set is then not seen")] = None,
+    deterministic: Annotated[bool, typer.Option(help="repeat to the bit on CUDA too; slower")] = False,
+    smoke: Annotated[bool, typer.Option("--quick", help="seconds long, on generated images: to see that it runs")] = False,
+) -> None:
+    """Train one recipe with one seed; the same command goes on where it was stopped."""
+    found = find(recipe, RECIPES)
+    path = _train(found, seed, out, device, data, hold_out, deterministic, smoke)
+    for split, metrics in read_result(path)["metrics"].items():
+        console.print(f"{found.name} seed {seed}, {split}: " + ", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
+    console.print(f"result: {path}")
+
+
+def _train(recipe: Recipe, seed: int, out, device, data, hold_out, deterministic, smoke) -> Path:
+    run = recipe.make()
+    if hold_out is not None:
+        run = replace(run, hold_out=hold_out)
+    run = quick(run) if smoke else run
+    kind = "-quick" * smoke + f"-hold-out-{hold_out}" * (hold_out is not None)
+    options = Options(out=out or Path("runs") / (recipe.name + kind) / str(seed), device=device, root=data, deterministic=deterministic)
+    trained = train(run, name=recipe.name + kind, seed=seed, options=options)
+    path = options.out / "result.json"
+    write_result(path, make_result(recipe.name + kind, seed, run, trained, pick_device(device)))
+    return path
+
+
+@app.command("eval")
+def evaluate(checkpoint: Path, split: Annotated[str, typer.Option(help="test or train")] = "test", device: Device = "auto", data: Root = None) -> None:
+    """Evaluate a checkpoint, with the weights as they are."""
+    where = pick_device(device)
+    model, run, about = _load_model(checkpoint, where)
+    metrics = run.stages[-1].task.evaluate(model, datasets.load(run.data, split, data, about["seed"]), where).metrics
+    console.print(f"{about['name']} seed {about['seed']} step {about['step']}, {split}: " + ", ".join(f"{k} {v:.3f}" for k, v in metrics.items()))
+
+
+def _load_model(checkpoint: Path, device: torch.device):
+    found = load_checkpoint(checkpoint)
+    run = from_plain(found.about["run"])
+    model = run.build().to(device)
+    load_into(model, found.part("model"), checkpoint)
+    return model, run, found.about
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="a paper, sabour2017, or one recipe, sabour2017/mnist-r3-recon")],
+    row: Annotated[list[str] | None, typer.Option(help="only these rows of the paper")] = None,
+    seeds: Annotated[str, typer.Option(help="which seeds, as 0,1,2")] = "0,1,2",
+    device: Device = "auto",
+    data: Root = None,
+    results: Results = Path("results"),
+    deterministic: bool = False,
+    smoke: Annotated[bool, typer.Option("--quick", help="seconds long, on generated images; writes no result files")] = False,
+) -> None:
+    """Run rows of a paper and print its table beside ours. Finished runs are kept, half-done ones go on."""
+    wanted = _wanted(name, row)
+    for recipe in wanted:
+        for seed in _numbers(seeds):
+            kept = result_path(results, recipe.name, seed)
+            if not smoke and kept.exists() and not unlike(read_result(kept)["run"], recipe.make()):
+                console.print(f"{recipe.name} seed {seed}: done, {kept}")
+                continue
+            path = _train(recipe, seed, None, device, data, None, deterministic, smoke)
+            if not smoke:
+                write_result(kept, read_result(path))
+    if not smoke:
+        _print_table(wanted[0].name.split("/")[0], results)
+
+
+def _wanted(name: str, rows: list[str] | None) -> list[Recipe]:
+    if name not in PAPERS:
+        return [find(name, RECIPES)]
+    if rows:
+        return [find(f"{name}/{row}", RECIPES) for row in rows]
+    return [recipe for recipe in RECIPES.values() if recipe.name.startswith(name + "/") and (recipe.claim or name == "smoke")]
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(f"--seeds takes whole numbers with commas, as 0,1,2; got {text!r}") from error
+
+
+@app.command("table")
+def print_table(
+    paper: str,
+    results: Results = Path("results"),
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="as README holds it")] = False,
+    ema: Annotated[bool, typer.Option(help="the averaged weights' numbers instead")] = False,
+) -> None:
+    """The paper's table beside ours: mean, sd and n over seeds, computed from the result files."""
+    if paper not in PAPERS:
+        raise ValueError(f"no paper {paper!r}; there are {', '.join(PAPERS)}")
+    _print_table(paper, results, as_markdown, "_ema" if ema else "")
+
+
+def _print_table(paper: str, results: Path, as_markdown: bool = False, extra: str = "") -> None:
+    rows = table({name: recipe for name, recipe in RECIPES.items() if name.startswith(paper + "/")}, results, extra)
+    if as_markdown:
+        print(markdown(rows), end="")
+        return
+    lines = Table("table", "row", "metric", "printed", "ours" + (" (averaged weights)" if extra else ""), "recipe", title=paper)
+    for row in rows:
+        lines.add_row(row.recipe.claim.table, row.recipe.claim.row, row.recipe.claim.metric, row.printed(), row.ours(), row.recipe.name)
+    console.print(lines)
+
+
+@app.command("verify")
+def verify_result(file: Path, replay: Annotated[bool, typer.Option(help="train the first steps again")] = False, device: Device = "auto", data: Root = None) -> None:
+    """Recompute a result file's metrics from its predictions, check recipe and commit; exit code 1 if anything disagrees."""
+    checks = verify(read_result(file), RECIPES, data, replay, device)
+    for check in checks:
+        console.print(f"{'[green]ok [/]' if check.passed else '[red]BAD[/]'} {check.name}: {check.text}", highlight=False)
+    if not all(check.passed for check in checks):
+        raise typer.Exit(1)
+
+
+@app.command()
+def figures(checkpoint: Path, out: Path = Path("figures"), device: Device = "auto", data: Root = None) -> None:
+    """Pictures of what a trained model does, from its checkpoint."""
+    where = pick_device(device)
+    model, run, about = _load_model(checkpoint, where)
+    curve = read_journal(checkpoint.parent / "metrics.jsonl")
+    for path in save_figures(all_figures(model, datasets.load(run.data, "test", data, about["seed"]), curve, where), out):
+        print(path)
+
+
+@bench_app.command("train")
+def bench_train(recipe: str = "sabour2017/mnist-r3-recon", device: Device = "auto", steps: int = 200) -> None:
+    """Milliseconds per training step, images per second and peak memory of a recipe, on random images."""
+    print(benches.bench_train(find(recipe, RECIPES), pick_device(device), steps))
+
+
+@bench_app.command("ops")
+def bench_ops(device: Device = "auto", repeats: int = 20) -> None:
+    """The same per op, backend and shape, forward and backward. A backend that fails its check gets no time."""
+    benches.bench_ops(pick_device(device), repeats, console)

@@ -1,0 +1,55 @@
+"""Small labelled pictures made from a seed, for tests and smoke runs: classes 0-4 are bars, 5-9 half rings, in five directions each."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+N_CLASSES = 10
+N_TRAIN, N_TEST = 512, 256
+LENGTH = 18.0  # of a bar, and the diameter of a ring, in pixels of a 28x28 picture
+OFFSET = 2.0  # the centre moves by up to this along each axis
+THICKNESS = (1.5, 3.5)
+NOISE = 16.0  # standard deviation, in grey levels
+
+
+def read_split(split: str, seed: int, size: int = 28) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
+    """512 pictures to train on or 256 to test on. Even generator seeds train, odd ones test: no two seeds share pictures across parts."""
+    is_test = split == "test"
+    rng = torch.Generator().manual_seed(2 * seed + is_test)
+    return generate(N_TEST if is_test else N_TRAIN, size, rng)
+
+
+def generate(n: int, size: int, rng: torch.Generator) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
+    """`n` pictures of size x size, the classes as even as n allows, in random order."""
+    labels = torch.randperm(n, generator=rng) % N_CLASSES
+    offset = (torch.rand(n, 2, generator=rng) * 2 - 1) * OFFSET
+    thickness = THICKNESS[0] + torch.rand(n, generator=rng) * (THICKNESS[1] - THICKNESS[0])
+    noise = torch.randn(n, size, size, generator=rng) * NOISE
+
+    scale = 28 / size  # draw in the pixels of a 28x28 picture, whatever the size
+    axis = (torch.arange(size) - (size - 1) / 2) * scale
+    y = axis[:, None] - offset[:, 0, None, None]  # [n h 1]
+    x = axis[None, :] - offset[:, 1, None, None]  # [n 1 w]
+    distance = _distance_to_shape(y, x, labels)
+    ink = ((thickness[:, None, None] / 2 - distance) / scale + 0.5).clamp(0, 1)  # an edge is one pixel wide
+    pictures = (255 * ink + noise).round().clamp(0, 255).to(torch.uint8)
+    return rearrange(pictures, "n h w -> n 1 h w"), labels
+
+
+def _distance_to_shape(y: Float[Tensor, "n h 1"], x: Float[Tensor, "n 1 w"], labels: Int64[Tensor, " n"]) -> Float[Tensor, "n h w"]:
+    is_ring = labels >= N_CLASSES // 2
+    direction = labels % (N_CLASSES // 2)
+    # a bar looks the same after half a turn, a half ring only after a whole one
+    angle = direction * torch.where(is_ring, 2 * math.pi, math.pi) / (N_CLASSES // 2)
+    cos, sin = angle.cos()[:, None, None], angle.sin()[:, None, None]
+    along, across = cos * x + sin * y, cos * y - sin * x  # [n h w]
+    bar = torch.hypot((along.abs() - LENGTH / 2).clamp(min=0), across)
+    ring = (torch.hypot(along, across) - LENGTH / 2).abs()
+    # below the cut the nearest point of the half ring is one of its two ends
+    half_ring = torch.where(across >= 0, ring, torch.hypot(along.abs() - LENGTH / 2, across))
+    return torch.where(is_ring[:, None, None], half_ring, bar)

@@ -1,0 +1,100 @@
+"""Pictures from a trained model, its data and the journal of its training. matplotlib is imported when the first one is drawn."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+
+from torchcaps.data import Labelled
+from torchcaps.figures.canvas import png
+from torchcaps.figures.draw import confusion_matrix, couplings_over_iterations, dimension_sweeps, learning_curve, reconstructions
+from torchcaps.figures.numbers import pick_examples, predict, series, watch_routing
+from torchcaps.metrics import confusion
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+else:
+    Figure = Any  # matplotlib is imported when something is drawn
+
+__all__ = [
+    "all_figures", "confusion_matrix", "couplings_over_iterations", "dimension_sweeps", "learning_curve", "png", "reconstructions",
+    "save_figures",
+]  # fmt: skip
+
+
+def all_figures(
+    model: nn.Module, data: Labelled, curve: list[dict[str, Any]], device: torch.device | str = "cpu"
+) -> dict[str, tuple[Figure, str]]:
+    """Every figure that this model allows, with its caption, in the order of a report. The model is moved to `device`."""
+    model.to(device)
+    predictions = predict(model, data)
+    examples = pick_examples(predictions, data.labels, model.n_classes)
+    figures: dict[str, tuple[Figure, str]] = {}
+    if series(curve, "loss")[0]:
+        figures["learning_curve"] = learning_curve(curve), _learning_words(curve)
+    figures["confusion_matrix"] = confusion_matrix(predictions, data.labels, model.n_classes), _confusion_words(predictions, data.labels)
+    if getattr(model, "decoder", None) is not None:
+        figures["reconstructions"] = reconstructions(model, data, predictions), RECONSTRUCTION_WORDS
+        if examples.correct:
+            figures["dimension_sweeps"] = dimension_sweeps(model, data, predictions), SWEEP_WORDS
+    for name, indices in (("couplings", examples.correct), ("couplings_of_a_mistake", examples.failures)):
+        for index in indices[:1] if _routes(model) else []:
+            image, label = data.images[index], int(data.labels[index])
+            figures[name] = couplings_over_iterations(model, image, label), _coupling_words(model, image, label)
+    return figures
+
+
+def _routes(model: nn.Module) -> bool:
+    """A single pass shares every vote equally: there is nothing to watch."""
+    return hasattr(model, "steps") and model.classes.n_iters > 1
+
+
+def save_figures(figures: dict[str, tuple[Figure, str]], folder: Path | str) -> list[Path]:
+    """One PNG each, under its name."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.png" for name in figures]
+    for path, (figure, _) in zip(paths, figures.values(), strict=True):
+        path.write_bytes(png(figure))
+    return paths
+
+
+RECONSTRUCTION_WORDS = (
+    "(l, p, r): the label, the prediction, and the class whose capsule the decoder drew from. Shown are the first picture of each class "
+    "that is recognised and the first ones that are not. After figure 3 of Sabour, Frosst and Hinton (2017)."
+)
+SWEEP_WORDS = (
+    "Along a row one number of the winning capsule moves from -0.25 to +0.25 in steps of 0.05; the framed column is unchanged. "
+    "After figure 4 of Sabour, Frosst and Hinton (2017)."
+)
+
+
+def _learning_words(curve: list[dict[str, Any]]) -> str:
+    steps, losses = series(curve, "loss")
+    return f"{steps[-1]:,} steps; the loss falls from {losses[0]:.3g} to {losses[-1]:.3g}. Each point is the mean since the last one."
+
+
+def _confusion_words(predictions: Int64[Tensor, " n"], labels: Int64[Tensor, " n"]) -> str:
+    n_wrong = int((predictions != labels).sum())
+    if n_wrong == 0:
+        return f"All {len(labels):,} pictures are recognised."
+    n_classes = int(max(predictions.max(), labels.max())) + 1
+    wrong = confusion(predictions, labels, n_classes).fill_diagonal_(0)
+    label, answer = divmod(int(wrong.argmax()), n_classes)
+    times = int(wrong.max())
+    often = f"most often a {label} is taken for a {answer} ({times:,} times)" if times > 1 else "no confusion happens twice"
+    return f"{n_wrong:,} of {len(labels):,} pictures are mistaken; {often}."
+
+
+def _coupling_words(model: nn.Module, image: Tensor, label: int) -> str:
+    view = watch_routing(model, image, label)
+    answer = int(view.lengths[-1].argmax())
+    share, long = 100 * view.mass[:, label], view.lengths[:, label]
+    said = "" if answer == label else f", and the {answer} ends with {view.lengths[-1, answer]:.2f}"
+    return (
+        f"A picture of class {label}. Over {len(share)} passes its capsule's share of the votes, each weighted by its sender's length, "
+        f"goes from {share[0]:.1f} % to {share[-1]:.1f} %, and its own length from {long[0]:.2f} to {long[-1]:.2f}{said}. "
+        "The maps show where this gain comes from: blue places give more than on the first pass, orange ones less."
+    )

@@ -1,0 +1,144 @@
+"""The numbers behind the pictures: which examples, which poses, how much coupling mass. Nothing here draws.
+
+Letters beyond the usual: `k` the columns of a sweep, `t` the routing passes.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from einops import rearrange, reduce
+from jaxtyping import Float, Int64, Integer, UInt8
+from torch import Tensor, nn
+
+from torchcaps.data import Labelled
+from torchcaps.data.batches import in_order
+from torchcaps.metrics import coupling_entropy
+from torchcaps.ops import length
+
+Picture = UInt8[Tensor, "c h w"] | Float[Tensor, "c h w"]
+OFFSETS = tuple(0.05 * k for k in range(-5, 6))  # Sabour 2017, figure 4; the middle one is exactly zero
+
+
+class Examples(NamedTuple):
+    """Places in a data set, in its order."""
+
+    correct: list[int]  # the first one of each class that has any
+    failures: list[int]
+
+
+class Pictured(NamedTuple):
+    """One column of figure 3: an input and what one of its class capsules makes of it."""
+
+    index: int
+    label: int
+    prediction: int
+    target: int  # whose capsule is drawn
+    picture: Float[Tensor, "c h w"]
+
+
+class RoutingView(NamedTuple):
+    """What one picture's routing did, pass by pass. A mass is a share of the summed length of all input capsules."""
+
+    mass: Float[Tensor, "t j"]
+    places: Float[Tensor, "t h w"]  # where the mass of the label's capsule comes from; sums to its mass
+    entropy: list[float]
+    lengths: Float[Tensor, "t j"]
+
+
+@contextmanager
+def watching(model: nn.Module) -> Iterator[nn.Module]:
+    """Evaluation mode and no gradients inside; put back afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield model
+    finally:
+        model.train(was_training)
+
+
+def as_input(model: nn.Module, images: UInt8[Tensor, "*b c h w"] | Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
+    """0..1 on the model's device; bytes are divided by 255, floats are taken as they are."""
+    images = images.to(next(model.parameters()).device)
+    return images.float() / 255 if images.dtype == torch.uint8 else images
+
+
+def predict(model: nn.Module, data: Labelled) -> Int64[Tensor, " n"]:
+    """The class with the longest capsule, for every picture."""
+    device = next(model.parameters()).device
+    with watching(model):
+        return torch.cat([model(batch.images).activity.argmax(-1) for batch in in_order(data, 500, device)]).cpu()
+
+
+def pick_examples(predictions: Integer[Tensor, " n"], labels: Int64[Tensor, " n"], n_classes: int, n_failures: int = 5) -> Examples:
+    """The first correct picture of each class, and the first few failures: nothing is chosen for its looks."""
+    right = (predictions == labels).nonzero().flatten().tolist()
+    wrong = (predictions != labels).nonzero().flatten().tolist()
+    first = {int(labels[index]): index for index in reversed(right)}
+    return Examples([first[label] for label in range(n_classes) if label in first], wrong[:n_failures])
+
+
+def picture_examples(model: nn.Module, data: Labelled, predictions: Integer[Tensor, " n"], examples: Examples) -> list[Pictured]:
+    """Each correct example once, then each failure twice: from the label's capsule and from the predicted one."""
+    columns = [(index, int(data.labels[index])) for index in examples.correct]
+    for index in examples.failures:
+        columns += [(index, int(data.labels[index])), (index, int(predictions[index]))]
+    if not columns:
+        return []
+    images = as_input(model, data.images[[index for index, _ in columns]])
+    with watching(model):
+        poses = model(images).poses
+        pictures = model.reconstruct(poses, torch.tensor([target for _, target in columns], device=poses.device)).cpu()
+    return [
+        Pictured(index, int(data.labels[index]), int(predictions[index]), target, picture)
+        for (index, target), picture in zip(columns, pictures, strict=True)
+    ]
+
+
+def sweep_poses(poses: Float[Tensor, "j e"], label: int, offsets: tuple[float, ...] = OFFSETS) -> Float[Tensor, "e k j e"]:
+    """Copies of one picture's class capsules. In copy (e, k) number e of the label's capsule is moved by offset k."""
+    n_dims = poses.shape[-1]
+    steps = torch.tensor(offsets, dtype=poses.dtype, device=poses.device)
+    copies = poses.expand(n_dims, len(offsets), *poses.shape).clone()
+    copies[:, :, label] += torch.einsum("de,k->dke", torch.eye(n_dims, dtype=poses.dtype, device=poses.device), steps)
+    return copies
+
+
+def sweep(model: nn.Module, image: Picture, label: int) -> Float[Tensor, "e k c h w"]:
+    """What the decoder draws from every copy of `sweep_poses`."""
+    with watching(model):
+        copies = sweep_poses(model(as_input(model, image.unsqueeze(0))).poses[0], label)
+        flat = rearrange(copies, "d k j e -> (d k) j e")
+        pictures = model.reconstruct(flat, torch.full((len(flat),), label, device=flat.device))
+    return rearrange(pictures.cpu(), "(d k) c h w -> d k c h w", k=len(OFFSETS))
+
+
+def pixel_change(pictures: Float[Tensor, "e k c h w"]) -> Float[Tensor, " e"]:
+    """How much a dimension alters the picture: mean distance of a pixel from the unchanged middle column."""
+    middle = pictures[:, pictures.shape[1] // 2, None]
+    return (pictures - middle).abs().mean((1, 2, 3, 4))
+
+
+def watch_routing(model: nn.Module, image: Picture, label: int) -> RoutingView:
+    """Follow the routing of one picture between primary and class capsules."""
+    with watching(model):
+        images = as_input(model, image.unsqueeze(0))
+        active = model._primary(images).activity[0]  # [i]
+        steps = list(model.steps(images))
+    weights = active / active.sum()
+    couplings = torch.stack([step.couplings[0] for step in steps])  # [t i j]
+    weighted = torch.einsum("i,tij->tij", weights, couplings)
+    height, width = model.grid
+    places = reduce(weighted[..., label], "t (n h w) -> t h w", "sum", h=height, w=width)
+    lengths = torch.stack([length(step.poses[0]) for step in steps])
+    entropy = [coupling_entropy(pass_couplings) for pass_couplings in couplings]
+    return RoutingView(weighted.sum(1).cpu(), places.cpu(), entropy, lengths.cpu())
+
+
+def series(curve: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """Steps and values of the journal's lines that hold a finite `name`."""
+    points = [(line["step"], line[name]) for line in curve if math.isfinite(line.get(name, math.nan))]
+    return [step for step, _ in points], [value for _, value in points]

@@ -1,0 +1,75 @@
+"""What a run says while it goes: a line of JSON per log point, TensorBoard if it is installed, a progress bar."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Journal:
+    """Appends to metrics.jsonl. A resumed run drops the lines it is about to write again."""
+
+    def __init__(self, folder: Path, resume_step: int) -> None:
+        self.path = folder / "metrics.jsonl"
+        self.lines = [line for line in read_journal(self.path) if line["step"] <= resume_step]
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+        self.board = None
+        if find_spec("tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(folder / "tensorboard", purge_step=resume_step + 1)
+
+    def write(self, step: int, **values: Any) -> None:
+        self.lines.append({"step": step} | values)
+        with open(self.path, "a") as file:
+            file.write(json.dumps(self.lines[-1]) + "\n")
+        if self.board:
+            for name, value in values.items():
+                if isinstance(value, float):
+                    self.board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        if self.board:
+            self.board.close()
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """All whole lines; a line cut short by a kill is left out."""
+    lines = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+class Speed:
+    """Steps per second since the last question."""
+
+    def __init__(self, step: int) -> None:
+        self.at, self.step = time.perf_counter(), step
+
+    def __call__(self, step: int) -> float:
+        now = time.perf_counter()
+        speed = (step - self.step) / max(now - self.at, 1e-9)
+        self.at, self.step = now, step
+        return speed
+
+
+@contextmanager
+def progress_bar(title: str, n_steps: int, done: int, shown: bool) -> Iterator[Any]:
+    """Yields update(step, text): a bar with loss, accuracy, speed and the time left."""
+    columns = [BarColumn(bar_width=14), MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn()]
+    console = Console(stderr=True)
+    if shown:
+        console.print(title, style="bold", highlight=False)  # on a line of its own: the bar needs all 80 columns
+    with Progress(*columns, console=console, disable=not shown) as bar:
+        task = bar.add_task("", total=n_steps, completed=done, text="")
+        yield lambda step, text: bar.update(task, completed=step, text=text)

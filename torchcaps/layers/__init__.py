@@ -1,0 +1,9 @@
+"""nn.Modules: weights, one shape check, one call into ops."""
+
+from torchcaps.layers.capsules import Capsules
+from torchcaps.layers.conv_routed import ConvRoutedCapsules
+from torchcaps.layers.decoder import Decoder
+from torchcaps.layers.primary import PrimaryCapsules
+from torchcaps.layers.routed import RoutedCapsules
+
+__all__ = ["Capsules", "ConvRoutedCapsules", "Decoder", "PrimaryCapsules", "RoutedCapsules"]

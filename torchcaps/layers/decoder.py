@@ -1,0 +1,28 @@
+"""From a capsule's pose back to a picture (Sabour 2017, figure 2)."""
+
+from itertools import pairwise
+from math import prod
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.layers.capsules import check_capsules
+
+
+class Decoder(nn.Module):
+    """Three fully connected layers draw the picture that the kept capsules describe; the others are set to zero."""
+
+    def __init__(self, n_in: int, d_in: int, shape: tuple[int, int, int], hidden: tuple[int, ...] = (512, 1024)) -> None:
+        super().__init__()
+        self.n_in, self.d_in, self.shape = n_in, d_in, tuple(shape)
+        sizes = (n_in * d_in, *hidden, prod(shape))
+        layers: list[nn.Module] = []
+        for size_in, size_out in pairwise(sizes):
+            layers += [nn.Linear(size_in, size_out), nn.ReLU()]
+        self.net = nn.Sequential(*layers[:-1], nn.Sigmoid())
+
+    def forward(self, poses: Float[Tensor, "*b j e"], keep: Float[Tensor, "*b j"]) -> Float[Tensor, "*b c h w"]:
+        check_capsules("Decoder", poses, self.n_in, self.d_in)
+        if keep.shape != poses.shape[:-1]:
+            raise ValueError(f"Decoder: keep must be {list(poses.shape[:-1])}, one number per capsule, got {list(keep.shape)}")
+        return self.net((poses * keep.unsqueeze(-1)).flatten(-2)).unflatten(-1, self.shape)

@@ -1,0 +1,40 @@
+"""The lowest capsules: a convolution whose channels are cut into poses."""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+from torchcaps.layers.capsules import Capsules
+from torchcaps.ops import squash
+
+
+class PrimaryCapsules(nn.Module):
+    """Channels [b c h w] -> n_types · h' · w' capsules of d_out numbers, ordered (type, row, column).
+
+    `share`: what the convolution's output is divided by before bias and squash. The authors' code routes the primary
+    capsules once with equal couplings, which amounts to dividing by the number of types; the paper's text divides by 1.
+    """
+
+    def __init__(
+        self, c_in: int, n_types: int = 32, d_out: int = 8, kernel: int = 9, stride: int = 2, padding: int | str = 0, share: int = 1
+    ) -> None:
+        super().__init__()
+        self.n_types, self.d_out, self.kernel, self.stride, self.padding, self.share = n_types, d_out, kernel, stride, padding, share
+        self.weight = nn.Parameter(torch.empty(n_types * d_out, c_in, kernel, kernel))
+        self.bias = nn.Parameter(torch.zeros(n_types * d_out))
+        nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+
+    def forward(self, features: Float[Tensor, "b c h w"]) -> Capsules:
+        cut = conv2d(features, self.weight, stride=self.stride, padding=self.padding) / self.share
+        cut = cut + self.bias.view(-1, 1, 1)
+        # the channels of one type form a pose; without naming the axes a "capsule" is eight neighbouring pixels
+        poses = rearrange(cut, "b (n d) h w -> b (n h w) d", d=self.d_out)
+        if torch.is_autocast_enabled(poses.device.type):
+            poses = poses.float()  # from here on lengths are compared, and near 1 they need more than eight bits
+        return Capsules.of(squash(poses))
+
+    def extra_repr(self) -> str:
+        c_in = self.weight.shape[1]
+        return f"{c_in}, n_types={self.n_types}, d_out={self.d_out}, kernel={self.kernel}, stride={self.stride}, share={self.share}"

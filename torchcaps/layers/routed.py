@@ -1,0 +1,91 @@
+"""Fully connected capsules, routed by agreement."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.layers.capsules import Capsules, check_capsules
+from torchcaps.ops import RoutingStep, dynamic_routing, dynamic_routing_steps
+from torchcaps.ops.couplings import coupling
+
+SHARING = ("none", "places", "inputs", "all")
+
+
+class RoutedCapsules(nn.Module):
+    """Every input capsule votes for every output capsule; the votes are routed by agreement. [*b i d] -> [*b j e].
+
+    `sharing` of the transforms: `none` one per pair, `places` one per input type and output (give `n_types`), `inputs`
+    one per output, `all` a single one. `learn_prior`: the initial logits are parameters. `n_in` may be None, for any
+    number of inputs, when the weights do not depend on it.
+    """
+
+    def __init__(
+        self,
+        n_in: int | None,
+        n_out: int,
+        d_in: int,
+        d_out: int,
+        n_iters: int = 3,
+        *,
+        sharing: str = "none",
+        n_types: int | None = None,
+        couplings: str = "softmax",
+        bias: bool = True,
+        learn_prior: bool = False,
+        detach: bool = False,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        coupling(couplings)
+        self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
+        self.couplings, self.detach, self.backend = couplings, detach, backend
+        self.weight = nn.Parameter(torch.empty(_weight_shape(n_in, n_out, d_in, d_out, sharing, n_types)))
+        # an output sums over n_in inputs, each with a share of 1 / n_out: keep that sum's length of order 1 at the start
+        nn.init.normal_(self.weight, std=(n_out / ((n_in or n_out) * d_in)) ** 0.5)
+        if sharing == "all" and not bias:
+            raise ValueError("RoutedCapsules: with one transform for all, only the bias tells the outputs apart; keep bias=True")
+        self.bias = nn.Parameter(torch.randn(n_out, d_out) * 0.1 if sharing == "all" else torch.zeros(n_out, d_out)) if bias else None
+        if (learn_prior or couplings == "random") and n_in is None:
+            raise ValueError("RoutedCapsules: prior logits are one per input and output; give n_in, or use couplings without them")
+        prior = torch.randn(n_in, n_out) if couplings == "random" else torch.zeros(n_in, n_out) if learn_prior else None
+        if learn_prior:
+            self.prior = nn.Parameter(prior)
+        else:
+            self.register_buffer("prior", prior)
+
+    def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
+        poses = self._checked(capsules)
+        return Capsules.of(dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule()).poses)
+
+    def steps(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Iterator[RoutingStep]:
+        """Every pass of the routing, for figures and the curious."""
+        return dynamic_routing_steps(self._checked(capsules), self.weight, self.bias, self.n_iters, **self._rule())
+
+    def extra_repr(self) -> str:
+        return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}, n_iters={self.n_iters}, couplings={self.couplings}"
+
+    def _rule(self) -> dict:
+        return dict(prior=self.prior, couplings=self.couplings, detach=self.detach)
+
+    def _checked(self, capsules: Capsules | Tensor) -> Tensor:
+        poses = Capsules.of(capsules).poses
+        check_capsules("RoutedCapsules", poses, self.n_in, self.d_in)
+        return poses
+
+
+def _weight_shape(n_in: int | None, n_out: int, d_in: int, d_out: int, sharing: str, n_types: int | None) -> tuple[int, ...]:
+    if sharing not in SHARING:
+        raise ValueError(f"RoutedCapsules: sharing must be one of {', '.join(SHARING)}; got {sharing!r}")
+    if sharing == "all":
+        return (d_in, d_out)
+    if sharing == "inputs":
+        return (n_out, d_in, d_out)
+    if sharing == "places":
+        if not n_types or (n_in or 0) % n_types:
+            raise ValueError(f"RoutedCapsules: sharing='places' needs n_types that divides n_in; got n_types={n_types}, n_in={n_in}")
+        return (n_types, n_out, d_in, d_out)
+    if n_in is None:
+        raise ValueError("RoutedCapsules: one transform per pair needs to know n_in; give it, or share with sharing='inputs'")
+    return (n_in, n_out, d_in, d_out)

@@ -1,0 +1,114 @@
+"""The machine around a run: device, folders, signals, numerics, versions, and the commit that ran."""
+
+import os
+import platform
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for and this PyTorch sees none; use --device cpu, or install a CUDA build")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device must be auto, cpu or cuda; got {name!r}") from error
+
+
+def make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".writable"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"cannot write to {out} ({error.strerror}); choose another folder with --out") from error
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: of the device's allocator on CUDA, of the whole process elsewhere."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # bytes there, kilobytes elsewhere
+
+
+@contextmanager
+def algorithms(deterministic: bool, device: torch.device) -> Iterator[None]:
+    """Kernels that repeat to the bit, or the fastest ones; put back afterwards."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    if deterministic and device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.benchmark = not deterministic
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]
+
+
+@contextmanager
+def noted_signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM are noted, and the loop leaves after the step it is in."""
+    caught: list[int] = []
+    before = {}
+    try:
+        for which in (signal.SIGINT, signal.SIGTERM):
+            before[which] = signal.signal(which, lambda signum, frame: caught.append(signum))
+    except ValueError:
+        pass  # not the main thread: signals stay with whoever owns it
+    try:
+        yield caught
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+
+
+@contextmanager
+def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Whatever draws from PyTorch's default generators (initial weights, dropout) draws from this seed, inside only."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    return found | ({"cuda": torch.version.cuda} if torch.version.cuda else {})
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def commit() -> dict[str, Any]:
+    """The commit of this code and whether files differ from it.
+
+    A copy without .git says so by TORCHCAPS_COMMIT (and TORCHCAPS_DIRTY=1 if it was changed).
+    """
+    if named := os.environ.get("TORCHCAPS_COMMIT"):
+        return {"commit": named, "dirty": os.environ.get("TORCHCAPS_DIRTY", "0") == "1"}
+    here = Path(__file__).parent
+    try:
+        head = _git(here, "rev-parse", "HEAD")
+        # what decides a result is the package; notes and result files beside it do not
+        return {"commit": head, "dirty": bool(_git(here, "status", "--porcelain", "--", "."))}
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": "unknown", "dirty": True}
+
+
+def _git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, text=True).stdout.strip()

@@ -1,0 +1,109 @@
+"""CapsNet: convolution, primary capsules, class capsules routed by agreement, decoder.
+
+Sabour, Frosst, Hinton 2017, "Dynamic Routing Between Capsules", section 4 and figures 1 and 2.
+Paper's names: Conv1 `conv`, PrimaryCapsules `primary`, DigitCaps `classes`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn.functional import one_hot, relu
+
+from torchcaps.layers import Capsules, Decoder, PrimaryCapsules, RoutedCapsules
+from torchcaps.ops import RoutingStep
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Where the authors' code and the paper's text differ."""
+
+    share_primary: bool  # divide the primary convolution's output by the number of types
+    tensorflow_init: bool  # truncated normals and biases of 0.1, else PyTorch's defaults
+    mean_margin: bool  # weigh the margin loss by half the mean over the classes, else by their sum
+
+
+PRESETS = {
+    "official": Preset(share_primary=True, tensorflow_init=True, mean_margin=True),
+    "paper": Preset(share_primary=False, tensorflow_init=False, mean_margin=False),
+}
+
+
+class CapsNet(nn.Module):
+    """Images [b c h w] -> one capsule per class; its length says how sure the network is that the class is there."""
+
+    def __init__(
+        self,
+        image: tuple[int, int, int] = (1, 28, 28),
+        n_classes: int = 10,
+        *,
+        preset: str = "official",
+        n_iters: int = 3,
+        reconstruction: bool = True,
+        channels: int = 256,
+        kernel: int = 9,
+        n_types: int = 32,
+        d_primary: int = 8,
+        primary_kernel: int = 9,
+        primary_stride: int = 2,
+        d_class: int = 16,
+        hidden: tuple[int, ...] = (512, 1024),
+        couplings: str = "softmax",
+        sharing: str = "none",
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        if preset not in PRESETS:
+            raise ValueError(f"CapsNet: preset must be one of {', '.join(PRESETS)}; got {preset!r}")
+        self.image, self.n_classes, self.preset = tuple(image), n_classes, preset
+        grid = tuple((size - kernel + 1 - primary_kernel) // primary_stride + 1 for size in self.image[1:])
+        if min(grid) < 1:
+            raise ValueError(
+                f"CapsNet: an image of {self.image[1]}x{self.image[2]} is too small for kernels of {kernel} and {primary_kernel}; "
+                "give smaller kernels"
+            )
+        self.grid = grid
+        share = (n_types + (couplings == "leaky")) if PRESETS[preset].share_primary else 1
+        self.conv = nn.Conv2d(self.image[0], channels, kernel)
+        self.primary = PrimaryCapsules(channels, n_types, d_primary, primary_kernel, primary_stride, share=share)
+        self.classes = RoutedCapsules(
+            n_types * grid[0] * grid[1], n_classes, d_primary, d_class, n_iters,
+            couplings=couplings, sharing=sharing, n_types=n_types, backend=backend,
+        )  # fmt: skip
+        # no decoder without its loss: parameters that never get a gradient break distributed training
+        self.decoder = Decoder(n_classes, d_class, self.image, hidden) if reconstruction else None
+        if PRESETS[preset].tensorflow_init:
+            self._init_like_the_authors(sharing)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        return self.classes(self._primary(images))
+
+    def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[RoutingStep]:
+        """Every routing pass between primary and class capsules."""
+        return self.classes.steps(self._primary(images))
+
+    def reconstruct(self, poses: Float[Tensor, "b j e"], labels: Int64[Tensor, "b"]) -> Float[Tensor, "b c h w"]:
+        """The picture that one class's capsule describes."""
+        if self.decoder is None:
+            raise ValueError("this CapsNet was built with reconstruction=False and has no decoder; build it with reconstruction=True")
+        return self.decoder(poses, one_hot(labels, self.n_classes).to(poses.dtype))
+
+    def margin_weight(self) -> float:
+        """What a sum of margin losses over the classes is multiplied by, so that reconstruction has its preset weight."""
+        return 0.5 / self.n_classes if PRESETS[self.preset].mean_margin else 1.0
+
+    def _primary(self, images: Tensor) -> Capsules:
+        if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
+            raise ValueError(f"CapsNet expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}")
+        return self.primary(relu(self.conv(images)))
+
+    def _init_like_the_authors(self, sharing: str) -> None:
+        for name, parameter in self.named_parameters():
+            if name == "classes.bias" and sharing == "all":
+                continue  # with one transform for all, equal biases would make all classes the same
+            if name.endswith("bias"):
+                nn.init.constant_(parameter, 0.1)
+            else:
+                std = 0.05 if name.startswith("conv.") else 0.1
+                nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)

@@ -1,0 +1,59 @@
+"""How a capsule shares itself among its parents: functions of the routing logits.
+
+Each takes logits `[*b j]` (j: the parents that one child reaches, -inf where there is no such parent) and returns
+couplings of the same shape. `COUPLINGS` names them all; `FIXED` names those that ignore agreement, so that further
+routing passes would change nothing.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Logits = Float[Tensor, "*b j"]
+
+
+def softmax(logits: Logits) -> Logits:
+    """Eq. 3 of Sabour 2017: every child spends exactly one vote."""
+    return logits.softmax(-1)
+
+
+def leaky(logits: Logits) -> Logits:
+    """Softmax with one more parent of logit zero, "none of the above", whose share is then dropped."""
+    orphan = torch.cat([logits, logits.new_zeros(logits.shape[:-1] + (1,))], dim=-1)
+    return orphan.softmax(-1)[..., :-1]
+
+
+def max_min(logits: Logits) -> Logits:
+    """0.01 + 0.99 (b - min b) / (max b - min b) over the parents (Zhao 2019); uniform where all logits are equal."""
+    there = logits > -torch.inf
+    # parents that are not there must count neither in the maximum nor in the minimum
+    low = logits.masked_fill(~there, torch.inf).amin(-1, keepdim=True)
+    span = logits.amax(-1, keepdim=True) - low
+    flat = span <= 0
+    scaled = 0.01 + 0.99 * (logits.masked_fill(~there, 0.0) - low) / span.masked_fill(flat, 1.0)
+    equal = torch.ones_like(scaled) / there.sum(-1, keepdim=True)
+    return torch.where(flat, equal, scaled).masked_fill(~there, 0.0)
+
+
+def uniform(logits: Logits) -> Logits:
+    """The same share for every parent: the control without routing."""
+    return logits.masked_fill(logits > -torch.inf, 0.0).softmax(-1)
+
+
+COUPLINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": softmax,
+    "leaky": leaky,
+    "max-min": max_min,
+    "uniform": uniform,
+    "random": softmax,  # of the prior alone, which the layer draws once from a standard normal
+}
+FIXED = ("uniform", "random")
+
+
+def coupling(name: str) -> Callable[[Tensor], Tensor]:
+    """The function of that name, or an error that lists the names."""
+    if name not in COUPLINGS:
+        raise ValueError(f"couplings must be one of {', '.join(COUPLINGS)}; got {name!r}")
+    return COUPLINGS[name]

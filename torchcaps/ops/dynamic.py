@@ -1,0 +1,189 @@
+"""Routing by agreement: dynamic routing between capsules (Sabour, Frosst, Hinton 2017, Procedure 1).
+
+Paper's symbols: input poses u_i, transforms W_ij, votes û_j|i, routing logits b_ij, couplings c_ij, output poses v_j.
+Weights come in four shapes: `[i j d e]` one transform per pair, `[n j d e]` one per input type and output, shared over
+the places of the type (i = n · places, type first), `[j d e]` shared by all inputs, `[d e]` one for everything.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from torchcaps.ops.backend import Implementation, choose
+from torchcaps.ops.couplings import FIXED, coupling
+from torchcaps.ops.squash import squash
+
+Poses = Float[Tensor, "*b i d"]
+Weight = Float[Tensor, "i j d e"] | Float[Tensor, "n j d e"] | Float[Tensor, "j d e"] | Float[Tensor, "d e"]
+
+
+class Routed(NamedTuple):
+    """What routing returns. The last pass's logits are prior + votes · pose_sum, so they need not be stored."""
+
+    poses: Float[Tensor, "*b j e"]
+    pose_sum: Float[Tensor, "*b j e"]  # sum of the output poses of all passes but the last
+
+
+class RoutingStep(NamedTuple):
+    """One pass of the routing, as figures and tests want to see it."""
+
+    logits: Float[Tensor, "*b i j"]
+    couplings: Float[Tensor, "*b i j"]
+    poses: Float[Tensor, "*b j e"]
+
+
+def dynamic_routing(
+    poses: Poses,
+    weight: Weight,
+    bias: Float[Tensor, "j e"] | None = None,
+    n_iters: int = 3,
+    *,
+    prior: Float[Tensor, "i j"] | None = None,
+    couplings: str = "softmax",
+    detach: bool = False,
+    backend: str = "auto",
+) -> Routed:
+    """Send every input capsule to the outputs that agree with it.
+
+    `prior`: initial logits, zero if None. `detach`: votes carry no gradient in all passes but the last.
+    Couplings, sums and squash are computed in float32 at least, whatever the dtype of the poses; the result has theirs.
+    """
+    args = dict(poses=poses, weight=weight, bias=bias, n_iters=n_iters, prior=prior, couplings=couplings, detach=detach)
+    _check(**args)
+    return _IMPLEMENTATIONS[choose("dynamic_routing", _IMPLEMENTATIONS, backend, poses, args)].load()(**args)
+
+
+def dynamic_routing_backend(poses: Poses, weight: Weight, backend: str = "auto", **rest) -> str:
+    """Which backend `dynamic_routing` takes for these arguments."""
+    args = dict(poses=poses, weight=weight, bias=None, n_iters=3, prior=None, couplings="softmax", detach=False) | rest
+    return choose("dynamic_routing", _IMPLEMENTATIONS, backend, poses, args)
+
+
+def dynamic_routing_steps(
+    poses: Poses,
+    weight: Weight,
+    bias: Float[Tensor, "j e"] | None = None,
+    n_iters: int = 3,
+    *,
+    prior: Float[Tensor, "i j"] | None = None,
+    couplings: str = "softmax",
+    detach: bool = False,
+) -> Iterator[RoutingStep]:
+    """Yield every pass of Procedure 1. The same maths as `dynamic_routing`, in the open."""
+    _check(poses, weight, bias, n_iters, prior, couplings, detach)
+    share = coupling(couplings)
+    votes = _votes(poses, weight, _n_out(weight, bias, prior))  # [*b i j e]
+    logits = _first_logits(votes, prior)
+    for t in range(n_iters):
+        passed = votes.detach() if detach and t < n_iters - 1 else votes
+        spent = share(logits)  # [*b i j]
+        # multiply-and-sum, not einsum: it keeps bf16 votes in float32 sums and is twice as fast on a CPU
+        total = (spent.unsqueeze(-1) * passed).sum(-3)
+        parents = squash(total if bias is None else total + bias)
+        yield RoutingStep(logits, spent, parents.to(poses.dtype))
+        if t < n_iters - 1 and couplings not in FIXED:
+            logits = logits + (passed * parents.unsqueeze(-3)).sum(-1)
+
+
+def recover_couplings(
+    poses: Poses,
+    weight: Weight,
+    pose_sum: Float[Tensor, "*b j e"],
+    *,
+    prior: Float[Tensor, "i j"] | None = None,
+    couplings: str = "softmax",
+) -> Float[Tensor, "*b i j"]:
+    """The couplings of the last pass, from what `dynamic_routing` returned."""
+    votes = _votes(poses, weight, pose_sum.shape[-2])
+    logits = _first_logits(votes, prior)
+    if couplings not in FIXED:
+        logits = logits + (votes * pose_sum.unsqueeze(-3)).sum(-1)
+    return coupling(couplings)(logits)
+
+
+def _reference(poses, weight, bias, n_iters, prior, couplings, detach) -> Routed:
+    if couplings in FIXED:
+        n_iters = 1  # agreement changes nothing
+    earlier = []
+    for step in dynamic_routing_steps(poses, weight, bias, n_iters, prior=prior, couplings=couplings, detach=detach):
+        earlier.append(step.poses)
+    last = earlier.pop()
+    return Routed(last, sum(earlier, torch.zeros_like(last)))
+
+
+@cache
+def _compiled() -> Callable[..., Routed]:
+    program = torch.compile(_reference, fullgraph=True)
+
+    def run(**args) -> Routed:
+        # every shape of weight, rule and number of passes is a program of its own; beyond the limit torch.compile raises
+        with torch._dynamo.config.patch(recompile_limit=64):
+            return program(**args)
+
+    return run
+
+
+_IMPLEMENTATIONS = {
+    "reference": Implementation(load=lambda: _reference),
+    "compiled": Implementation(load=_compiled),
+}
+
+
+def _votes(poses: Poses, weight: Weight, n_out: int) -> Float[Tensor, "*b i j e"]:
+    if weight.ndim == 2:
+        return torch.einsum("...id,de->...ie", poses, weight).unsqueeze(-2).expand(*poses.shape[:-1], n_out, weight.shape[-1])
+    if weight.ndim == 3:
+        return torch.einsum("...id,jde->...ije", poses, weight)
+    if weight.shape[0] == poses.shape[-2]:
+        return torch.einsum("...id,ijde->...ije", poses, weight)
+    by_type = rearrange(poses, "... (n p) d -> ... n p d", n=weight.shape[0])
+    return rearrange(torch.einsum("...npd,njde->...npje", by_type, weight), "... n p j e -> ... (n p) j e")
+
+
+def _first_logits(votes: Float[Tensor, "*b i j e"], prior: Float[Tensor, "i j"] | None) -> Float[Tensor, "*b i j"]:
+    dtype = torch.promote_types(votes.dtype, torch.float32)
+    if prior is None:
+        # a fresh row per sample: logits are never shared over the batch
+        return votes.new_zeros(votes.shape[:-1], dtype=dtype)
+    return prior.to(dtype).expand(votes.shape[:-1])
+
+
+def _n_out(weight: Weight, bias: Tensor | None, prior: Tensor | None) -> int:
+    if weight.ndim > 2:
+        return weight.shape[-3]
+    source = bias.shape[-2] if bias is not None else prior.shape[-1] if prior is not None else None
+    if source is None:
+        raise ValueError("dynamic_routing: one transform [d e] for all does not say how many outputs there are; give a bias [j e]")
+    return source
+
+
+def _check(poses, weight, bias, n_iters, prior, couplings, detach) -> None:
+    """Refuse what einsum and broadcasting would let pass in silence."""
+    coupling(couplings)
+    if n_iters < 1:
+        raise ValueError(f"dynamic_routing needs at least one pass, got n_iters={n_iters}")
+    if poses.ndim < 2 or weight.ndim not in (2, 3, 4):
+        raise ValueError(
+            "dynamic_routing expects poses [*b i d] and a weight [i j d e], [n j d e], [j d e] or [d e]; "
+            f"got {list(poses.shape)} and {list(weight.shape)}"
+        )
+    n_in, d_in = poses.shape[-2:]
+    if weight.shape[-2] != d_in:
+        raise ValueError(f"dynamic_routing: the weight {list(weight.shape)} takes poses of {weight.shape[-2]} numbers, got {d_in}")
+    if weight.ndim == 4 and (weight.shape[0] == 0 or n_in % weight.shape[0] or n_in == 0):
+        raise ValueError(
+            f"dynamic_routing: the weight {list(weight.shape)} is for {weight.shape[0]} capsules or types, got {n_in} capsules; "
+            "share it over the inputs with a weight [j d e], or rebuild it"
+        )
+    n_out, d_out = _n_out(weight, bias, prior), weight.shape[-1]
+    if bias is not None and tuple(bias.shape) != (n_out, d_out):
+        raise ValueError(f"dynamic_routing: bias must be [{n_out}, {d_out}] for this weight, got {list(bias.shape)}")
+    if prior is not None and tuple(prior.shape) != (n_in, n_out):
+        raise ValueError(f"dynamic_routing: prior logits must be [{n_in}, {n_out}], got {list(prior.shape)}")
+    if couplings == "random" and prior is None:
+        raise ValueError("dynamic_routing: random couplings are the softmax of prior logits; give prior=torch.randn(n_in, n_out)")

@@ -1,0 +1,37 @@
+"""Squash a vector so that its length reads as a probability, and the way back (Sabour 2017, Eq. 1)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# Added to a squared length under a root. Small enough to be invisible above a length of 1e-4, large enough that the
+# inverse cube of its root stays finite in float32.
+EPS = 1e-12
+# The longest vector `unsquash` believes: at length 1 the inverse is infinite.
+LONGEST = 1 - 1e-6
+
+
+def squash(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*b e"]:
+    """Keep the direction, map the length n to n² / (1 + n²). Value and gradient are zero at length 0."""
+    wide = _wide(vectors)
+    square = wide.square().sum(-1, keepdim=True)
+    # rsqrt(square + eps), not 1 / (sqrt(square) + eps): the latter has a NaN gradient at length 0
+    return (wide * (square / (1 + square)) * torch.rsqrt(square + eps)).to(vectors.dtype)
+
+
+def unsquash(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*b e"]:
+    """Undo `squash`: keep the direction, map the length n to sqrt(n / (1 - n)), with n held below 1 - 1e-6."""
+    # sqrt(eps) is a length of 1e-6 at the origin, where the true inverse has an infinite slope; here it is 1e3
+    wide = _wide(vectors)
+    n = (wide.square().sum(-1, keepdim=True) + eps).sqrt().clamp(max=LONGEST)
+    return (wide * torch.rsqrt(n * (1 - n))).to(vectors.dtype)
+
+
+def length(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*b"]:
+    """Euclidean length with a finite gradient at 0, where it reads sqrt(eps) = 1e-6."""
+    return (_wide(vectors).square().sum(-1) + eps).sqrt().to(vectors.dtype)
+
+
+def _wide(vectors: Tensor) -> Tensor:
+    """Float32 at least: eight bits of mantissa are too few for a sum of squares."""
+    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))

@@ -1,0 +1,1 @@
+"""Dynamic Routing Between Capsules (Sabour, Frosst, Hinton 2017)."""

@@ -1,0 +1,36 @@
+"""Twenty steps of every model on generated images: seconds long, for tests and golden losses, not for numbers."""
+
+from torchcaps.data.batches import Shift
+from torchcaps.recipe import Run, Stage
+
+_SMALL = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "hidden": (32, 64)}
+
+
+def _smoke(**model_args) -> Run:
+    return Run(
+        data="generated-16",
+        model="capsnet",
+        model_args=_SMALL | model_args,
+        augment=(Shift(2),),
+        stages=(Stage(steps=20, batch=16, rate=3e-3, ema=0.9),),
+    )
+
+
+def capsnet() -> Run:
+    """The authors' variant."""
+    return _smoke()
+
+
+def capsnet_paper() -> Run:
+    """The paper's text to the letter."""
+    return _smoke(preset="paper")
+
+
+def capsnet_plain() -> Run:
+    """No decoder, leaky couplings, one pass."""
+    return _smoke(reconstruction=False, couplings="leaky", n_iters=1)
+
+
+def capsnet_shared() -> Run:
+    """One transform per class shared by all inputs, uniform couplings: the control without routing."""
+    return _smoke(sharing="inputs", couplings="uniform")

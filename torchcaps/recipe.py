@@ -1,0 +1,176 @@
+"""A run is a frozen dataclass; a recipe is a function that returns one, tied to the number it is for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
+from math import cos, pi
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from torchcaps.data import DataInfo, info
+from torchcaps.data.batches import Augmentation, Shift
+from torchcaps.models import MODELS
+from torchcaps.tasks import Task
+from torchcaps.tasks.classify import Classify
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exponential:
+    """Multiply by `rate` every `every` steps, smoothly, down to a floor (the authors' schedule for CapsNet)."""
+
+    rate: float = 0.96
+    every: int = 2000
+    floor: float = 1e-3  # as a share of the first rate
+
+    def __call__(self, step: int, n_steps: int) -> float:
+        return max(self.rate ** (step / self.every), self.floor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine:
+    """Rise over the first `warmup` share of the steps, then fall along half a cosine to `floor`."""
+
+    warmup: float = 0.0
+    floor: float = 0.0
+
+    def __call__(self, step: int, n_steps: int) -> float:
+        rise = self.warmup * n_steps
+        if step < rise:
+            return (step + 1) / (rise + 1)
+        return self.floor + (1 - self.floor) * (1 + cos(pi * (step - rise) / max(n_steps - rise, 1))) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One task trained for a number of epochs (or of steps, where given) with one schedule."""
+
+    task: Task = Classify()
+    epochs: int = 1
+    steps: int | None = None
+    batch: int = 128
+    rate: float = 1e-3
+    schedule: Exponential | Cosine = Exponential()
+    ema: float = 0.0  # decay of an average of the weights; 0 keeps none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Everything that decides a result, but for the seed."""
+
+    data: str
+    model: str
+    model_args: dict[str, Any]
+    augment: tuple[Augmentation, ...] = ()
+    hold_out: int = 0  # training images kept aside for choices; such a run never sees the test set
+    stages: tuple[Stage, ...] = (Stage(),)
+
+    def build(self) -> nn.Module:
+        """The model, for the shape and the classes of the data."""
+        if self.model not in MODELS:
+            raise ValueError(f"no model {self.model!r}; there are {', '.join(MODELS)}")
+        about: DataInfo = info(self.data)
+        return MODELS[self.model](about.shape, about.n_classes, **self.model_args)
+
+
+KINDS = {kind.__name__: kind for kind in (Run, Stage, Classify, Exponential, Cosine, Shift)}
+
+
+def to_plain(value: Any) -> Any:
+    """The value as JSON holds it: a dataclass becomes a dict that names its kind."""
+    if is_dataclass(value):
+        return {"kind": type(value).__name__} | {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {key: to_plain(part) for key, part in value.items()}
+    return [to_plain(part) for part in value] if isinstance(value, tuple | list) else value
+
+
+def from_plain(value: Any) -> Any:
+    """The way back. Lists become tuples, since a run is frozen."""
+    if isinstance(value, list):
+        return tuple(from_plain(part) for part in value)
+    if not isinstance(value, dict):
+        return value
+    parts = {key: from_plain(part) for key, part in value.items() if key != "kind"}
+    if "kind" not in value:
+        return parts
+    if value["kind"] not in KINDS:
+        raise ValueError(f"a stored run has a part {value['kind']!r} that this version does not know; it knows {', '.join(KINDS)}")
+    return KINDS[value["kind"]](**parts)
+
+
+def differences(one: Any, other: Any, where: str = "") -> list[str]:
+    """What differs between two plain values, as `path: this, that`."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = dict.fromkeys([*one, *other])
+        return [line for key in keys for line in differences(one.get(key), other.get(key), f"{where}.{key}".lstrip("."))]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [line for n, pair in enumerate(zip(one, other, strict=True)) for line in differences(*pair, f"{where}[{n}]")]
+    return [] if one == other else [f"{where}: {one}, {other}"]
+
+
+def unlike(stored: dict[str, Any], run: Run) -> list[str]:
+    """What differs between a stored run and one of today. A setting that did not exist then has today's default."""
+    try:
+        return differences(to_plain(from_plain(stored)), to_plain(run))
+    except (TypeError, ValueError) as error:
+        return [f"the stored run has a setting that is gone ({error})"]
+
+
+def quick(run: Run, steps: int = 20) -> Run:
+    """The same run made seconds long: generated images, a few small steps per stage. For smoke tests, not for numbers."""
+    stages = tuple(replace(stage, steps=steps, batch=min(stage.batch, 16)) for stage in run.stages)
+    about = info(run.data)
+    data = "generated-16" if about.shape[-1] < 28 else "generated"
+    return replace(run, data=data, stages=stages, hold_out=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The printed number that a recipe is for."""
+
+    table: str
+    row: str
+    metric: str  # "test.error_percent"
+    printed: float | None = None
+    printed_sd: float | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named function that returns a run."""
+
+    name: str  # "sabour2017/mnist-r3-recon"
+    make: Callable[[], Run]
+    claim: Claim | None
+
+    @property
+    def about(self) -> str:
+        return (self.make.__doc__ or "").strip()
+
+
+def reproduces(**claim: Any) -> Callable[[Callable[[], Run]], Callable[[], Run]]:
+    """Tie a recipe to the number it is for: table, row, metric, printed, printed_sd."""
+
+    def tie(make: Callable[[], Run]) -> Callable[[], Run]:
+        make.claim = Claim(**claim)
+        return make
+
+    return tie
+
+
+def recipes_of(paper: str, module: ModuleType) -> dict[str, Recipe]:
+    """The public functions that a module defines, by name; in the order of its text."""
+    made = [(name, part) for name, part in vars(module).items() if callable(part) and getattr(part, "__module__", "") == module.__name__]
+    names = {f"{paper}/{name.replace('_', '-')}": part for name, part in made if not name.startswith("_") and not isinstance(part, type)}
+    return {name: Recipe(name, part, getattr(part, "claim", None)) for name, part in names.items()}
+
+
+def find(name: str, recipes: dict[str, Recipe]) -> Recipe:
+    """The recipe of that name, or an error with the nearest names."""
+    if name in recipes:
+        return recipes[name]
+    near = get_close_matches(name, recipes, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else "`torchcaps ls` lists them all"
+    raise ValueError(f"no recipe {name!r}; {hint}")

@@ -1,0 +1,134 @@
+"""One JSON per finished run in, tables out. Nobody types a result."""
+
+import base64
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchcaps.checkpoint import tensors_sha256
+from torchcaps.machine import commit, device_name, versions
+from torchcaps.recipe import Recipe, Run, to_plain, unlike
+from torchcaps.train import Trained
+
+REPLAYED = 200  # steps whose losses are kept in full, for `torchcaps verify --replay`
+CURVE_POINTS = 100
+
+
+def make_result(name: str, seed: int, run: Run, trained: Trained, device: torch.device) -> dict[str, Any]:
+    """Everything needed to check the number, as plain JSON."""
+    return {
+        "recipe": name,
+        "seed": seed,
+        "metrics": {split: part.metrics for split, part in trained.evaluations.items()},
+        "steps": trained.steps,
+        "seconds": round(trained.seconds, 2),
+        "peak_memory_bytes": trained.peak_memory_bytes,
+        "device": device_name(device),
+        "versions": versions(),
+        **commit(),
+        "run": to_plain(run),
+        "data": {"name": run.data, **trained.data},
+        "curve": thin(trained.curve),
+        "weights_sha256": tensors_sha256(trained.model.state_dict()),
+        "predictions": {split: pack(part.predictions) for split, part in trained.evaluations.items()},
+    }
+
+
+def write_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Aside, then renamed: a result file is whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".partial")
+    aside.write_text(json.dumps(result, indent=1) + "\n")
+    os.replace(aside, path)
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    try:
+        result = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is not a readable result file ({error}); `torchcaps train` and `reproduce` write them") from error
+    missing = [key for key in ("recipe", "seed", "metrics", "run", "predictions", "data") if key not in result]
+    if missing:
+        raise ValueError(f"{path} is not a result file: it has no {', '.join(missing)}")
+    return result
+
+
+def result_path(folder: Path, name: str, seed: int) -> Path:
+    return folder / name / f"{seed}.json"
+
+
+def pack(predictions: Tensor) -> dict[str, Any]:
+    """Bytes, squeezed, as text."""
+    array = predictions.to(torch.uint8).cpu().numpy()
+    return {"shape": list(array.shape), "zlib_base64": base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()}
+
+
+def unpack(packed: Mapping[str, Any]) -> Tensor:
+    content = zlib.decompress(base64.b64decode(packed["zlib_base64"]))
+    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).reshape(packed["shape"]).copy())
+
+
+def thin(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first steps and every validation in full, then evenly spaced points; numbers to six digits."""
+    later = [line for line in curve if line["step"] > REPLAYED and "loss" in line]
+    kept = later[:: max(1, -(-len(later) // CURVE_POINTS))] + later[-1:]
+    keep = {id(line) for line in kept} | {id(line) for line in curve if line["step"] <= REPLAYED or "loss" not in line}
+    rounded = lambda value: float(f"{value:.6g}") if isinstance(value, float) else value  # noqa: E731
+    return [{name: rounded(value) for name, value in line.items()} for line in curve if id(line) in keep]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a paper's table beside ours."""
+
+    recipe: Recipe
+    values: list[float]
+    stale: int  # results left out because today's recipe is another run
+
+    def ours(self) -> str:
+        """Mean ± sd and n; or that nobody ran it."""
+        if not self.values:
+            return f"not run yet ({self.stale} stale)" if self.stale else "not run yet"
+        spread = f" ± {stdev(self.values):.3f}" if len(self.values) > 1 else ""
+        late = f", {self.stale} stale left out" if self.stale else ""
+        return f"{mean(self.values):.3f}{spread} (n={len(self.values)}{late})"
+
+    def printed(self) -> str:
+        claim = self.recipe.claim
+        if claim is None or claim.printed is None:
+            return "-"
+        return f"{claim.printed:g}" + (f" ± {claim.printed_sd:g}" if claim.printed_sd is not None else "")
+
+
+def table(recipes: Mapping[str, Recipe], folder: Path, extra: str = "") -> list[Row]:
+    """The claims of a paper with what the result files say. `extra="_ema"` reads the averaged weights' numbers instead."""
+    rows = []
+    for name, recipe in recipes.items():
+        if recipe.claim is None:
+            continue
+        split, metric = recipe.claim.metric.split(".")
+        results = [read_result(path) for path in sorted((folder / name).glob("*.json"))]
+        today = recipe.make()
+        fresh = [result for result in results if not unlike(result["run"], today)]
+        metrics = [result["metrics"].get(split + extra, {}) for result in fresh]
+        rows.append(Row(recipe, [part[metric] for part in metrics if metric in part], len(results) - len(fresh)))
+    return rows
+
+
+def markdown(rows: list[Row]) -> str:
+    """The table for README and docs."""
+    lines = ["| table | row | metric | printed | ours | command |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        claim = row.recipe.claim
+        command = f"`torchcaps reproduce {row.recipe.name}`"
+        lines.append(f"| {claim.table} | {claim.row} | {claim.metric} | {row.printed()} | {row.ours()} | {command} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,129 @@
+"""One training step: index, augment, forward, backward, optimiser, average. On CUDA it is one graph."""
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.data.batches import Batch, Batches
+from torchcaps.recipe import Stage
+
+WARM_UP = 3  # steps before a capture: libraries allocate, the optimiser makes its state
+
+
+class TrainingStep:
+    """Calling it trains one step. Everything that changes is a tensor on the device; nothing waits for the host."""
+
+    def __init__(self, stage: Stage, model: nn.Module, batches: Batches, n_steps: int, device: torch.device) -> None:
+        self.task, self.model, self.batches, self.device = stage.task, model, batches, device
+        on_cuda = device.type == "cuda"
+        self.parameters = self.task.parameters(model)
+        self.counter = torch.zeros((), dtype=torch.long, device=device)  # steps done in this stage
+        # a few more than there are steps: warming up close to the end looks beyond it
+        rates = [stage.rate * stage.schedule(min(step, n_steps - 1), n_steps) for step in range(n_steps + WARM_UP + 1)]
+        self.rates = torch.tensor(rates, device=device)
+        self.rate = torch.tensor(stage.rate, device=device)
+        self.optimizer = torch.optim.Adam(self.parameters.values(), lr=self.rate, fused=True, capturable=on_cuda)
+        self.ema_decay = stage.ema
+        self.ema = {name: tensor.detach().clone() for name, tensor in _floats(model).items()} if stage.ema else {}
+        self.totals: dict[str, Tensor] = {}  # sums over the steps not yet read
+        self.unread = 0
+        self.first_bad = torch.full((), -1, dtype=torch.long, device=device)  # the first step whose loss was not finite
+        self.losses = torch.compile(self._losses) if on_cuda else self._losses
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        if self.device.type == "cuda":
+            if self.graph is None:
+                self._capture()
+            self.graph.replay()
+        else:
+            self._once()
+        self.unread += 1
+
+    def read_means(self) -> dict[str, float]:
+        """The mean of each loss since the last reading. Waits for the device."""
+        means = {name: total.item() / self.unread for name, total in self.totals.items()}
+        for total in self.totals.values():
+            total.zero_()
+        self.unread = 0
+        return means
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a checkpoint needs besides the model's own tensors."""
+        tensors = {"counter": self.counter} | {f"ema/{name}": tensor for name, tensor in self.ema.items()}
+        for name, parameter in self.parameters.items():
+            for kind, tensor in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer/{name}/{kind}"] = tensor
+        return tensors
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Call before the first step: a captured graph keeps the addresses of the state it saw."""
+        assert self.graph is None
+        self.counter.copy_(tensors["counter"])
+        for name, tensor in self.ema.items():
+            tensor.copy_(tensors[f"ema/{name}"])
+        for name, parameter in self.parameters.items():
+            prefix = f"optimizer/{name}/"
+            kinds = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+            for kind, tensor in kinds.items():
+                # like the parameter, so that channels-last stays channels-last
+                own = torch.empty_like(parameter) if tensor.shape == parameter.shape else torch.empty_like(tensor, device=self.device)
+                self.optimizer.state[parameter][kind] = own.copy_(tensor)
+
+    def _everything(self) -> dict[str, Tensor]:
+        return self.state() | {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
+
+    def _losses(self, batch: Batch) -> dict[str, Tensor]:
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
+            return self.task.losses(self.model, batch)
+
+    def _once(self) -> None:
+        batch = self.batches.at(self.counter % self.batches.n_steps)
+        self.optimizer.zero_grad(set_to_none=True)
+        losses = self.losses(batch)
+        self.task.backward(self.model, losses)
+        self.rate.copy_(self.rates.index_select(0, self.counter.view(1)).squeeze(0))
+        self.optimizer.step()
+        with torch.no_grad():
+            self._average()
+            self._count(losses)
+
+    def _average(self) -> None:
+        if self.ema:
+            torch._foreach_lerp_(list(self.ema.values()), list(_floats(self.model).values()), 1 - self.ema_decay)
+
+    def _count(self, losses: dict[str, Tensor]) -> None:
+        for name, value in losses.items():
+            if name not in self.totals:
+                self.totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
+            self.totals[name] += value.detach()
+        bad = ~losses["loss"].isfinite() & (self.first_bad < 0)
+        self.first_bad.copy_(torch.where(bad, self.counter, self.first_bad))
+        self.counter += 1
+
+    def _capture(self) -> None:
+        """Warm up on a side stream, put back everything that changed, then record one step."""
+        before = {name: tensor.clone() for name, tensor in self._everything().items()}
+        generator_state = torch.cuda.get_rng_state(self.device)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self._once()
+        torch.cuda.current_stream().wait_stream(side)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self._once()
+        with torch.no_grad():
+            for name, tensor in self._everything().items():
+                # state that the optimiser made while warming up starts from zero
+                tensor.copy_(before[name]) if name in before else tensor.zero_()
+        torch.cuda.set_rng_state(generator_state, self.device)
+        for total in self.totals.values():
+            total.zero_()
+        self.first_bad.fill_(-1)
+
+
+def _floats(model: nn.Module) -> dict[str, Tensor]:
+    """What can be averaged: counts and index tables cannot."""
+    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}

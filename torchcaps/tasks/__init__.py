@@ -1,0 +1,49 @@
+"""What is trained: all that the loop knows of a problem.
+
+A task is a frozen dataclass of plain settings, stored with every result. The loop calls, in this order:
+`init` once at the start of a stage, then per step `losses` (compiled on CUDA, so no side effects on Python objects) and
+`backward`, which must leave gradients in `.grad`; `evaluate` at the end. A rule without backpropagation overrides `backward`.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor, nn
+
+from torchcaps.data import Labelled
+from torchcaps.data.batches import Batch
+
+
+class Evaluation(NamedTuple):
+    """Numbers, and the predictions they were computed from."""
+
+    metrics: dict[str, float]
+    predictions: UInt8[Tensor, "n *k"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The defaults: every parameter is trained by the gradient of `loss`."""
+
+    def init(self, model: nn.Module, batch: Batch) -> None:
+        """Prepare the model for this stage from one batch, if it needs to be."""
+
+    def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """What this stage trains, by name."""
+        return dict(model.named_parameters())
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Scalars on the device; `loss` is the one to minimise, the others are logged."""
+        raise TypeError(f"{type(self).__name__} must define losses(model, batch)")
+
+    def backward(self, model: nn.Module, losses: dict[str, Tensor]) -> None:
+        losses["loss"].backward()
+
+    def score(self, predictions: Tensor, labels: Tensor) -> dict[str, float]:
+        """The metrics, from stored predictions alone: what `torchcaps verify` recomputes."""
+        raise TypeError(f"{type(self).__name__} must define score(predictions, labels)")
+
+    def evaluate(self, model: nn.Module, data: Labelled, device: torch.device) -> Evaluation:
+        raise TypeError(f"{type(self).__name__} must define evaluate(model, data, device)")

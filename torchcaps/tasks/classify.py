@@ -1,0 +1,43 @@
+"""Classes told apart by the lengths of their capsules, with reconstruction as a regulariser (Sabour 2017)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from torchcaps.data import Labelled
+from torchcaps.data.batches import Batch, in_order
+from torchcaps.metrics import error_percent
+from torchcaps.ops import margin_loss, reconstruction_loss
+from torchcaps.tasks import Evaluation, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classify(Task):
+    """Margin loss on the lengths plus the weighted sum of squared errors of the true class's reconstruction."""
+
+    reconstruction_weight: float = 0.0005
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        capsules = model(batch.images)
+        present = one_hot(batch.labels, model.n_classes).to(capsules.activity.dtype)
+        margin = model.margin_weight() * margin_loss(capsules.activity, present).mean()
+        wrong = 100 * (capsules.activity.argmax(-1) != batch.labels).float().mean()
+        if model.decoder is None:
+            return {"loss": margin, "error_percent": wrong, "margin": margin}
+        pictures = model.reconstruct(capsules.poses, batch.labels)
+        reconstruction = self.reconstruction_weight * reconstruction_loss(pictures, batch.images).mean()
+        return {"loss": margin + reconstruction, "error_percent": wrong, "margin": margin, "reconstruction": reconstruction}
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, data: Labelled, device: torch.device) -> Evaluation:
+        was_training = model.training
+        model.eval()
+        said = torch.cat([model(batch.images).activity.argmax(-1) for batch in in_order(data, 500, device)]).cpu()
+        model.train(was_training)
+        return Evaluation(self.score(said, data.labels), said.to(torch.uint8))
+
+    def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
+        return {"error_percent": error_percent(predictions, labels)}

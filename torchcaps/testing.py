@@ -1,0 +1,85 @@
+"""Is a fast implementation right? A budget calibrated by plain PyTorch in the same dtype, not a magic tolerance.
+
+Used by the tests and by `torchcaps bench`, which prints no speed-up on red.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Margin(NamedTuple):
+    """How far one result was off, and how far it was allowed to be."""
+
+    error: float
+    budget: float
+
+
+def max_err(got: Tensor, exact: Tensor) -> float:
+    """The largest absolute difference. Equal infinities do not differ; a NaN on one side makes it NaN."""
+    if got.numel() == 0:
+        return 0.0
+    got, exact = got.detach().double(), exact.detach().double().to(got.device)
+    return (got - exact).abs().masked_fill(got == exact, 0.0).max().item()
+
+
+def assert_within_budget(name: str, fast: Tensor, plain: Tensor, exact: Tensor) -> Margin:
+    """`fast` may err at most three times as much as `plain` PyTorch does in the same dtype; `exact` is float64.
+
+    The further 8 eps max|exact| are for the case that plain PyTorch happens to hit the exact answer. (Twice its error
+    fails now and then between two equally good methods.)
+    """
+    assert fast.shape == plain.shape == exact.shape, f"{name}: shape {list(fast.shape)}, expected {list(exact.shape)}"
+    assert fast.dtype == plain.dtype, f"{name}: dtype {fast.dtype}, expected {plain.dtype}"
+    assert exact.dtype == torch.float64, f"{name}: the exact answer must be float64, got {exact.dtype}"
+    largest = max_err(torch.where(exact.isfinite(), exact, 0.0), torch.zeros_like(exact))
+    budget = 3 * max_err(plain, exact) + 8 * torch.finfo(fast.dtype).eps * largest
+    assert budget < float("inf"), f"{name} {list(exact.shape)}: plain PyTorch itself is not finite here, so it allows no comparison"
+    error = max_err(fast, exact)
+    # written so that a NaN fails
+    assert error <= budget, f"{name} {list(fast.shape)}: off by {error:.1e}, allowed {budget:.1e}"
+    return Margin(error, budget)
+
+
+def compare_routing(op: Callable, args: dict, *, backend: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, Margin]:
+    """Assert that `op(**args, backend=backend)` is right in `dtype`: every output and the gradient of every float input.
+
+    The op returns a tensor or a NamedTuple of tensors. Its inputs are rounded to `dtype` first, so that all three
+    computations (the backend, the reference in `dtype`, the reference in float64) start from the same numbers. Returns
+    the margins by name: `poses` for an output, `grad weight` for a gradient.
+    """
+    if dtype == torch.float64:
+        raise ValueError("compare_routing: nothing is more exact than float64 to compare it with; use float32 or bfloat16")
+    rounded = {name: x.to(dtype) if _is_float(x) else x for name, x in args.items()}
+    fast = _outputs_and_gradients(op, rounded, backend, dtype, seed)
+    plain = _outputs_and_gradients(op, rounded, "reference", dtype, seed)
+    exact = _outputs_and_gradients(op, rounded, "reference", torch.float64, seed)
+    assert fast.keys() == plain.keys(), f"{backend}: outputs {', '.join(fast)}, expected {', '.join(plain)}"
+    margins = {}
+    for name, wanted in exact.items():
+        if wanted is None or fast[name] is None:
+            assert wanted is fast[name], f"{backend}: {name} is {'missing' if fast[name] is None else 'there, but the reference has none'}"
+            continue
+        margins[name] = assert_within_budget(f"{backend}: {name}", fast[name], plain[name], wanted)
+    return margins
+
+
+def _outputs_and_gradients(op: Callable, args: dict, backend: str, dtype: torch.dtype, seed: int) -> dict[str, Tensor | None]:
+    args = {name: x.detach().to(dtype).requires_grad_() if _is_float(x) else x for name, x in args.items()}
+    result = op(**args, backend=backend)
+    outputs = {"output": result} if isinstance(result, Tensor) else {k: x for k, x in result._asdict().items() if _is_float(x)}
+    rng = torch.Generator().manual_seed(seed)
+    total = 0.0
+    for x in outputs.values():
+        # a random direction, rounded alike for every dtype; a plain sum would hide errors that cancel
+        direction = torch.randn(x.shape, generator=rng).to(torch.bfloat16).to(x)
+        total = total + (x * direction).sum() if x.requires_grad else total
+    leaves = {name: x for name, x in args.items() if _is_float(x)}
+    gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True) if isinstance(total, Tensor) else [None] * len(leaves)
+    return outputs | {f"grad {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
+
+
+def _is_float(x: object) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()

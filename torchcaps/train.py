@@ -1,0 +1,236 @@
+"""The loop, readable from top to bottom. It knows stages, tasks and files, and nothing of any paper."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint
+from torchcaps.data import Labelled, fingerprint, hold_out, load
+from torchcaps.data.batches import Batches
+from torchcaps.journal import Journal, Speed, progress_bar
+from torchcaps.machine import algorithms, make_folder, noted_signals, own_randomness, peak_memory, pick_device
+from torchcaps.recipe import Run, Stage, differences, to_plain, unlike
+from torchcaps.step import TrainingStep
+from torchcaps.tasks import Evaluation
+
+
+class Diverged(RuntimeError):
+    """The loss became NaN or infinite."""
+
+
+class Interrupted(RuntimeError):
+    """A signal asked the run to stop; everything is saved."""
+
+    def __init__(self, message: str, signum: int) -> None:
+        super().__init__(message)
+        self.signum = signum
+
+
+@dataclass(kw_only=True)
+class Options:
+    """Where and how to run. Nothing here may change a result, but for the last bits on another device."""
+
+    out: Path
+    device: str = "cpu"
+    root: Path | None = None  # a folder with data files
+    deterministic: bool = False
+    progress: bool = True
+    log_every: int = 50
+    save_every: int | None = None  # steps; None: about once a minute
+    max_steps: int | None = None  # stop here, saved, as if interrupted: for replays and tests
+
+
+@dataclass
+class Trained:
+    """A finished run: the model, and all that a result file tells."""
+
+    model: nn.Module
+    evaluations: dict[str, Evaluation]  # by split: test, test_ema, validation
+    steps: int
+    seconds: float
+    peak_memory_bytes: int
+    curve: list[dict[str, Any]]
+    data: dict[str, str]  # hashes by split
+    stopped_early: bool = False
+
+
+@dataclass
+class _State:
+    """What the loop carries along; `about` is the checkpoint's header."""
+
+    run: Run
+    name: str
+    seed: int
+    model: nn.Module
+    rng: torch.Generator
+    data: dict[str, Labelled]
+    options: Options
+    stage: int = 0
+    done: int = 0  # steps of earlier stages
+    seconds: float = 0.0
+    epoch_rng: Tensor | None = None  # the generator's state at the start of the current epoch
+    journal: Journal | None = None
+    started: float = field(default_factory=time.perf_counter)
+    saved_at: float = field(default_factory=time.perf_counter)
+
+    @property
+    def path(self) -> Path:
+        return self.options.out / "checkpoint.safetensors"
+
+    def spent(self) -> float:
+        return self.seconds + time.perf_counter() - self.started
+
+
+def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
+    """Train a run to its end, going on from `out`/checkpoint.safetensors where there is one."""
+    device = pick_device(options.device)
+    with algorithms(options.deterministic, device), own_randomness(seed, device), noted_signals() as caught:
+        state, found = _begin(run, name, seed, options, device)
+        ema: dict[str, Tensor] = {}
+        for number in range(state.stage, len(run.stages)):
+            state.stage = number
+            step = _stage(state, run.stages[number], found, caught, device)
+            state.done += int(step.counter)
+            if step.counter < _n_steps(run.stages[number], state.data["train"]):
+                return _finish(state, device, {}, stopped_early=True)
+            ema, found = step.ema, None
+        return _finish(state, device, ema)
+
+
+def _begin(run: Run, name: str, seed: int, options: Options, device: torch.device) -> tuple[_State, Checkpoint | None]:
+    """Data, model and generator, fresh or from the checkpoint."""
+    make_folder(options.out)
+    data = {"train": load(run.data, "train", options.root, seed)}
+    if run.hold_out:
+        data["train"], data["validation"] = hold_out(data["train"], run.hold_out, seed)
+    else:
+        data["test"] = load(run.data, "test", options.root, seed)
+    model = run.build()
+    model = model.to(device, memory_format=torch.channels_last) if device.type == "cuda" else model.to(device)
+    state = _State(run, name, seed, model, torch.Generator().manual_seed(seed), data, options)
+    found = load_checkpoint(state.path) if state.path.exists() else None
+    if found:
+        _resume(state, found)
+    state.journal = Journal(options.out, found.about["step"] if found else 0)
+    return state, found
+
+
+def _resume(state: _State, found: Checkpoint) -> None:
+    about = found.about
+    other = unlike(about["run"], state.run) + differences({"seed": about["seed"]}, {"seed": state.seed})
+    if other:
+        raise ValueError(f"{state.path} belongs to another run ({'; '.join(other[:3])}); give another --out, or remove it")
+    load_into(state.model, found.part("model"), state.path)
+    state.stage, state.done, state.seconds = about["stage"], about["done"], about["seconds"]
+    state.rng.set_state(found.tensors["rng/epoch"])
+    torch.set_rng_state(found.tensors["rng/cpu"])
+    if "rng/cuda" in found.tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(found.tensors["rng/cuda"])
+
+
+def _stage(state: _State, stage: Stage, found: Checkpoint | None, caught: list[int], device: torch.device) -> TrainingStep:
+    """Train one stage to its end, or as far as a signal lets it."""
+    n_steps = _n_steps(stage, state.data["train"])
+    batches = Batches(state.data["train"], stage.batch, state.run.augment, device)
+    step = TrainingStep(stage, state.model, batches, n_steps, device)
+    if found:
+        step.load_state(found.part("step"))
+    else:
+        stage.task.init(state.model, batches.at(step.counter))
+    at, epoch, speed = int(step.counter), batches.n_steps, Speed(int(step.counter))
+    stop = n_steps if state.options.max_steps is None else min(n_steps, state.options.max_steps - state.done)
+    if at % epoch and at < stop:
+        _new_epoch(state, batches)
+    state.model.train()
+    title = f"{state.name} seed {state.seed}" + (f" stage {state.stage + 1}" if len(state.run.stages) > 1 else "")
+    with progress_bar(title, n_steps, at, state.options.progress) as show:
+        while at < stop:
+            if at % epoch == 0:
+                _new_epoch(state, batches)
+            step()
+            at += 1
+            if at % state.options.log_every == 0 or at == stop:
+                _log(state, step, at, speed, show)
+            if at % epoch == 0 and at < n_steps:
+                _validate(state, stage, at, n_steps, epoch, device)
+            if caught or at == stop or _save_due(state, at):
+                _save(state, step, at, ended=at % epoch == 0 or at == n_steps)
+            if caught and at < stop:
+                state.journal.close()
+                raise Interrupted(f"stopped at step {state.done + at} and saved {state.path}; the same command goes on from there", caught[0])
+    return step
+
+
+def _new_epoch(state: _State, batches: Batches) -> None:
+    state.epoch_rng = state.rng.get_state()
+    batches.new_epoch(state.rng)
+
+
+def _log(state: _State, step: TrainingStep, at: int, speed: Speed, show: Callable[..., None]) -> None:
+    """Read what the device summed up since the last log point, and stop if the loss was ever not finite."""
+    _refuse_bad(state, step)
+    means = step.read_means()
+    state.journal.write(state.done + at, stage=state.stage, seconds=round(state.spent(), 3), **means)
+    accuracy = f"accuracy {100 - means['error_percent']:.2f}% " if "error_percent" in means else ""
+    show(at, f"loss {means['loss']:.4f} {accuracy}{speed(at) * step.batches.batch:,.0f} images/s")
+
+
+def _refuse_bad(state: _State, step: TrainingStep) -> None:
+    bad = int(step.first_bad)
+    if bad >= 0:
+        state.journal.close()
+        kept = f"the last good checkpoint is {state.path}" if state.path.exists() else "no checkpoint was written yet"
+        raise Diverged(f"the loss was not finite at step {state.done + bad + 1}; {kept}; try a lower rate or look at the data")
+
+
+def _validate(state: _State, stage: Stage, at: int, n_steps: int, epoch: int, device: torch.device) -> None:
+    """About ten times in a run, where training images are held out."""
+    if "validation" in state.data and (at // epoch) % max(1, n_steps // epoch // 10) == 0:
+        metrics = stage.task.evaluate(state.model, state.data["validation"], device).metrics
+        state.journal.write(state.done + at, stage=state.stage, **{f"validation_{name}": value for name, value in metrics.items()})
+
+
+def _save_due(state: _State, at: int) -> bool:
+    if state.options.save_every:
+        return at % state.options.save_every == 0
+    return time.perf_counter() - state.saved_at > 60
+
+
+def _save(state: _State, step: TrainingStep, at: int, ended: bool) -> None:
+    _refuse_bad(state, step)
+    tensors = {f"model/{name}": tensor for name, tensor in state.model.state_dict().items()}
+    tensors |= {f"step/{name}": tensor for name, tensor in step.state().items()}
+    # within an epoch the generator's state at its start, since its draws are made again on resume; at its end, the present one
+    tensors |= {"rng/epoch": state.rng.get_state() if ended else state.epoch_rng, "rng/cpu": torch.get_rng_state()}
+    if step.device.type == "cuda":
+        tensors["rng/cuda"] = torch.cuda.get_rng_state(step.device)
+    about = {"name": state.name, "seed": state.seed, "run": to_plain(state.run), "stage": state.stage, "done": state.done}
+    about |= {"step": state.done + at, "seconds": state.spent(), "threads": torch.get_num_threads()}
+    save_checkpoint(state.path, tensors, about)
+    state.saved_at = time.perf_counter()
+
+
+def _finish(state: _State, device: torch.device, ema: dict[str, Tensor], stopped_early: bool = False) -> Trained:
+    """Evaluate once, with the weights of the last step; averaged weights are a labelled extra."""
+    seconds, task = state.spent(), state.run.stages[-1].task
+    split = "validation" if "validation" in state.data else "test"
+    evaluations = {}
+    if not stopped_early:
+        evaluations[split] = task.evaluate(state.model, state.data[split], device)
+        if ema:
+            raw = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
+            load_into(state.model, raw | ema, "the average")
+            evaluations[f"{split}_ema"] = task.evaluate(state.model, state.data[split], device)
+            load_into(state.model, raw, "the run")
+    state.journal.close()
+    hashes = {part: fingerprint(labelled) for part, labelled in state.data.items()}
+    return Trained(state.model, evaluations, state.done, seconds, peak_memory(device), state.journal.lines, hashes, stopped_early)
+
+
+def _n_steps(stage: Stage, data: Labelled) -> int:
+    return stage.steps if stage.steps is not None else stage.epochs * (len(data.labels) // stage.batch)

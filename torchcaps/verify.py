@@ -1,0 +1,104 @@
+"""Check a result file: recompute its numbers, compare recipe and commit, run its first steps again."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from torchcaps.data import fingerprint, hold_out, load
+from torchcaps.recipe import Recipe, Run, differences, from_plain, unlike
+from torchcaps.results import REPLAYED, unpack
+from torchcaps.train import Options, train
+
+# How far a window's mean loss may lie from the stored one: bf16 on a GPU against float32 on a CPU stays well inside.
+REPLAY_TOLERANCE = 0.05
+
+
+class Check(NamedTuple):
+    name: str
+    passed: bool
+    text: str
+
+
+def verify(result: Mapping[str, Any], recipes: Mapping[str, Recipe], root: Path | None, replay: bool, device: str) -> list[Check]:
+    """Every check that can be made of this result here."""
+    run = from_plain(result["run"])
+    checks = [*check_metrics(result, run, root), check_recipe(result, recipes), check_commit(result)]
+    return checks + ([check_replay(result, run, root, device)] if replay else [])
+
+
+def check_metrics(result: Mapping[str, Any], run: Run, root: Path | None) -> list[Check]:
+    """Recompute each metric from the packed predictions and the labels of the data, whose hash must agree."""
+    checks = []
+    for split, metrics in result["metrics"].items():
+        part = split.removesuffix("_ema")
+        data = load(run.data, "train" if part == "validation" else part, root, result["seed"])
+        if part == "validation":
+            data = hold_out(data, run.hold_out, result["seed"])[1]
+        if (found := fingerprint(data)) != result["data"].get(part):
+            checks.append(Check(split, False, f"the data has sha256 {found[:8]}…, the result was made on {str(result['data'].get(part))[:8]}…"))
+            continue
+        predictions = unpack(result["predictions"][split]).long()
+        if len(predictions) != len(data.labels):
+            checks.append(Check(split, False, f"{len(predictions)} predictions for {len(data.labels)} images"))
+            continue
+        for name, value in run.stages[-1].task.score(predictions, data.labels).items():
+            said = metrics.get(name)
+            agrees = said is not None and abs(value - said) < 1e-9
+            checks.append(Check(f"{split}.{name}", agrees, f"recomputed {value:g} from {len(predictions):,} predictions, the file says {said}"))
+    return checks or [Check("metrics", False, "the file has no metrics")]
+
+
+def check_recipe(result: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Check:
+    """Today's recipe of that name must be the run that was stored."""
+    if result["recipe"] not in recipes:
+        return Check("recipe", False, f"there is no recipe {result['recipe']!r} today")
+    other = unlike(result["run"], recipes[result["recipe"]].make())
+    return Check("recipe", not other, "stale: stored, today: " + "; ".join(other[:3]) if other else "equals today's recipe")
+
+
+def check_commit(result: Mapping[str, Any]) -> Check:
+    """The recipe as it was at the stored commit must be the stored run too."""
+    stored = result.get("commit", "unknown")
+    if result.get("dirty", True):
+        return Check("commit", False, f"{stored[:12]} was changed and not committed when this ran")
+    home = Path(__file__).parent.parent
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            archive = subprocess.run(["git", "-C", str(home), "archive", stored, "torchcaps"], check=True, capture_output=True).stdout
+            subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True, capture_output=True)
+            command = [sys.executable, "-m", "torchcaps", "show", result["recipe"], "--json"]
+            shown = subprocess.run(
+                command, check=True, capture_output=True, text=True, cwd=folder, env=os.environ | {"PYTHONPATH": folder}
+            ).stdout
+        except (OSError, subprocess.CalledProcessError) as error:
+            return Check("commit", False, f"could not look at {stored[:12]}: {_reason(error)}")
+    other = differences(result["run"], json.loads(shown))
+    return Check("commit", not other, "stored, then: " + "; ".join(other[:3]) if other else f"{stored[:12]} has the same recipe")
+
+
+def check_replay(result: Mapping[str, Any], run: Run, root: Path | None, device: str) -> Check:
+    """Train the first steps again; every logged mean loss must come close."""
+    stored = {line["step"]: line["loss"] for line in result["curve"] if line["step"] <= REPLAYED and "loss" in line}
+    if not stored:
+        return Check("replay", False, "the file's curve has no early steps")
+    with tempfile.TemporaryDirectory() as folder:
+        every = min(stored)
+        options = Options(out=Path(folder), device=device, root=root, log_every=every, max_steps=max(stored), progress=sys.stderr.isatty())
+        trained = train(run, name=result["recipe"], seed=result["seed"], options=options)
+    again = {line["step"]: line["loss"] for line in trained.curve if "loss" in line}
+    worst = max(abs(again.get(step, torch.inf) - loss) / abs(loss) for step, loss in stored.items())
+    text = f"{max(stored)} steps again: losses within {100 * worst:.2f} % of the stored ones (allowed {100 * REPLAY_TOLERANCE:g} %)"
+    return Check("replay", worst <= REPLAY_TOLERANCE, text)
+
+
+def _reason(error: Exception) -> str:
+    output = getattr(error, "stderr", None)
+    text = output.decode(errors="replace") if isinstance(output, bytes) else output
+    return (text or str(error)).strip().splitlines()[-1]
