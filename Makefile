@@ -5,7 +5,7 @@ TORCH_INDEX ?=
 RECIPE ?= sabour2017/mnist-r3-recon
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check bench table docs clean
+.PHONY: demo test test-slow check bench table clean
 
 demo: .venv/done
 	$(BIN)/torchcaps demo

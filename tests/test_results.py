@@ -33,7 +33,7 @@ def result(tmp_path_factory):
 
 
 def test_a_result_file_tells_everything_needed_to_check_it(result):
-    wanted = "recipe seed metrics steps seconds peak_memory_bytes device versions commit dirty run data curve weights_sha256 predictions"
+    wanted = "recipe seed metrics steps seconds peak_memory_bytes device routing versions commit dirty run data curve weights_sha256 predictions"
     assert set(wanted.split()) <= set(result)
     assert result["steps"] == 20
     assert result["metrics"]["test"]["error_percent"] == error_percent(
@@ -143,7 +143,7 @@ def test_verify_makes_every_check(result):
 @pytest.mark.parametrize("text", ["", "[1", '{"recipe": "x"}'])
 def test_a_file_that_is_no_result_is_refused(tmp_path, text):
     (tmp_path / "r.json").write_text(text)
-    with pytest.raises(ValueError, match="is not a (readable )?result file"):
+    with pytest.raises(ValueError, match=r"is not a (readable )?result file"):
         read_result(tmp_path / "r.json")
 
 

@@ -7,6 +7,17 @@ from torchcaps.ops import dynamic_routing, dynamic_routing_steps, margin_loss, r
 __version__ = "0.1.0"
 
 __all__ = [
-    "CapsNet", "Capsules", "ConvRoutedCapsules", "Decoder", "PrimaryCapsules", "RoutedCapsules", "dynamic_routing",
-    "dynamic_routing_steps", "margin_loss", "reconstruction_loss", "recover_couplings", "squash", "unsquash",
+    "CapsNet",
+    "Capsules",
+    "ConvRoutedCapsules",
+    "Decoder",
+    "PrimaryCapsules",
+    "RoutedCapsules",
+    "dynamic_routing",
+    "dynamic_routing_steps",
+    "margin_loss",
+    "reconstruction_loss",
+    "recover_couplings",
+    "squash",
+    "unsquash",
 ]

@@ -36,7 +36,8 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], about: Mapping[st
     except OSError as error:
         aside.unlink(missing_ok=True)
         kept = f"the previous checkpoint {path} is untouched" if path.exists() else "there is no earlier checkpoint"
-        raise OSError(error.errno, f"could not write the checkpoint ({error.strerror}); {kept}; free space or choose another --out", str(path)) from error
+        message = f"could not write the checkpoint ({error.strerror}); {kept}; free space or choose another --out"
+        raise OSError(error.errno, message, str(path)) from error
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -46,13 +47,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a whole checkpoint ({error}); use another one, or start again in a new folder") from error
     if "torchcaps" not in header:
-        raise ValueError(f"{path} is a safetensors file of something else: it has no torchcaps header; give a checkpoint that torchcaps wrote")
+        raise ValueError(f"{path} is a safetensors file of something else, it has no torchcaps header; give one that torchcaps wrote")
     if (found := tensors_sha256(tensors)) != header.get("sha256"):
-        raise ValueError(f"{path} is damaged: its tensors have sha256 {found[:8]}…, its header says {header.get('sha256', '')[:8]}…; use another one")
+        said = header.get("sha256", "nothing")
+        raise ValueError(f"{path} is damaged: its tensors have sha256 {found[:8]}…, its header says {said[:8]}…; use another one")
     return Checkpoint(tensors, json.loads(header["torchcaps"]))
 
 
@@ -70,7 +72,10 @@ def load_into(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Pat
     """Copy tensors into the model's own, which keep their device and layout; refuse those of another model."""
     own = model.state_dict()
     wrong = [f"no {name}" for name in own if name not in tensors] + [f"unknown {name}" for name in tensors if name not in own]
-    wrong += [f"{n} is {list(tensors[n].shape)}, not {list(own[n].shape)}" for n in own if n in tensors and tensors[n].shape != own[n].shape]
+    both = [name for name in own if name in tensors]
+    wrong += [
+        f"{name} is {list(tensors[name].shape)}, not {list(own[name].shape)}" for name in both if tensors[name].shape != own[name].shape
+    ]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(f"{source} is a checkpoint of another model: {', '.join(wrong[:3])}{more}; give the one that this recipe wrote")

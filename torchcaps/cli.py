@@ -18,8 +18,8 @@ from torchcaps.checkpoint import load_checkpoint, load_into
 from torchcaps.demo import demo as run_demo
 from torchcaps.figures import all_figures, save_figures
 from torchcaps.journal import read_journal
+from torchcaps.layers import RoutedCapsules
 from torchcaps.machine import pick_device
-from torchcaps.ops import dynamic_routing_backend
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.recipe import Recipe, find, from_plain, quick, to_plain, unlike
 from torchcaps.results import make_result, markdown, read_result, result_path, table, write_result
@@ -51,7 +51,8 @@ def main() -> None:
     except (ValueError, OSError) as error:
         if os.environ.get("TORCHCAPS_DEBUG"):
             raise
-        _leave(str(error), 2)
+        # an OSError's own text begins with a number that helps nobody
+        _leave(f"{error.strerror} ({error.filename})" if isinstance(error, OSError) and error.filename else str(error), 2)
 
 
 def _leave(message: str, code: int) -> None:
@@ -90,8 +91,8 @@ def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the 
         model = run.build()
     console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
     for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
-        poses, weight = torch.empty(1, 4, 2, device=device), torch.empty(4, 3, 2, 2, device=device)
-        console.print(f"routing on {device}: {dynamic_routing_backend(poses, weight)}", highlight=False)
+        taken = {layer.to_empty(device=device).backend_here() for layer in model.modules() if isinstance(layer, RoutedCapsules)}
+        console.print(f"routing on {device}: {', '.join(sorted(taken)) or 'none'}", highlight=False)
 
 
 @data_app.command("ls")
@@ -101,7 +102,8 @@ def list_data(data: Root = None) -> None:
     for name in datasets.DATASETS:
         about = datasets.info(name)
         shape = "x".join(map(str, about.shape))
-        lines.add_row(name, shape, f"{about.n_train:,}", f"{about.n_test:,}", str(about.n_classes), datasets.status(name, data), about.about)
+        counts = (f"{about.n_train:,}", f"{about.n_test:,}", str(about.n_classes))
+        lines.add_row(name, shape, *counts, datasets.status(name, data), about.about)
     console.print(lines)
 
 
@@ -127,8 +129,12 @@ def train_one(
     found = find(recipe, RECIPES)
     path = _train(found, seed, out, device, data, hold_out, deterministic, smoke)
     for split, metrics in read_result(path)["metrics"].items():
-        console.print(f"{found.name} seed {seed}, {split}: " + ", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
+        console.print(f"{found.name} seed {seed}, {split}: {_numbers_of(metrics)}")
     console.print(f"result: {path}")
+
+
+def _numbers_of(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
 
 
 def _train(recipe: Recipe, seed: int, out, device, data, hold_out, deterministic, smoke) -> Path:
@@ -145,12 +151,14 @@ def _train(recipe: Recipe, seed: int, out, device, data, hold_out, deterministic
 
 
 @app.command("eval")
-def evaluate(checkpoint: Path, split: Annotated[str, typer.Option(help="test or train")] = "test", device: Device = "auto", data: Root = None) -> None:
+def evaluate(
+    checkpoint: Path, split: Annotated[str, typer.Option(help="test or train")] = "test", device: Device = "auto", data: Root = None
+) -> None:
     """Evaluate a checkpoint, with the weights as they are."""
     where = pick_device(device)
     model, run, about = _load_model(checkpoint, where)
     metrics = run.stages[-1].task.evaluate(model, datasets.load(run.data, split, data, about["seed"]), where).metrics
-    console.print(f"{about['name']} seed {about['seed']} step {about['step']}, {split}: " + ", ".join(f"{k} {v:.3f}" for k, v in metrics.items()))
+    console.print(f"{about['name']} seed {about['seed']} step {about['step']}, {split}: {_numbers_of(metrics)}")
 
 
 def _load_model(checkpoint: Path, device: torch.device):
@@ -227,7 +235,12 @@ def _print_table(paper: str, results: Path, as_markdown: bool = False, extra: st
 
 
 @app.command("verify")
-def verify_result(file: Path, replay: Annotated[bool, typer.Option(help="train the first steps again")] = False, device: Device = "auto", data: Root = None) -> None:
+def verify_result(
+    file: Path,
+    replay: Annotated[bool, typer.Option(help="train the first steps again")] = False,
+    device: Device = "auto",
+    data: Root = None,
+) -> None:
     """Recompute a result file's metrics from its predictions, check recipe and commit; exit code 1 if anything disagrees."""
     checks = verify(read_result(file), RECIPES, data, replay, device)
     for check in checks:
@@ -247,7 +260,9 @@ def figures(checkpoint: Path, out: Path = Path("figures"), device: Device = "aut
 
 
 @bench_app.command("train")
-def bench_train(recipe: str = "sabour2017/mnist-r3-recon", device: Device = "auto", steps: int = 200) -> None:
+def bench_train(
+    recipe: Annotated[str, typer.Argument(help="any recipe")] = "sabour2017/mnist-r3-recon", device: Device = "auto", steps: int = 200
+) -> None:
     """Milliseconds per training step, images per second and peak memory of a recipe, on random images."""
     print(benches.bench_train(find(recipe, RECIPES), pick_device(device), steps))
 

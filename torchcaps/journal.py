@@ -26,7 +26,10 @@ class Journal:
             self.board = SummaryWriter(folder / "tensorboard", purge_step=resume_step + 1)
 
     def write(self, step: int, **values: Any) -> None:
-        self.lines.append({"step": step} | values)
+        line = {"step": step} | values
+        if line in self.lines[-1:]:
+            return  # a finished run that is asked again says the same
+        self.lines.append(line)
         with open(self.path, "a") as file:
             file.write(json.dumps(self.lines[-1]) + "\n")
         if self.board:

@@ -1,5 +1,7 @@
 """Functions of (output, target) that return plain numbers or small tensors. Nothing here accumulates or decides."""
 
+from math import log
+
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -28,9 +30,8 @@ def confusion(predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"], n_cla
 
 def coupling_entropy(couplings: Float[Tensor, "*b i j"]) -> float:
     """Mean entropy of an input's couplings as a share of the largest possible: 1 is uniform, 0 is decided."""
-    n_out = couplings.shape[-1]
-    shares = couplings / couplings.sum(-1, keepdim=True)
-    return (torch.special.entr(shares).sum(-1).mean() / torch.log(torch.tensor(float(n_out)))).item()
+    shares = couplings / couplings.sum(-1, keepdim=True)  # leaky couplings leave a part to nobody
+    return torch.special.entr(shares).sum(-1).mean().item() / log(max(couplings.shape[-1], 2))  # of one output it is 0
 
 
 def dead_capsules(activity: Float[Tensor, "n i"], threshold: float = 0.01) -> Bool[Tensor, "i"]:

@@ -46,7 +46,7 @@ class Cosine:
 class Stage:
     """One task trained for a number of epochs (or of steps, where given) with one schedule."""
 
-    task: Task = Classify()
+    task: Task = Classify()  # noqa: RUF009, frozen
     epochs: int = 1
     steps: int | None = None
     batch: int = 128

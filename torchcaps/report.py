@@ -31,7 +31,7 @@ SECTIONS = {
         "Two line charts over the training steps: the loss and its parts, and the percentage of wrong answers",
         "After each small batch of pictures the network corrects itself, and the loss says how far off it was. Its margin part asks the "
         "capsule of the right class to be long and all others to be short. Its reconstruction part, where there is a decoder, asks "
-        "that capsule to remember enough to draw the picture again: that is what makes it learn forms, and not names alone.",
+        "that capsule to remember enough to draw the picture again: that is what pushes it to learn forms, and not names alone.",
     ),
     "confusion_matrix": Section(
         "What it gets right",
@@ -57,7 +57,7 @@ SECTIONS = {
         "For each routing pass a map of votes, the share of votes by class, and the capsule length by class",
         "Each small capsule of the layer below votes on what every class capsule should look like. At first it spreads its vote evenly. "
         "Then classes whose votes agree receive more of them, pass after pass. Shares need to move only a little: votes that agree "
-        "add up to a long vector, and votes that do not cancel out.",
+        "add up to a long vector, while the others cancel out.",
     ),
     "couplings_of_a_mistake": Section(
         "When the routing goes astray",
@@ -105,7 +105,7 @@ figcaption {
 }
 footer { margin-top: 4rem; color: var(--soft); font-size: .85rem }
 /* small print stays readable on a phone: wide figures scroll sideways there */
-@media (max-width: 40rem) { body { font-size: 1rem } img { width: max(100%, calc(.8 * var(--width))) } }
+@media (max-width: 40rem) { body { font-size: 1rem } img { width: max(100%, calc(.72 * var(--width))) } }
 @media print { figure, tr { break-inside: avoid } body { background: none } }
 """
 PAGE = """<!DOCTYPE html>

@@ -33,6 +33,7 @@ def make_result(name: str, seed: int, run: Run, trained: Trained, device: torch.
         "seconds": round(trained.seconds, 2),
         "peak_memory_bytes": trained.peak_memory_bytes,
         "device": device_name(device),
+        "routing": trained.routing,
         "versions": versions(),
         **commit(),
         "run": to_plain(run),

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.data.batches import Batch, Batches
+from torchcaps.layers import RoutedCapsules
 from torchcaps.recipe import Stage
 
 WARM_UP = 3  # steps before a capture: libraries allocate, the optimiser makes its state
@@ -29,6 +30,7 @@ class TrainingStep:
         self.first_bad = torch.full((), -1, dtype=torch.long, device=device)  # the first step whose loss was not finite
         self.losses = torch.compile(self._losses) if on_cuda else self._losses
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.routing = _routing(model, on_cuda)
 
     def __call__(self) -> None:
         if self.device.type == "cuda":
@@ -122,6 +124,12 @@ class TrainingStep:
         for total in self.totals.values():
             total.zero_()
         self.first_bad.fill_(-1)
+
+
+def _routing(model: nn.Module, compiled: bool) -> str:
+    """Which backend routing takes in this step, in words: for the log."""
+    backends = sorted({layer.backend_here(compiled) for layer in model.modules() if isinstance(layer, RoutedCapsules)})
+    return (" and ".join(backends) or "none") + (" inside the compiled step, one CUDA graph" if compiled else "")
 
 
 def _floats(model: nn.Module) -> dict[str, Tensor]:

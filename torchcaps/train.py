@@ -13,7 +13,7 @@ from torchcaps.checkpoint import Checkpoint, load_checkpoint, load_into, save_ch
 from torchcaps.data import Labelled, fingerprint, hold_out, load
 from torchcaps.data.batches import Batches
 from torchcaps.journal import Journal, Speed, progress_bar
-from torchcaps.machine import algorithms, make_folder, noted_signals, own_randomness, peak_memory, pick_device
+from torchcaps.machine import algorithms, device_name, make_folder, noted_signals, own_randomness, peak_memory, pick_device
 from torchcaps.recipe import Run, Stage, differences, to_plain, unlike
 from torchcaps.step import TrainingStep
 from torchcaps.tasks import Evaluation
@@ -56,6 +56,7 @@ class Trained:
     peak_memory_bytes: int
     curve: list[dict[str, Any]]
     data: dict[str, str]  # hashes by split
+    routing: str  # the backend, in words
     stopped_early: bool = False
 
 
@@ -73,6 +74,7 @@ class _State:
     stage: int = 0
     done: int = 0  # steps of earlier stages
     seconds: float = 0.0
+    routing: str = ""
     epoch_rng: Tensor | None = None  # the generator's state at the start of the current epoch
     journal: Journal | None = None
     started: float = field(default_factory=time.perf_counter)
@@ -148,6 +150,8 @@ def _stage(state: _State, stage: Stage, found: Checkpoint | None, caught: list[i
         _new_epoch(state, batches)
     state.model.train()
     title = f"{state.name} seed {state.seed}" + (f" stage {state.stage + 1}" if len(state.run.stages) > 1 else "")
+    title += f" on {device_name(device)}, routing: {step.routing}"
+    state.routing = step.routing
     with progress_bar(title, n_steps, at, state.options.progress) as show:
         while at < stop:
             if at % epoch == 0:
@@ -162,7 +166,9 @@ def _stage(state: _State, stage: Stage, found: Checkpoint | None, caught: list[i
                 _save(state, step, at, ended=at % epoch == 0 or at == n_steps)
             if caught and at < stop:
                 state.journal.close()
-                raise Interrupted(f"stopped at step {state.done + at} and saved {state.path}; the same command goes on from there", caught[0])
+                raise Interrupted(
+                    f"stopped at step {state.done + at} and saved {state.path}; the same command goes on from there", caught[0]
+                )
     return step
 
 
@@ -191,8 +197,11 @@ def _refuse_bad(state: _State, step: TrainingStep) -> None:
 def _validate(state: _State, stage: Stage, at: int, n_steps: int, epoch: int, device: torch.device) -> None:
     """About ten times in a run, where training images are held out."""
     if "validation" in state.data and (at // epoch) % max(1, n_steps // epoch // 10) == 0:
-        metrics = stage.task.evaluate(state.model, state.data["validation"], device).metrics
-        state.journal.write(state.done + at, stage=state.stage, **{f"validation_{name}": value for name, value in metrics.items()})
+        _journal_validation(state, state.done + at, stage.task.evaluate(state.model, state.data["validation"], device))
+
+
+def _journal_validation(state: _State, at: int, evaluation: Evaluation) -> None:
+    state.journal.write(at, stage=state.stage, **{f"validation_{name}": value for name, value in evaluation.metrics.items()})
 
 
 def _save_due(state: _State, at: int) -> bool:
@@ -222,6 +231,8 @@ def _finish(state: _State, device: torch.device, ema: dict[str, Tensor], stopped
     evaluations = {}
     if not stopped_early:
         evaluations[split] = task.evaluate(state.model, state.data[split], device)
+        if split == "validation":
+            _journal_validation(state, state.done, evaluations[split])
         if ema:
             raw = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
             load_into(state.model, raw | ema, "the average")
@@ -229,7 +240,7 @@ def _finish(state: _State, device: torch.device, ema: dict[str, Tensor], stopped
             load_into(state.model, raw, "the run")
     state.journal.close()
     hashes = {part: fingerprint(labelled) for part, labelled in state.data.items()}
-    return Trained(state.model, evaluations, state.done, seconds, peak_memory(device), state.journal.lines, hashes, stopped_early)
+    return Trained(state.model, evaluations, state.done, seconds, peak_memory(device), state.journal.lines, hashes, state.routing, stopped_early)
 
 
 def _n_steps(stage: Stage, data: Labelled) -> int:

@@ -42,7 +42,8 @@ def check_metrics(result: Mapping[str, Any], run: Run, root: Path | None) -> lis
         if part == "validation":
             data = hold_out(data, run.hold_out, result["seed"])[1]
         if (found := fingerprint(data)) != result["data"].get(part):
-            checks.append(Check(split, False, f"the data has sha256 {found[:8]}…, the result was made on {str(result['data'].get(part))[:8]}…"))
+            made_on = str(result["data"].get(part))
+            checks.append(Check(split, False, f"the data has sha256 {found[:8]}…, the result was made on {made_on[:8]}…"))
             continue
         predictions = unpack(result["predictions"][split]).long()
         if len(predictions) != len(data.labels):
@@ -51,7 +52,8 @@ def check_metrics(result: Mapping[str, Any], run: Run, root: Path | None) -> lis
         for name, value in run.stages[-1].task.score(predictions, data.labels).items():
             said = metrics.get(name)
             agrees = said is not None and abs(value - said) < 1e-9
-            checks.append(Check(f"{split}.{name}", agrees, f"recomputed {value:g} from {len(predictions):,} predictions, the file says {said}"))
+            text = f"recomputed {value:g} from {len(predictions):,} predictions, the file says {said}"
+            checks.append(Check(f"{split}.{name}", agrees, text))
     return checks or [Check("metrics", False, "the file has no metrics")]
 
 

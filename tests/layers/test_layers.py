@@ -1,4 +1,5 @@
 import io
+import re
 
 import pytest
 import torch
@@ -7,13 +8,13 @@ from torch.nn.functional import conv2d
 
 import torchcaps.layers
 from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, PrimaryCapsules, RoutedCapsules
-from torchcaps.ops import dynamic_routing, length, local_grid, local_routing, margin_loss, squash
+from torchcaps.ops import COUPLINGS, dynamic_routing, length, local_grid, local_routing, margin_loss, squash
 
 SHARING = {
-    "none": (dict(), (6, 3, 4, 5)),
-    "places": (dict(n_types=2), (2, 3, 4, 5)),
-    "inputs": (dict(), (3, 4, 5)),
-    "all": (dict(), (4, 5)),
+    "none": ({}, (6, 3, 4, 5)),
+    "places": ({"n_types": 2}, (2, 3, 4, 5)),
+    "inputs": ({}, (3, 4, 5)),
+    "all": ({}, (4, 5)),
 }
 LAYERS = {
     "PrimaryCapsules": (lambda: PrimaryCapsules(3, n_types=2, d_out=4, kernel=3), (torch.Size([2, 3, 7, 9]),)),
@@ -78,7 +79,8 @@ def test_routed_is_the_op_on_its_weights(sharing, rng):
     assert layer.weight.shape == shape
     routed = dynamic_routing(poses, layer.weight, layer.bias, 3, prior=layer.prior, couplings="leaky").poses
     capsules = layer(poses)
-    assert torch.equal(capsules.poses, routed) and torch.equal(capsules.activity, length(routed))
+    assert torch.equal(capsules.poses, routed)
+    assert torch.equal(capsules.activity, length(routed))
     *_, last = layer.steps(Capsules.of(poses))
     torch.testing.assert_close(last.poses, routed)
 
@@ -86,15 +88,15 @@ def test_routed_is_the_op_on_its_weights(sharing, rng):
 @pytest.mark.parametrize("batch", [(), (1,), (2, 3)])
 def test_routed_takes_any_leading_axes(batch):
     capsules = RoutedCapsules(6, 3, 4, 5)(torch.randn(*batch, 6, 4))
-    assert capsules.poses.shape == (*batch, 3, 5) and capsules.activity.shape == (*batch, 3)
+    assert capsules.poses.shape == (*batch, 3, 5)
+    assert capsules.activity.shape == (*batch, 3)
 
 
-@pytest.mark.parametrize(("sharing", "options"), [("places", dict(n_types=2)), ("inputs", dict()), ("all", dict())])
+@pytest.mark.parametrize(("sharing", "options"), [("places", {"n_types": 2}), ("inputs", {}), ("all", {})])
 def test_without_n_in_any_number_of_inputs_will_do(sharing, options):
     layer = RoutedCapsules(None, 3, 4, 5, sharing=sharing, **options)
     for n_in in (2, 6, 10):
         assert layer(torch.randn(2, n_in, 4)).poses.shape == (2, 3, 5)
-    assert "any number" not in repr(layer) and "Nonex4 -> 3x5" in repr(layer)
     for bad in (torch.randn(4), torch.randn(2, 6, 3)):
         with pytest.raises(ValueError, match=r"RoutedCapsules expects \[..., any number of capsules, 4 numbers each\], got"):
             layer(bad)
@@ -102,37 +104,39 @@ def test_without_n_in_any_number_of_inputs_will_do(sharing, options):
 
 @pytest.mark.parametrize("shape", [(2, 1, 4), (2, 7, 4), (2, 6, 1), (6,), (4, 6)])
 def test_routed_refuses_other_shapes(shape):
-    with pytest.raises(ValueError) as refusal:
+    message = f"RoutedCapsules expects [..., 6 capsules, 4 numbers each], got {list(shape)}"
+    with pytest.raises(ValueError, match=re.escape(message)):
         RoutedCapsules(6, 3, 4, 5)(torch.ones(shape))
-    assert str(refusal.value) == f"RoutedCapsules expects [..., 6 capsules, 4 numbers each], got {list(shape)}"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(n_in=None), "one transform per pair needs to know n_in; give it, or share with sharing='inputs'"),
-        (dict(n_in=None, sharing="inputs", learn_prior=True), "prior logits are one per input and output; give n_in"),
-        (dict(n_in=None, sharing="inputs", couplings="random"), "prior logits are one per input and output; give n_in"),
-        (dict(sharing="type"), "sharing must be one of none, places, inputs, all; got 'type'"),
-        (dict(sharing="places"), "sharing='places' needs n_types that divides n_in; got n_types=None, n_in=6"),
-        (dict(sharing="places", n_types=4), "sharing='places' needs n_types that divides n_in; got n_types=4, n_in=6"),
-        (dict(sharing="all", bias=False), "with one transform for all, only the bias tells the outputs apart; keep bias=True"),
-        (dict(couplings="hard"), "couplings must be one of softmax, leaky, max-min, uniform, random; got 'hard'"),
+        ({"n_in": None}, "one transform per pair needs to know n_in; give it, or share with sharing='inputs'"),
+        ({"n_in": None, "sharing": "inputs", "learn_prior": True}, "prior logits are one per input and output; give n_in"),
+        ({"n_in": None, "sharing": "inputs", "couplings": "random"}, "prior logits are one per input and output; give n_in"),
+        ({"sharing": "type"}, "sharing must be one of none, places, inputs, all; got 'type'"),
+        ({"sharing": "places"}, "sharing='places' needs n_types that divides n_in; got n_types=None, n_in=6"),
+        ({"sharing": "places", "n_types": 4}, "sharing='places' needs n_types that divides n_in; got n_types=4, n_in=6"),
+        ({"sharing": "all", "bias": False}, "with one transform for all, only the bias tells the outputs apart; keep bias=True"),
+        ({"couplings": "hard"}, "couplings must be one of softmax, leaky, max-min, uniform, random; got 'hard'"),
     ],
 )
 def test_routed_refuses_what_cannot_be_built(options, message):
     with pytest.raises(ValueError, match=message):
-        RoutedCapsules(**dict(n_in=6, n_out=3, d_in=4, d_out=5) | options)
+        RoutedCapsules(**{"n_in": 6, "n_out": 3, "d_in": 4, "d_out": 5} | options)
 
 
 def test_one_transform_for_all_still_tells_the_outputs_apart():
     poses = RoutedCapsules(6, 3, 4, 5, sharing="all")(torch.randn(6, 4)).poses
-    assert (poses[0] - poses[1]).abs().max() > 1e-3 and (poses[1] - poses[2]).abs().max() > 1e-3
+    assert (poses[0] - poses[1]).abs().max() > 1e-3
+    assert (poses[1] - poses[2]).abs().max() > 1e-3
 
 
 def test_random_couplings_are_drawn_once_and_saved():
     layer, other = (RoutedCapsules(6, 3, 4, 5, couplings="random") for _ in range(2))
-    assert "prior" in layer.state_dict() and "prior" not in dict(layer.named_parameters())
+    assert "prior" in layer.state_dict()
+    assert "prior" not in dict(layer.named_parameters())
     assert not torch.equal(layer.prior, other.prior)
     poses = torch.randn(2, 6, 4)
     other.load_state_dict(layer.state_dict())
@@ -173,6 +177,21 @@ def test_routed_exports_with_a_free_batch_and_a_free_number_of_inputs():
     torch.testing.assert_close(program.module()(poses), layer(poses))
 
 
+@pytest.mark.parametrize("couplings", COUPLINGS)
+def test_every_rule_learns_a_few_samples_by_heart(couplings, rng):
+    layer = RoutedCapsules(12, 3, 4, 6, couplings=couplings)
+    poses, present = squash(torch.randn(6, 12, 4, generator=rng)), torch.eye(3).repeat(2, 1)
+    optimiser = torch.optim.Adam(layer.parameters(), lr=0.05)
+    losses = []
+    for _ in range(25):
+        loss = margin_loss(layer(poses).activity, present).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0], losses
+
+
 # PrimaryCapsules
 
 
@@ -209,7 +228,8 @@ def test_conv_routed_is_the_op_on_its_weights(couplings, rng):
     nn.init.normal_(layer.bias)
     poses = torch.randn(2, 40, 4, generator=rng)
     routed = local_routing(poses, layer.weight, layer.bias, local_grid(4, 5, 3, 2, 1), 2, couplings=couplings).poses
-    assert layer.out_grid == (2, 3) and layer.n_out == 18
+    assert layer.out_grid == (2, 3)
+    assert layer.n_out == 18
     assert torch.equal(layer(Capsules.of(poses)).poses, routed)
 
 
@@ -220,9 +240,9 @@ def test_conv_routed_saves_its_weights_only():
 def test_conv_routed_refuses_other_shapes_and_rules():
     layer = ConvRoutedCapsules((3, 3), 2, 3, 4, 5)
     for shape in [(2, 1, 4), (2, 9, 4), (2, 18, 1), (18,)]:
-        with pytest.raises(ValueError) as refusal:
+        message = f"ConvRoutedCapsules expects [..., 18 capsules, 4 numbers each], got {list(shape)}"
+        with pytest.raises(ValueError, match=re.escape(message)):
             layer(torch.ones(shape))
-        assert str(refusal.value) == f"ConvRoutedCapsules expects [..., 18 capsules, 4 numbers each], got {list(shape)}"
     with pytest.raises(ValueError, match="has no prior logits for random couplings; use softmax, leaky, max-min or uniform"):
         ConvRoutedCapsules((3, 3), 2, 3, 4, 5, couplings="random")
     with pytest.raises(ValueError, match="a kernel of 3 does not fit a 2x8 grid with padding 0"):
@@ -237,7 +257,9 @@ def test_decoder_draws_only_what_is_kept(rng):
     keep = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     others = poses + torch.randn(2, 3, 4, generator=rng) * (1 - keep).unsqueeze(-1)
     pictures = decoder(poses, keep)
-    assert pictures.shape == (2, 1, 5, 6) and 0 < pictures.min() and pictures.max() < 1
+    assert pictures.shape == (2, 1, 5, 6)
+    assert pictures.min() > 0
+    assert pictures.max() < 1
     torch.testing.assert_close(decoder(others, keep), pictures)
     assert not torch.allclose(decoder(poses, 1 - keep), pictures)
 
@@ -282,13 +304,13 @@ def test_three_capsule_layers_on_top_of_each_other_learn(rng):
     )
     optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
     losses = []
-    for _ in range(40):
-        pictures, present = bars(32, rng)
+    for _ in range(40):  # batches of ten are too small to be split over threads
+        pictures, present = bars(10, rng)
         loss = margin_loss(model(pictures).activity, present).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
     assert sum(losses[-5:]) < 0.3 * sum(losses[:5]), losses
-    pictures, present = bars(200, rng)
+    pictures, present = bars(100, rng)
     assert (model(pictures).activity.argmax(-1) == present.argmax(-1)).float().mean() > 0.95

@@ -1,4 +1,5 @@
 import io
+import re
 from math import prod
 
 import pytest
@@ -10,7 +11,7 @@ from torchcaps.models import MODELS, CapsNet
 from torchcaps.models.capsnet import PRESETS
 from torchcaps.ops import margin_loss, reconstruction_loss, squash
 
-SMALL = dict(channels=8, kernel=3, n_types=2, d_primary=4, primary_kernel=3, d_class=6, hidden=(16, 8))
+SMALL = {"channels": 8, "kernel": 3, "n_types": 2, "d_primary": 4, "primary_kernel": 3, "d_class": 6, "hidden": (16, 8)}
 # how to build a small one of every model, for pictures of 1x12x12 and three classes
 REGISTRY = {"capsnet": lambda **options: CapsNet((1, 12, 12), 3, **SMALL | options)}
 TRUNCATED_STD = 0.8796  # of a standard normal cut off at two
@@ -97,10 +98,10 @@ def test_every_model_runs_under_autocast_and_in_bfloat16(name, rng):
 @pytest.mark.parametrize(
     ("options", "count"),
     [
-        (dict(), 8_215_728),  # the paper's 8.2M
-        (dict(reconstruction=False), 6_804_384),  # 6.8M
-        (dict(image=(1, 36, 36)), 11_361_968),  # MultiMNIST, 11.36M
-        (dict(image=(1, 40, 40)), 13_475_808),  # affNIST
+        ({}, 8_215_728),  # the paper's 8.2M
+        ({"reconstruction": False}, 6_804_384),  # 6.8M
+        ({"image": (1, 36, 36)}, 11_361_968),  # MultiMNIST, 11.36M
+        ({"image": (1, 40, 40)}, 13_475_808),  # affNIST
     ],
 )
 @pytest.mark.parametrize("preset", PRESETS)
@@ -119,12 +120,13 @@ def test_sizes_are_the_papers():
     with torch.device("meta"):
         model = CapsNet()
         capsules = model(torch.empty(2, 1, 28, 28))
-    assert model.grid == (6, 6) and model.classes.n_in == 32 * 6 * 6
+    assert model.grid == (6, 6)
+    assert model.classes.n_in == 32 * 6 * 6
     assert capsules.poses.shape == (2, 10, 16)
 
 
 def test_the_official_preset_starts_like_the_authors_code():
-    model = CapsNet((1, 20, 20), 10)  # 2x2 places
+    model = CapsNet((1, 20, 20), 10, channels=64)  # 2x2 places
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             assert (parameter == 0.1).all(), name
@@ -141,13 +143,20 @@ def test_the_paper_preset_starts_like_pytorch():
     assert 0.99 * bound < model.conv.weight.abs().max() <= bound
     bound = 1 / (81 * 64) ** 0.5
     assert 0.99 * bound < model.primary.weight.abs().max() <= bound
-    assert (model.primary.bias == 0).all() and (model.classes.bias == 0).all()
+    assert (model.primary.bias == 0).all()
+    assert (model.classes.bias == 0).all()
     assert model.conv.bias.std() > 0
 
 
 @pytest.mark.parametrize(
     ("options", "share"),
-    [(dict(), 32), (dict(couplings="leaky"), 33), (dict(n_types=64, couplings="leaky"), 65), (dict(preset="paper"), 1), (dict(preset="paper", couplings="leaky"), 1)],
+    [
+        ({}, 32),
+        ({"couplings": "leaky"}, 33),
+        ({"n_types": 64, "couplings": "leaky"}, 65),
+        ({"preset": "paper"}, 1),
+        ({"preset": "paper", "couplings": "leaky"}, 1),
+    ],
 )
 def test_primary_capsules_are_divided_by_the_number_of_types(options, share):
     with torch.device("meta"):
@@ -174,7 +183,8 @@ def test_margin_weights_of_the_presets():
 def test_any_image_size_channels_and_classes(image, n_classes, preset):
     model = CapsNet(image, n_classes, preset=preset, **SMALL)
     capsules = model(torch.rand(2, *image))
-    assert capsules.poses.shape == (2, n_classes, 6) and capsules.activity.shape == (2, n_classes)
+    assert capsules.poses.shape == (2, n_classes, 6)
+    assert capsules.activity.shape == (2, n_classes)
     assert model.reconstruct(capsules.poses, torch.zeros(2, dtype=torch.int64)).shape == (2, *image)
     assert model.classes.n_in == 2 * prod(model.grid)
 
@@ -195,21 +205,6 @@ def test_one_transform_for_all_classes_still_tells_them_apart(preset):
     assert (poses[0] - poses[1]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("couplings", ["softmax", "leaky", "max-min", "uniform", "random"])
-def test_every_rule_learns_a_few_pictures_by_heart(couplings, rng):
-    model = CapsNet((1, 12, 12), 3, preset="paper", couplings=couplings, **SMALL)
-    images, labels = torch.rand(6, 1, 12, 12, generator=rng), torch.arange(6) % 3
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-    losses = []
-    for _ in range(40):
-        loss = total_loss(model, images, labels)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.4 * losses[0], losses
-
-
 def test_without_reconstruction_there_is_no_decoder():
     model = CapsNet((1, 12, 12), 3, reconstruction=False, **SMALL)
     assert not [name for name, _ in model.named_parameters() if "decoder" in name]
@@ -226,10 +221,18 @@ def test_reconstruction_reads_the_labelled_capsule_only(rng):
     assert torch.equal(model.reconstruct(poses, labels), pictures)
 
 
+def test_the_parts_stand_in_the_papers_order(rng):
+    model, images = CapsNet((1, 12, 12), 3, **SMALL), torch.rand(2, 1, 12, 12, generator=rng)
+    features = model.conv(images)
+    assert (features < 0).any()
+    torch.testing.assert_close(model(images), model.classes(model.primary(features.relu())))
+
+
 def test_steps_end_where_the_model_does(rng):
     model, images = CapsNet((1, 12, 12), 3, n_iters=4, **SMALL), torch.rand(2, 1, 12, 12, generator=rng)
     steps = list(model.steps(images))
-    assert len(steps) == 4 and steps[0].couplings.shape == (2, model.classes.n_in, 3)
+    assert len(steps) == 4
+    assert steps[0].couplings.shape == (2, model.classes.n_in, 3)
     torch.testing.assert_close(steps[-1].poses, model(images).poses)
 
 
@@ -237,9 +240,8 @@ def test_steps_end_where_the_model_does(rng):
 def test_other_images_are_refused(shape):
     with torch.device("meta"):
         model, images = CapsNet(), torch.empty(shape)
-    with pytest.raises(ValueError) as refusal:
+    with pytest.raises(ValueError, match=re.escape(f"CapsNet expects images [b, 1, 28, 28], got {list(shape)}")):
         model(images)
-    assert str(refusal.value) == f"CapsNet expects images [b, 1, 28, 28], got {list(shape)}"
 
 
 @pytest.mark.parametrize("image", [(1, 16, 28), (1, 28, 16), (1, 8, 8), (1, 1, 1)])

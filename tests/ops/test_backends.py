@@ -16,13 +16,13 @@ from torchcaps.testing import assert_within_budget, compare_routing, max_err
 ON_CPU, ON_CUDA = (SimpleNamespace(device=torch.device(kind)) for kind in ("cpu", "cuda"))
 ANYTHING = Implementation(load=lambda: None)
 ODD_POSES_ONLY = Implementation(load=lambda: None, refuses=lambda d: f"needs an odd pose, got {d}; pad it" if d % 2 == 0 else None)
-IMPLEMENTATIONS = dict(reference=ANYTHING, compiled=ANYTHING, triton=ODD_POSES_ONLY)
+IMPLEMENTATIONS = {"reference": ANYTHING, "compiled": ANYTHING, "triton": ODD_POSES_ONLY}
 
 
 def routing(batch=(3,), i=5, j=3, d=4, e=6, weight="ijde", device="cpu", seed=0):
     rng = torch.Generator().manual_seed(seed)
-    sizes = dict(i=i, j=j, d=d, e=e)
-    shapes = dict(poses=(*batch, i, d), weight=[sizes[x] for x in weight], bias=(j, e), prior=(i, j))
+    sizes = {"i": i, "j": j, "d": d, "e": e}
+    shapes = {"poses": (*batch, i, d), "weight": [sizes[x] for x in weight], "bias": (j, e), "prior": (i, j)}
     return {name: torch.randn(*shape, generator=rng).to(device) for name, shape in shapes.items()}
 
 
@@ -30,29 +30,31 @@ def test_auto_on_the_cpu_is_the_reference():
     args = routing()
     assert dynamic_routing_backend(args["poses"], args["weight"]) == "reference"
     assert torch.equal(dynamic_routing(**args).poses, dynamic_routing(**args, backend="reference").poses)
-    assert choose("op", IMPLEMENTATIONS, "auto", ON_CPU, dict(d=3)) == "reference"
+    assert choose("op", IMPLEMENTATIONS, "auto", ON_CPU, {"d": 3}) == "reference"
 
 
 def test_auto_on_cuda_is_the_first_that_does_not_refuse():
-    assert choose("op", IMPLEMENTATIONS, "auto", ON_CUDA, dict(d=3)) == "triton"
-    assert choose("op", IMPLEMENTATIONS, "auto", ON_CUDA, dict(d=4)) == "compiled"
-    assert choose("op", dict(reference=ANYTHING), "auto", ON_CUDA, dict(d=4)) == "reference"
+    assert choose("op", IMPLEMENTATIONS, "auto", ON_CUDA, {"d": 3}) == "triton"
+    assert choose("op", IMPLEMENTATIONS, "auto", ON_CUDA, {"d": 4}) == "compiled"
+    assert choose("op", {"reference": ANYTHING}, "auto", ON_CUDA, {"d": 4}) == "reference"
 
 
 def test_auto_inside_compile_is_the_reference(monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert choose("op", IMPLEMENTATIONS, "auto", ON_CUDA, dict(d=3)) == "reference"
+    assert choose("op", IMPLEMENTATIONS, "auto", ON_CUDA, {"d": 3}) == "reference"
+    assert choose("op", IMPLEMENTATIONS, "compiled", ON_CUDA, {"d": 3}) == "reference"
+    assert choose("op", IMPLEMENTATIONS, "triton", ON_CUDA, {"d": 3}) == "triton"
 
 
 def test_a_named_backend_runs_or_refuses_with_the_reason():
-    assert choose("op", IMPLEMENTATIONS, "triton", ON_CUDA, dict(d=3)) == "triton"
-    with pytest.raises(ValueError, match="^op: backend 'triton' needs an odd pose, got 4; pad it, or use backend='reference'$"):
-        choose("op", IMPLEMENTATIONS, "triton", ON_CUDA, dict(d=4))
+    assert choose("op", IMPLEMENTATIONS, "triton", ON_CUDA, {"d": 3}) == "triton"
+    with pytest.raises(ValueError, match=r"^op: backend 'triton' needs an odd pose, got 4; pad it, or use backend='reference'$"):
+        choose("op", IMPLEMENTATIONS, "triton", ON_CUDA, {"d": 4})
 
 
 def test_a_backend_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="^op: there is no 'triton' backend yet; use one of auto, reference$"):
-        choose("op", dict(reference=ANYTHING), "triton", ON_CPU, {})
+    with pytest.raises(ValueError, match=r"^op: there is no 'triton' backend yet; use one of auto, reference$"):
+        choose("op", {"reference": ANYTHING}, "triton", ON_CPU, {})
 
 
 @pytest.mark.parametrize("backend", ["cuda", "Reference", ""])
@@ -62,7 +64,7 @@ def test_an_unknown_backend_lists_the_known(backend):
 
 
 def test_triton_is_not_replaced_in_silence_on_the_cpu():
-    with pytest.raises(ValueError, match="dynamic_routing: .*'triton'.*use"):
+    with pytest.raises(ValueError, match=r"dynamic_routing: .*'triton'.*use"):
         dynamic_routing(**routing(), backend="triton")
 
 
@@ -97,6 +99,12 @@ def test_compiled_serves_more_rules_and_shapes_than_the_recompile_limit(quick_co
     assert seen > torch._dynamo.config.recompile_limit
 
 
+def test_compiled_inside_a_compiled_region_is_part_of_it(fresh_dynamo):
+    args = routing()
+    whole = torch.compile(lambda poses: dynamic_routing(**args | {"poses": poses}, backend="compiled"), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(whole(args["poses"]), dynamic_routing(**args))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("couplings", COUPLINGS)
 @pytest.mark.parametrize("weight", ["ijde", "jde", "de"])
@@ -105,7 +113,7 @@ def test_compiled_is_right_for_every_rule_and_weight(fresh_dynamo, weight, coupl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [dict(i=1, j=1, d=1, e=1), dict(i=37, j=5, d=8, e=16), dict(batch=(), i=9)], ids=str)
+@pytest.mark.parametrize("sizes", [{"i": 1, "j": 1, "d": 1, "e": 1}, {"i": 37, "j": 5, "d": 8, "e": 16}, {"batch": (), "i": 9}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_compiled_is_right_for_odd_sizes_and_dtypes(fresh_dynamo, dtype, sizes):
     compare_routing(dynamic_routing, routing(**sizes), backend="compiled", dtype=dtype)
@@ -139,7 +147,7 @@ def op_with(fast):
 
 def judge(fast, dtype=torch.float32):
     rng = torch.Generator().manual_seed(0)
-    args = dict(x=torch.randn(5, 4, generator=rng), y=torch.randn(4, 3, generator=rng))
+    args = {"x": torch.randn(5, 4, generator=rng), "y": torch.randn(4, 3, generator=rng)}
     return compare_routing(op_with(fast), args, backend="fast", dtype=dtype)
 
 
@@ -180,19 +188,19 @@ def test_a_wrong_answer_fails(name):
 def test_an_extra_gradient_fails():
     op = lambda x, y, backend: x @ (y if backend == "fast" else y.detach())  # noqa: E731
     with pytest.raises(AssertionError, match="fast: grad y is there, but the reference has none"):
-        compare_routing(op, dict(x=torch.ones(2, 2), y=torch.ones(2, 2)), backend="fast")
+        compare_routing(op, {"x": torch.ones(2, 2), "y": torch.ones(2, 2)}, backend="fast")
 
 
 def test_other_outputs_fail():
     op = lambda x, backend: x * 2 if backend == "fast" else Result(x * 2, x)  # noqa: E731
     with pytest.raises(AssertionError, match="fast: outputs output, grad x, expected value, extra, grad x"):
-        compare_routing(op, dict(x=torch.ones(2)), backend="fast")
+        compare_routing(op, {"x": torch.ones(2)}, backend="fast")
 
 
 def test_the_reference_must_be_usable_itself():
     op = lambda x, backend: x.log()  # noqa: E731
     with pytest.raises(AssertionError, match="plain PyTorch itself is not finite here"):
-        compare_routing(op, dict(x=-torch.ones(2)), backend="fast")
+        compare_routing(op, {"x": -torch.ones(2)}, backend="fast")
 
 
 def test_float64_has_nothing_to_be_compared_with():

@@ -57,7 +57,8 @@ def test_a_child_spends_exactly_one_vote(name, rng):
 
 def test_leaky_keeps_less_than_one_vote_and_more_when_parents_agree():
     spent = coupling("leaky")(torch.tensor([[-5.0, -5.0], [0.0, 0.0], [5.0, 5.0]])).sum(-1)
-    assert (spent.diff() > 0).all() and spent.max() < 1
+    assert (spent.diff() > 0).all()
+    assert spent.max() < 1
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -79,7 +80,8 @@ def test_value_and_gradient_are_finite_at_ties_and_extremes(name, logits):
     logits = torch.tensor(logits, requires_grad=True)
     couplings = coupling(name)(logits)
     (couplings * torch.arange(3.0)).sum().backward()
-    assert couplings.isfinite().all() and logits.grad.isfinite().all()
+    assert couplings.isfinite().all()
+    assert logits.grad.isfinite().all()
 
 
 def test_unknown_name_lists_the_names():

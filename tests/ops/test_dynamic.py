@@ -8,23 +8,23 @@ from torch.autograd import gradcheck as full_gradcheck
 from torchcaps.ops import COUPLINGS, dynamic_routing, dynamic_routing_steps, recover_couplings, squash
 from torchcaps.ops.couplings import FIXED
 
-I, J, D, E, N_TYPES = 6, 3, 2, 4, 2
+N_IN, N_OUT, D_IN, D_OUT, N_TYPES = 6, 3, 2, 4, 2
 gradcheck = partial(full_gradcheck, fast_mode=True)  # along random directions: the full Jacobian takes a minute here
-WEIGHTS = {"ijde": (I, J, D, E), "njde": (N_TYPES, J, D, E), "jde": (J, D, E), "de": (D, E)}
+WEIGHTS = {"ijde": (N_IN, N_OUT, D_IN, D_OUT), "njde": (N_TYPES, N_OUT, D_IN, D_OUT), "jde": (N_OUT, D_IN, D_OUT), "de": (D_IN, D_OUT)}
 
 
 def problem(weight="ijde", batch=(2,), dtype=torch.float64, seed=0):
     """Poses, weight, bias and prior of a small routing, all different."""
     rng = torch.Generator().manual_seed(seed)
-    shapes = dict(poses=(*batch, I, D), weight=WEIGHTS[weight], bias=(J, E), prior=(I, J))
+    shapes = {"poses": (*batch, N_IN, D_IN), "weight": WEIGHTS[weight], "bias": (N_OUT, D_OUT), "prior": (N_IN, N_OUT)}
     return {name: torch.randn(shape, generator=rng, dtype=torch.float64).to(dtype) for name, shape in shapes.items()}
 
 
 def expanded(weight):
     """The transform of every pair, written out."""
     if weight.ndim == 4:
-        return weight.repeat_interleave(I // weight.shape[0], dim=0)  # capsules of one type stand together
-    return weight.expand(I, J, D, E)
+        return weight.repeat_interleave(N_IN // weight.shape[0], dim=0)  # capsules of one type stand together
+    return weight.expand(N_IN, N_OUT, D_IN, D_OUT)
 
 
 def test_two_passes_by_hand():
@@ -61,26 +61,26 @@ def test_bias_and_prior_by_hand():
 
 def test_each_input_capsule_spends_exactly_one_vote():
     for step in dynamic_routing_steps(**problem()):
-        torch.testing.assert_close(step.couplings.sum(-1), torch.ones(2, I, dtype=torch.float64))
+        torch.testing.assert_close(step.couplings.sum(-1), torch.ones(2, N_IN, dtype=torch.float64))
 
 
 def test_order_of_input_capsules_does_not_matter(rng):
-    args, order = problem(), torch.randperm(I, generator=rng)
-    shuffled = args | dict(poses=args["poses"][:, order], weight=args["weight"][order], prior=args["prior"][order])
+    args, order = problem(), torch.randperm(N_IN, generator=rng)
+    shuffled = args | {"poses": args["poses"][:, order], "weight": args["weight"][order], "prior": args["prior"][order]}
     torch.testing.assert_close(dynamic_routing(**shuffled), dynamic_routing(**args))
 
 
 def test_output_capsules_are_told_apart_by_their_weights_only(rng):
-    args, order = problem(), torch.randperm(J, generator=rng)
-    shuffled = args | dict(weight=args["weight"][:, order], bias=args["bias"][order], prior=args["prior"][:, order])
+    args, order = problem(), torch.randperm(N_OUT, generator=rng)
+    shuffled = args | {"weight": args["weight"][:, order], "bias": args["bias"][order], "prior": args["prior"][:, order]}
     torch.testing.assert_close(dynamic_routing(**shuffled).poses, dynamic_routing(**args).poses[:, order])
 
 
 def test_turning_all_votes_turns_the_outputs(rng):
     """Agreement is a scalar product: no direction is special."""
     args = problem()
-    turn = torch.linalg.qr(torch.randn(E, E, dtype=torch.float64, generator=rng)).Q
-    turned = args | dict(weight=args["weight"] @ turn, bias=args["bias"] @ turn)
+    turn = torch.linalg.qr(torch.randn(D_OUT, D_OUT, dtype=torch.float64, generator=rng)).Q
+    turned = args | {"weight": args["weight"] @ turn, "bias": args["bias"] @ turn}
     torch.testing.assert_close(dynamic_routing(**turned).poses, dynamic_routing(**args).poses @ turn)
 
 
@@ -90,24 +90,26 @@ def test_agreement_wins():
     weight[1, 1] = -torch.eye(2)
     poses = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
     first, *_, last = dynamic_routing_steps(poses, weight, n_iters=3)
-    assert (first.couplings == 0.5).all() and (last.couplings[:, 0] > 0.9).all()
-    assert last.poses[0].norm() > first.poses[0].norm() and (last.poses[1] == 0).all()
+    assert (first.couplings == 0.5).all()
+    assert (last.couplings[:, 0] > 0.9).all()
+    assert last.poses[0].norm() > first.poses[0].norm()
+    assert (last.poses[1] == 0).all()
 
 
 @pytest.mark.parametrize("batch", [(), (1,), (5,), (2, 3), (0,)])
 def test_any_leading_batch_axes(batch):
     args = problem(batch=batch)
     routed = dynamic_routing(**args)
-    assert routed.poses.shape == routed.pose_sum.shape == (*batch, J, E)
-    rows = [dynamic_routing(**args | dict(poses=row)).poses for row in args["poses"].reshape(-1, I, D)]
+    assert routed.poses.shape == routed.pose_sum.shape == (*batch, N_OUT, D_OUT)
+    rows = [dynamic_routing(**args | {"poses": row}).poses for row in args["poses"].reshape(-1, N_IN, D_IN)]
     if rows:
-        torch.testing.assert_close(routed.poses.reshape(-1, J, E), torch.stack(rows))
+        torch.testing.assert_close(routed.poses.reshape(-1, N_OUT, D_OUT), torch.stack(rows))
 
 
 @pytest.mark.parametrize("couplings", COUPLINGS)
 def test_a_batch_of_one_equals_the_row_of_a_batch(couplings):
     args = problem(batch=(4,))
-    alone = dynamic_routing(**args | dict(poses=args["poses"][2:3]), couplings=couplings)
+    alone = dynamic_routing(**args | {"poses": args["poses"][2:3]}, couplings=couplings)
     torch.testing.assert_close(alone.poses[0], dynamic_routing(**args, couplings=couplings).poses[2])
 
 
@@ -115,7 +117,7 @@ def test_a_batch_of_one_equals_the_row_of_a_batch(couplings):
 @pytest.mark.parametrize("shape", ["njde", "jde", "de"])
 def test_shared_weights_equal_the_same_weights_written_out(shape, couplings):
     args = problem(shape)
-    full = args | dict(weight=expanded(args["weight"]))
+    full = args | {"weight": expanded(args["weight"])}
     torch.testing.assert_close(dynamic_routing(**args, couplings=couplings), dynamic_routing(**full, couplings=couplings))
 
 
@@ -127,6 +129,13 @@ def test_couplings_are_recovered_from_the_pose_sum(shape, couplings):
     poses, weight, prior = args["poses"], args["weight"], args["prior"]
     recovered = recover_couplings(poses, weight, dynamic_routing(**args, couplings=couplings).pose_sum, prior=prior, couplings=couplings)
     torch.testing.assert_close(recovered, last.couplings)
+
+
+@pytest.mark.parametrize("couplings", FIXED)
+def test_fixed_couplings_are_recovered_whatever_the_poses_were(couplings):
+    args = problem()
+    recovered = recover_couplings(args["poses"], args["weight"], torch.ones(2, N_OUT, D_OUT), prior=args["prior"], couplings=couplings)
+    torch.testing.assert_close(recovered, next(dynamic_routing_steps(**args, couplings=couplings)).couplings)
 
 
 @pytest.mark.parametrize("n_iters", [1, 2, 4])
@@ -143,15 +152,21 @@ def test_the_op_is_the_last_step_and_the_sum_of_the_others(couplings, n_iters):
 def test_couplings_that_ignore_agreement_need_one_pass_only(couplings):
     args = problem()
     once, often = (dynamic_routing(**args, n_iters=n, couplings=couplings) for n in (1, 7))
-    assert torch.equal(once.poses, often.poses) and (often.pose_sum == 0).all()
+    assert torch.equal(once.poses, often.poses)
+    assert (often.pose_sum == 0).all()
     steps = list(dynamic_routing_steps(**args, n_iters=3, couplings=couplings))
-    assert len(steps) == 3 and all(torch.equal(step.poses, once.poses) for step in steps)
+    assert len(steps) == 3
+    assert all(torch.equal(step.poses, once.poses) for step in steps)
 
 
 def test_uniform_ignores_the_prior_and_random_is_the_prior():
     args = problem()
-    torch.testing.assert_close(next(dynamic_routing_steps(**args, couplings="uniform")).couplings, torch.full((2, I, J), 1 / J).double())
-    torch.testing.assert_close(next(dynamic_routing_steps(**args, couplings="random")).couplings, args["prior"].softmax(-1).expand(2, I, J))
+    torch.testing.assert_close(
+        next(dynamic_routing_steps(**args, couplings="uniform")).couplings, torch.full((2, N_IN, N_OUT), 1 / N_OUT).double()
+    )
+    torch.testing.assert_close(
+        next(dynamic_routing_steps(**args, couplings="random")).couplings, args["prior"].softmax(-1).expand(2, N_IN, N_OUT)
+    )
 
 
 @pytest.mark.parametrize("couplings", COUPLINGS)
@@ -166,13 +181,15 @@ def test_gradient_is_the_slope(shape, couplings):
 @pytest.mark.parametrize("shape", ["ijde", "njde", "jde"])
 def test_gradient_is_the_slope_without_bias_and_prior(shape, couplings):
     args = problem(shape, batch=())
-    assert gradcheck(lambda p, w: dynamic_routing(p, w, couplings=couplings), (args["poses"].requires_grad_(), args["weight"].requires_grad_()))
+    assert gradcheck(
+        lambda p, w: dynamic_routing(p, w, couplings=couplings), (args["poses"].requires_grad_(), args["weight"].requires_grad_())
+    )
 
 
 @pytest.mark.parametrize("couplings", COUPLINGS)
 def test_detach_gives_the_gradient_of_the_last_pass_only(couplings):
     """Without a bias and a learnt prior the last pass's couplings are constants."""
-    args = {name: x.requires_grad_(name in ("poses", "weight")) for name, x in problem().items()} | dict(bias=None)
+    args = {name: x.requires_grad_(name in ("poses", "weight")) for name, x in problem().items()} | {"bias": None}
     inputs = args["poses"], args["weight"]
     detached = dynamic_routing(**args, couplings=couplings, detach=True)
     *_, last = dynamic_routing_steps(**args, couplings=couplings)
@@ -188,7 +205,7 @@ def test_detach_still_teaches_bias_and_prior_through_every_pass():
     """Only the votes are cut off: against the three passes written out."""
     args = {name: x.requires_grad_() for name, x in problem().items()}
     votes = torch.einsum("bid,ijde->bije", args["poses"], args["weight"])
-    logits = args["prior"].expand(2, I, J)
+    logits = args["prior"].expand(2, N_IN, N_OUT)
     for t in range(3):
         passed = votes if t == 2 else votes.detach()
         parents = squash((logits.softmax(-1)[..., None] * passed).sum(1) + args["bias"])
@@ -226,7 +243,8 @@ def test_dtype_is_kept_and_close_to_float64(shape, dtype, tolerance):
 
 def test_bfloat16_is_shared_out_in_float32():
     step = next(dynamic_routing_steps(**problem(dtype=torch.bfloat16)))
-    assert step.couplings.dtype == step.logits.dtype == torch.float32 and step.poses.dtype == torch.bfloat16
+    assert step.couplings.dtype == step.logits.dtype == torch.float32
+    assert step.poses.dtype == torch.bfloat16
 
 
 def test_autocast_keeps_float32_at_both_ends():
@@ -238,7 +256,8 @@ def test_autocast_keeps_float32_at_both_ends():
     torch.testing.assert_close(routed.poses, plain.poses, rtol=0, atol=0.03)
     assert not torch.equal(routed.poses, plain.poses)  # the votes did go through bfloat16
     for gradient, x in zip(torch.autograd.grad(routed.poses.sum(), tuple(args.values())), args.values(), strict=True):
-        assert gradient.dtype == x.dtype and gradient.isfinite().all()
+        assert gradient.dtype == x.dtype
+        assert gradient.isfinite().all()
 
 
 def test_compiles_whole_for_every_rule_and_weight(fresh_dynamo):
@@ -258,18 +277,18 @@ def test_compiles_whole_for_every_rule_and_weight(fresh_dynamo):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(poses=torch.ones(2, 1, D)), r"the weight \[6, 3, 2, 4\] is for 6 capsules or types, got 1 capsules; share it"),
-        (dict(poses=torch.ones(2, I, 5)), r"the weight \[6, 3, 2, 4\] takes poses of 2 numbers, got 5"),
-        (dict(poses=torch.ones(D)), r"expects poses \[\*b i d\] and a weight .* got \[2\] and \[6, 3, 2, 4\]"),
-        (dict(weight=torch.ones(D)), r"expects poses \[\*b i d\] and a weight .* got \[2, 6, 2\] and \[2\]"),
-        (dict(weight=torch.ones(4, J, D, E)), r"is for 4 capsules or types, got 6 capsules"),
-        (dict(bias=torch.ones(1, E)), r"bias must be \[3, 4\] for this weight, got \[1, 4\]"),
-        (dict(bias=torch.ones(E)), r"bias must be \[3, 4\] for this weight, got \[4\]"),
-        (dict(prior=torch.ones(1, J)), r"prior logits must be \[6, 3\], got \[1, 3\]"),
-        (dict(prior=None, couplings="random"), r"random couplings are the softmax of prior logits; give prior=torch.randn"),
-        (dict(weight=torch.ones(D, E), bias=None, prior=None), r"does not say how many outputs there are; give a bias \[j e\]"),
-        (dict(n_iters=0), "needs at least one pass, got n_iters=0"),
-        (dict(couplings="hard"), "couplings must be one of softmax, leaky, max-min, uniform, random; got 'hard'"),
+        ({"poses": torch.ones(2, 1, D_IN)}, r"the weight \[6, 3, 2, 4\] is for 6 capsules or types, got 1 capsules; share it"),
+        ({"poses": torch.ones(2, N_IN, 5)}, r"the weight \[6, 3, 2, 4\] takes poses of 2 numbers, got 5"),
+        ({"poses": torch.ones(D_IN)}, r"expects poses \[\*b i d\] and a weight .* got \[2\] and \[6, 3, 2, 4\]"),
+        ({"weight": torch.ones(D_IN)}, r"expects poses \[\*b i d\] and a weight .* got \[2, 6, 2\] and \[2\]"),
+        ({"weight": torch.ones(4, N_OUT, D_IN, D_OUT)}, r"is for 4 capsules or types, got 6 capsules"),
+        ({"bias": torch.ones(1, D_OUT)}, r"bias must be \[3, 4\] for this weight, got \[1, 4\]"),
+        ({"bias": torch.ones(D_OUT)}, r"bias must be \[3, 4\] for this weight, got \[4\]"),
+        ({"prior": torch.ones(1, N_OUT)}, r"prior logits must be \[6, 3\], got \[1, 3\]"),
+        ({"prior": None, "couplings": "random"}, r"random couplings are the softmax of prior logits; give prior=torch.randn"),
+        ({"weight": torch.ones(D_IN, D_OUT), "bias": None, "prior": None}, r"does not say how many outputs there are; give a bias \[j e\]"),
+        ({"n_iters": 0}, "needs at least one pass, got n_iters=0"),
+        ({"couplings": "hard"}, "couplings must be one of softmax, leaky, max-min, uniform, random; got 'hard'"),
     ],
     ids=lambda x: "+".join(x) if isinstance(x, dict) else "",
 )

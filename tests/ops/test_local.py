@@ -15,9 +15,9 @@ RULES = ["softmax", "leaky", "max-min", "uniform"]  # random needs a prior, whic
 
 def problem(height, width, kernel, stride=1, padding=0, batch=(), n=2, m=3, d=2, e=3, seed=0):
     rng = torch.Generator().manual_seed(seed)
-    shapes = dict(poses=(*batch, n * height * width, d), weight=(n, kernel * kernel, m, d, e), bias=(m, e))
+    shapes = {"poses": (*batch, n * height * width, d), "weight": (n, kernel * kernel, m, d, e), "bias": (m, e)}
     args = {name: torch.randn(shape, generator=rng, dtype=torch.float64) for name, shape in shapes.items()}
-    return args | dict(grid=local_grid(height, width, kernel, stride, padding))
+    return args | {"grid": local_grid(height, width, kernel, stride, padding)}
 
 
 def slow(poses, weight, bias, height, width, kernel, stride, padding, n_iters, couplings):
@@ -37,7 +37,7 @@ def slow(poses, weight, bias, height, width, kernel, stride, padding, n_iters, c
                                 pose = poses[n * height * width + y * width + x]
                                 votes[m, row, column] = pose @ weight[n, ky * kernel + kx, m]
     logits = {child: {parent: torch.tensor(0.0).double() for parent in votes} for child, votes in family.items()}
-    for t in range(n_iters):
+    for _t in range(n_iters):
         total = {(m, row, column): bias[m] for m in range(n_out) for row in range(rows) for column in range(columns)}
         for child, votes in family.items():
             if votes:
@@ -68,7 +68,8 @@ def test_a_3x3_grid_by_hand():
     agreement changes nothing in pass 2.
     """
     grid = local_grid(3, 3, 2)
-    assert grid.shape == (2, 2) and grid.places == 9
+    assert grid.shape == (2, 2)
+    assert grid.places == 9
     assert grid.seen.tolist() == [[0, 1, 3, 4], [1, 2, 4, 5], [3, 4, 6, 7], [4, 5, 7, 8]]
     ones = torch.ones(9, 1, dtype=torch.float64)
     routed = local_routing(ones, torch.ones(1, 4, 1, 1, 1, dtype=torch.float64), torch.zeros(1, 1).double(), grid, n_iters=2)
@@ -128,7 +129,7 @@ def test_any_leading_batch_axes(batch):
     args = problem(3, 3, 2, batch=batch)
     routed = local_routing(**args)
     assert routed.poses.shape == routed.pose_sum.shape == (*batch, 3 * 4, 3)
-    rows = [local_routing(**args | dict(poses=row)).poses for row in args["poses"].reshape(-1, 18, 2)]
+    rows = [local_routing(**args | {"poses": row}).poses for row in args["poses"].reshape(-1, 18, 2)]
     torch.testing.assert_close(routed.poses.reshape(-1, 12, 3), torch.stack(rows))
 
 
@@ -183,13 +184,13 @@ def test_compiles_whole(fresh_dynamo):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(poses=torch.ones(2 * 12, 2)), r"2 types on 9 places are \[..., 18 capsules, 2 numbers each\], got \[24, 2\]"),
-        (dict(poses=torch.ones(18, 1)), r"\[..., 18 capsules, 2 numbers each\], got \[18, 1\]"),
-        (dict(weight=torch.ones(2, 1, 3, 2, 3)), r"the grid's kernel has 4 members, the weight \[2, 1, 3, 2, 3\] is for 1"),
-        (dict(bias=torch.ones(1, 3)), r"bias must be \[3, 3\] for this weight, got \[1, 3\]"),
-        (dict(n_iters=0), "needs at least one pass, got n_iters=0"),
-        (dict(couplings="random"), "has no prior logits for random couplings; use softmax, leaky, max-min or uniform"),
-        (dict(couplings="hard"), "couplings must be one of .* got 'hard'"),
+        ({"poses": torch.ones(2 * 12, 2)}, r"2 types on 9 places are \[..., 18 capsules, 2 numbers each\], got \[24, 2\]"),
+        ({"poses": torch.ones(18, 1)}, r"\[..., 18 capsules, 2 numbers each\], got \[18, 1\]"),
+        ({"weight": torch.ones(2, 1, 3, 2, 3)}, "the grid's kernel has 4 members, the weight is for 1"),
+        ({"bias": torch.ones(1, 3)}, r"bias must be \[3, 3\] for this weight, got \[1, 3\]"),
+        ({"n_iters": 0}, "needs at least one pass, got n_iters=0"),
+        ({"couplings": "random"}, "has no prior logits for random couplings; use softmax, leaky, max-min or uniform"),
+        ({"couplings": "hard"}, "couplings must be one of .* got 'hard'"),
     ],
     ids=lambda x: "+".join(x) if isinstance(x, dict) else "",
 )

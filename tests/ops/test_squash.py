@@ -43,7 +43,8 @@ def test_direction_is_kept_and_length_reads_as_a_probability():
 
 def test_a_longer_vector_stays_longer():
     lengths = length(squash(of_lengths(torch.linspace(0.01, 20, 50), dtype=torch.float64)))
-    assert (lengths.diff() > 0).all() and lengths.max() < 1
+    assert (lengths.diff() > 0).all()
+    assert lengths.max() < 1
 
 
 @pytest.mark.parametrize("op", [squash, unsquash, length])
@@ -52,7 +53,8 @@ def test_value_and_gradient_are_finite(op, at):
     vectors = of_lengths([at]).requires_grad_()
     result = op(vectors)
     result.sum().backward()
-    assert result.isfinite().all() and vectors.grad.isfinite().all()
+    assert result.isfinite().all()
+    assert vectors.grad.isfinite().all()
 
 
 def test_gradient_at_zero():

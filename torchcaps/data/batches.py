@@ -6,8 +6,9 @@ replay the step, a resumed run goes on with the same draws, and CPU and GPU see 
 An epoch is n // batch steps: the remainder is left out, other images each time since every epoch is drawn anew.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -22,6 +23,7 @@ class Batch(NamedTuple):
     labels: Int64[Tensor, "b"]
 
 
+@runtime_checkable
 class Augmentation(Protocol):
     """Something random that happens to training images: drawn on the host, applied on the device."""
 
@@ -81,7 +83,7 @@ class Batches:
         return [part.unflatten(0, (self.n_steps, self.batch)) for part in (order, *drawn)]
 
 
-def in_order(data: Labelled, batch: int, device: torch.device):
+def in_order(data: Labelled, batch: int, device: torch.device) -> Iterator[Batch]:
     """Every image once, as it is, in order: for evaluation, where nothing is augmented and nothing left out."""
     for start in range(0, len(data.labels), batch):
         images = data.images[start : start + batch].to(device)

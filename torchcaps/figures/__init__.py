@@ -12,6 +12,7 @@ from torchcaps.figures.canvas import png
 from torchcaps.figures.draw import confusion_matrix, couplings_over_iterations, dimension_sweeps, learning_curve, reconstructions
 from torchcaps.figures.numbers import pick_examples, predict, series, watch_routing
 from torchcaps.metrics import confusion
+from torchcaps.ops.couplings import FIXED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,8 +48,8 @@ def all_figures(
 
 
 def _routes(model: nn.Module) -> bool:
-    """A single pass shares every vote equally: there is nothing to watch."""
-    return hasattr(model, "steps") and model.classes.n_iters > 1
+    """With a single pass, or with fixed couplings, nothing changes and there is nothing to watch."""
+    return hasattr(model, "steps") and model.classes.n_iters > 1 and model.classes.couplings not in FIXED
 
 
 def save_figures(figures: dict[str, tuple[Figure, str]], folder: Path | str) -> list[Path]:
@@ -73,7 +74,7 @@ SWEEP_WORDS = (
 
 def _learning_words(curve: list[dict[str, Any]]) -> str:
     steps, losses = series(curve, "loss")
-    return f"{steps[-1]:,} steps; the loss falls from {losses[0]:.3g} to {losses[-1]:.3g}. Each point is the mean since the last one."
+    return f"{steps[-1]:,} steps; the loss goes from {losses[0]:.3g} to {losses[-1]:.3g}. Each point is a mean over the steps before it."
 
 
 def _confusion_words(predictions: Int64[Tensor, " n"], labels: Int64[Tensor, " n"]) -> str:
@@ -92,9 +93,9 @@ def _coupling_words(model: nn.Module, image: Tensor, label: int) -> str:
     view = watch_routing(model, image, label)
     answer = int(view.lengths[-1].argmax())
     share, long = 100 * view.mass[:, label], view.lengths[:, label]
-    said = "" if answer == label else f", and the {answer} ends with {view.lengths[-1, answer]:.2f}"
+    said = "" if answer == label else f", while that of class {answer} ends at {view.lengths[-1, answer]:.2f}"
     return (
         f"A picture of class {label}. Over {len(share)} passes its capsule's share of the votes, each weighted by its sender's length, "
-        f"goes from {share[0]:.1f} % to {share[-1]:.1f} %, and its own length from {long[0]:.2f} to {long[-1]:.2f}{said}. "
+        f"goes from {share[0]:.2f} % to {share[-1]:.2f} %, and its own length from {long[0]:.2f} to {long[-1]:.2f}{said}. "
         "The maps show where this gain comes from: blue places give more than on the first pass, orange ones less."
     )

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 else:
     Axes = Colormap = Figure = Any  # matplotlib is imported when something is drawn
 
-# Okabe and Ito's palette, told apart with any colour vision
-# blue is the truth or the whole, orange what went wrong
+# Okabe and Ito's palette, told apart with any colour vision: blue is the truth or the whole, orange what went wrong
 BLUE, ORANGE, GREEN, SKY = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
 INK, MUTED, FAINT, PALE = "#1f2430", "#6b7280", "#e4e7ec", "#b8c4d4"
 DPI = 160
@@ -37,12 +36,12 @@ STYLE = {
 def canvas(width: float, height: float, layout: str = "constrained") -> Iterator[Figure]:
     """An empty figure of so many inches, in our style whatever the user's own settings are; layout "none" for `place`."""
     try:
-        import matplotlib
+        from matplotlib import style
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError("figures need matplotlib; pip install 'torchcaps[experiments]'") from error
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
+    with style.context(["default", STYLE]):
         figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
         FigureCanvasAgg(figure)
         yield figure
@@ -85,7 +84,7 @@ def show(axes: Axes, picture: Float[Tensor, "c h w"]) -> None:
 
 
 def gains() -> Colormap:
-    """Blue where there is more than an equal share, orange where there is less, white between."""
+    """Blue for more, orange for less, white for no change."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("gains", [ORANGE, "white", BLUE])

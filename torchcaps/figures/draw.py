@@ -45,10 +45,10 @@ def learning_curve(curve: list[dict[str, Any]]) -> Figure:
 def _error_lines(axes: Axes, curve: list[dict[str, Any]]) -> None:
     steps, values = numbers.series(curve, "error_percent")
     if steps:
-        axes.plot(steps, values, marker=_marker(steps), color=BLUE, label=f"training, {values[-1]:.2f} % at the end")
+        axes.plot(steps, values, marker=_marker(steps), color=BLUE, label=f"training, last {values[-1]:.2f} %")
     steps, values = numbers.series(curve, "validation_error_percent")
     if steps:
-        axes.plot(steps, values, "o-", color=GREEN, markersize=4, label=f"validation, {values[-1]:.2f} % at the end")
+        axes.plot(steps, values, "o-", color=GREEN, markersize=4, label=f"validation, last {values[-1]:.2f} %")
     # linear up to one percent, so that zero has a place
     axes.set_yscale("symlog", linthresh=1)
     axes.set_yticks([0, 1, 10, 100], ["0", "1", "10", "100"])
@@ -66,7 +66,7 @@ def confusion_matrix(predictions: Integer[Tensor, " n"], labels: Int64[Tensor, "
     counts = confusion(predictions.long(), labels, n_classes)
     right = torch.eye(n_classes, dtype=torch.bool)
     n_wrong = int(counts[~right].sum())
-    with canvas(5.6, 5.2) as figure:
+    with canvas(4.5, 4.3) as figure:
         axes = figure.subplots()
         for shown, colours in ((right, "Blues"), (~right, "Oranges")):
             part = counts.float().masked_fill(~shown | (counts == 0), torch.nan)
@@ -75,7 +75,7 @@ def confusion_matrix(predictions: Integer[Tensor, " n"], labels: Int64[Tensor, "
             axes.imshow(part.numpy(), cmap=colours, vmin=-0.3 * max(top, 1), vmax=2.2 * max(top, 1))
         if n_classes <= 20:
             for row, column in counts.nonzero().tolist():
-                axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", color=INK, fontsize=8)
+                axes.text(column, row, str(int(counts[row, column])), ha="center", va="center", color=INK, fontsize=7.5)
         axes.set_xticks(range(n_classes))
         axes.set_yticks(range(n_classes))
         _cell_borders(axes, n_classes)
@@ -199,7 +199,7 @@ def _passes(grid: Any, view: numbers.RoutingView, shown: list[int], label: int, 
         middle.bar(range(n_classes), mass[t].numpy() - even, bottom=even, color=colours)
         middle.axhline(even, color=MUTED, linewidth=0.8)
         middle.set_ylim(min(float(mass.min()), even) - room, max(float(mass.max()), even) + room)
-        middle.text(label, max(float(mass[t, label]), even) + 0.2 * room, f"{mass[t, label]:.1f}", **number)
+        middle.text(label, max(float(mass[t, label]), even) + 0.2 * room, f"{mass[t, label]:.2f}", **number)
         bottom.bar(range(n_classes), view.lengths[t].numpy(), color=colours)
         bottom.text(label, float(view.lengths[t, label]) + 0.02, f"{view.lengths[t, label]:.2f}", **number)
         bottom.set_ylim(0, 1.1)

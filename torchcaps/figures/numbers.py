@@ -126,7 +126,7 @@ def watch_routing(model: nn.Module, image: Picture, label: int) -> RoutingView:
     """Follow the routing of one picture between primary and class capsules."""
     with watching(model):
         images = as_input(model, image.unsqueeze(0))
-        active = model._primary(images).activity[0]  # [i]
+        active = model.primary_capsules(images).activity[0]  # [i]
         steps = list(model.steps(images))
     weights = active / active.sum()
     couplings = torch.stack([step.couplings[0] for step in steps])  # [t i j]

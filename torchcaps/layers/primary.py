@@ -31,9 +31,8 @@ class PrimaryCapsules(nn.Module):
         cut = cut + self.bias.view(-1, 1, 1)
         # the channels of one type form a pose; without naming the axes a "capsule" is eight neighbouring pixels
         poses = rearrange(cut, "b (n d) h w -> b (n h w) d", d=self.d_out)
-        if torch.is_autocast_enabled(poses.device.type):
-            poses = poses.float()  # from here on lengths are compared, and near 1 they need more than eight bits
-        return Capsules.of(squash(poses))
+        # back from autocast: from here on lengths are compared, and near 1 they need more than eight bits
+        return Capsules.of(squash(poses.to(self.weight.dtype)))
 
     def extra_repr(self) -> str:
         c_in = self.weight.shape[1]

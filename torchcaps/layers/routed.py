@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules, check_capsules
-from torchcaps.ops import RoutingStep, dynamic_routing, dynamic_routing_steps
+from torchcaps.ops import RoutingStep, dynamic_routing, dynamic_routing_backend, dynamic_routing_steps
 from torchcaps.ops.couplings import coupling
 
 SHARING = ("none", "places", "inputs", "all")
@@ -63,11 +63,16 @@ class RoutedCapsules(nn.Module):
         """Every pass of the routing, for figures and the curious."""
         return dynamic_routing_steps(self._checked(capsules), self.weight, self.bias, self.n_iters, **self._rule())
 
+    def backend_here(self, compiling: bool = False) -> str:
+        """The backend that routing takes with the weights where they are."""
+        poses = self.weight.new_empty(1, self.n_in or 1, self.d_in)
+        return dynamic_routing_backend(poses, self.weight, self.backend, compiling, bias=self.bias, n_iters=self.n_iters, **self._rule())
+
     def extra_repr(self) -> str:
         return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}, n_iters={self.n_iters}, couplings={self.couplings}"
 
     def _rule(self) -> dict:
-        return dict(prior=self.prior, couplings=self.couplings, detach=self.detach)
+        return {"prior": self.prior, "couplings": self.couplings, "detach": self.detach}
 
     def _checked(self, capsules: Capsules | Tensor) -> Tensor:
         poses = Capsules.of(capsules).poses

@@ -77,11 +77,17 @@ class CapsNet(nn.Module):
             self._init_like_the_authors(sharing)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
-        return self.classes(self._primary(images))
+        return self.classes(self.primary_capsules(images))
+
+    def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        """What the class capsules are routed from, ordered (type, row, column) over `grid`."""
+        if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
+            raise ValueError(f"CapsNet expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}")
+        return self.primary(relu(self.conv(images)))
 
     def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[RoutingStep]:
         """Every routing pass between primary and class capsules."""
-        return self.classes.steps(self._primary(images))
+        return self.classes.steps(self.primary_capsules(images))
 
     def reconstruct(self, poses: Float[Tensor, "b j e"], labels: Int64[Tensor, "b"]) -> Float[Tensor, "b c h w"]:
         """The picture that one class's capsule describes."""
@@ -92,11 +98,6 @@ class CapsNet(nn.Module):
     def margin_weight(self) -> float:
         """What a sum of margin losses over the classes is multiplied by, so that reconstruction has its preset weight."""
         return 0.5 / self.n_classes if PRESETS[self.preset].mean_margin else 1.0
-
-    def _primary(self, images: Tensor) -> Capsules:
-        if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
-            raise ValueError(f"CapsNet expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}")
-        return self.primary(relu(self.conv(images)))
 
     def _init_like_the_authors(self, sharing: str) -> None:
         for name, parameter in self.named_parameters():

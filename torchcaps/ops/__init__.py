@@ -7,7 +7,20 @@ from torchcaps.ops.losses import margin_loss, reconstruction_loss, spread_loss
 from torchcaps.ops.squash import length, squash, unsquash
 
 __all__ = [
-    "COUPLINGS", "LocalGrid", "Routed", "RoutingStep", "dynamic_routing", "dynamic_routing_backend", "dynamic_routing_steps",
-    "length", "local_grid", "local_routing", "margin_loss", "reconstruction_loss", "recover_couplings", "spread_loss", "squash",
+    "COUPLINGS",
+    "LocalGrid",
+    "Routed",
+    "RoutingStep",
+    "dynamic_routing",
+    "dynamic_routing_backend",
+    "dynamic_routing_steps",
+    "length",
+    "local_grid",
+    "local_routing",
+    "margin_loss",
+    "reconstruction_loss",
+    "recover_couplings",
+    "spread_loss",
+    "squash",
     "unsquash",
 ]

@@ -21,7 +21,7 @@ def softmax(logits: Logits) -> Logits:
 
 def leaky(logits: Logits) -> Logits:
     """Softmax with one more parent of logit zero, "none of the above", whose share is then dropped."""
-    orphan = torch.cat([logits, logits.new_zeros(logits.shape[:-1] + (1,))], dim=-1)
+    orphan = torch.cat([logits, logits.new_zeros((*logits.shape[:-1], 1))], dim=-1)
     return orphan.softmax(-1)[..., :-1]
 
 

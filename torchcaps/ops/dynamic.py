@@ -53,15 +53,15 @@ def dynamic_routing(
     `prior`: initial logits, zero if None. `detach`: votes carry no gradient in all passes but the last.
     Couplings, sums and squash are computed in float32 at least, whatever the dtype of the poses; the result has theirs.
     """
-    args = dict(poses=poses, weight=weight, bias=bias, n_iters=n_iters, prior=prior, couplings=couplings, detach=detach)
+    args = {"poses": poses, "weight": weight, "bias": bias, "n_iters": n_iters, "prior": prior, "couplings": couplings, "detach": detach}
     _check(**args)
     return _IMPLEMENTATIONS[choose("dynamic_routing", _IMPLEMENTATIONS, backend, poses, args)].load()(**args)
 
 
-def dynamic_routing_backend(poses: Poses, weight: Weight, backend: str = "auto", **rest) -> str:
-    """Which backend `dynamic_routing` takes for these arguments."""
-    args = dict(poses=poses, weight=weight, bias=None, n_iters=3, prior=None, couplings="softmax", detach=False) | rest
-    return choose("dynamic_routing", _IMPLEMENTATIONS, backend, poses, args)
+def dynamic_routing_backend(poses: Poses, weight: Weight, backend: str = "auto", compiling: bool = False, **rest) -> str:
+    """Which backend `dynamic_routing` takes for these arguments; `compiling`: within something that is compiled whole."""
+    args = {"poses": poses, "weight": weight, "bias": None, "n_iters": 3, "prior": None, "couplings": "softmax", "detach": False} | rest
+    return choose("dynamic_routing", _IMPLEMENTATIONS, backend, poses, args, compiling)
 
 
 def dynamic_routing_steps(

@@ -61,7 +61,7 @@ def local_routing(
     share = coupling(couplings)
     _check(poses, weight, bias, grid, n_iters, couplings)
     by_type = rearrange(poses, "... (n q) d -> ... n q d", n=weight.shape[0])
-    nobody = by_type.new_zeros(by_type.shape[:-2] + (1, by_type.shape[-1]))
+    nobody = by_type.new_zeros((*by_type.shape[:-2], 1, by_type.shape[-1]))
     in_view = torch.cat([by_type, nobody], -2)[..., grid.seen, :]  # [*b n p k d]
     votes = torch.einsum("...npkd,nkmde->...npkme", in_view, weight)
     logits = votes.new_zeros(votes.shape[:-1], dtype=torch.promote_types(votes.dtype, torch.float32))  # [*b n p k m]
@@ -98,6 +98,6 @@ def _check(poses, weight, bias, grid, n_iters, couplings) -> None:
             f"got {list(poses.shape)}"
         )
     if members != grid.seen.shape[1]:
-        raise ValueError(f"local_routing: the grid's kernel has {grid.seen.shape[1]} members, the weight {list(weight.shape)} is for {members}")
+        raise ValueError(f"local_routing: the grid's kernel has {grid.seen.shape[1]} members, the weight is for {members}")
     if tuple(bias.shape) != (n_out, d_out):
         raise ValueError(f"local_routing: bias must be [{n_out}, {d_out}] for this weight, got {list(bias.shape)}")

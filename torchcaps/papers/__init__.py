@@ -6,6 +6,4 @@ from torchcaps.recipe import Recipe, recipes_of
 
 PAPERS = {"sabour2017": sabour2017, "digits": digits, "smoke": smoke}
 
-RECIPES: dict[str, Recipe] = {
-    name: recipe for paper, module in PAPERS.items() for name, recipe in recipes_of(paper, module).items()
-}
+RECIPES: dict[str, Recipe] = {name: recipe for paper, module in PAPERS.items() for name, recipe in recipes_of(paper, module).items()}

@@ -1,0 +1,236 @@
+"""The command line as a user meets it: what works, and one clear line with exit code 2 for what does not."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchcaps import cli
+from torchcaps.data import DATASETS
+from torchcaps.papers import RECIPES
+
+HOME = Path(__file__).parent.parent
+
+
+def run(capsys, monkeypatch, *words: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of one command, in this process."""
+    monkeypatch.setattr(sys, "argv", ["torchcaps", *words])
+    monkeypatch.setattr(cli.console, "_width", 300)
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = end.code or 0
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: run(capsys, monkeypatch, *words)
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("trained")
+    done = subprocess.run(
+        [sys.executable, "-m", "torchcaps", "train", "smoke/capsnet", "--device", "cpu", "--out", str(out)],
+        cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "test: error_percent" in done.stdout
+    return out
+
+
+@pytest.fixture
+def trained(command, trained_once):
+    """Where `torchcaps train smoke/capsnet` puts its files by default."""
+    return shutil.copytree(trained_once, Path("runs/smoke/capsnet/0"))
+
+
+def refuses(answer: tuple[int, str, str], *parts: str) -> None:
+    """One clear line at the end: exit code 2, the tool's name, every part, no traceback."""
+    code, _, err = answer
+    assert code == 2, err
+    assert "torchcaps: " in err
+    err = err[err.index("torchcaps: ") :]
+    assert "Traceback" not in err
+    for part in parts:
+        assert part in err, f"{part!r} is not in {err!r}"
+
+
+def test_ls_names_every_recipe(command):
+    code, out, _ = command("ls")
+    assert code == 0
+    assert all(name in out for name in RECIPES)
+
+
+def test_show_gives_the_run_the_parameters_and_the_backend(command):
+    code, out, _ = command("show", "sabour2017/mnist-r3-recon")
+    assert code == 0
+    assert "8,215,728 parameters" in out
+    assert "routing on cpu: reference" in out
+    _, out, _ = command("show", "smoke/capsnet", "--json")
+    assert json.loads(out)["data"] == "generated-16"
+
+
+def test_data_ls_names_every_set(command):
+    code, out, _ = command("data", "ls")
+    assert code == 0
+    assert all(name in out for name in DATASETS)
+    assert "missing" in out
+
+
+def test_train_eval_figures_and_verify_fit_together(command, trained):
+    assert {path.name for path in trained.iterdir()} >= {"checkpoint.safetensors", "metrics.jsonl", "result.json"}
+    error = json.loads((trained / "result.json").read_text())["metrics"]["test"]["error_percent"]
+    code, out, _ = command("eval", str(trained / "checkpoint.safetensors"), "--device", "cpu")
+    assert code == 0
+    assert f"error_percent {error:.3f}" in out
+    code, out, _ = command("figures", str(trained / "checkpoint.safetensors"), "--out", "pictures", "--device", "cpu")
+    assert code == 0
+    assert len(out.splitlines()) >= 4
+    assert all(Path(line).stat().st_size > 1000 for line in out.splitlines())
+    code, out, _ = command("verify", str(trained / "result.json"), "--replay", "--device", "cpu")
+    assert "recomputed" in out
+    assert "20 steps again" in out
+
+
+def test_verify_ends_with_1_on_a_changed_number(command, trained):
+    result = json.loads((trained / "result.json").read_text())
+    result["metrics"]["test"]["error_percent"] = 0.0
+    Path("changed.json").write_text(json.dumps(result))
+    code, out, _ = command("verify", "changed.json", "--device", "cpu")
+    assert code == 1
+    assert "BAD test.error_percent" in out
+
+
+def test_train_again_goes_on_from_the_end(command, trained):
+    before = (trained / "checkpoint.safetensors").stat().st_mtime_ns
+    code, _, _ = command("train", "smoke/capsnet", "--device", "cpu")
+    assert code == 0
+    assert (trained / "checkpoint.safetensors").stat().st_mtime_ns == before
+
+
+def test_reproduce_keeps_what_is_done_and_prints_the_table(command, monkeypatch):
+    code, out, err = command("reproduce", "smoke/capsnet-plain", "--seeds", "0,1", "--device", "cpu")
+    assert code == 0, err
+    assert sorted(path.name for path in Path("results/smoke/capsnet-plain").iterdir()) == ["0.json", "1.json"]
+    code, out, _ = command("reproduce", "smoke/capsnet-plain", "--seeds", "0,1", "--device", "cpu")
+    assert out.count("done, results/smoke/capsnet-plain") == 2
+
+
+def test_reproduce_quick_runs_a_real_row_without_its_data_and_writes_no_result(command):
+    code, _, err = command("reproduce", "digits", "--row", "writers", "--seeds", "0", "--quick", "--device", "cpu")
+    assert code == 0, err
+    assert not Path("results").exists()
+
+
+def test_hold_out_never_writes_under_the_recipes_own_name(command):
+    code, out, err = command("train", "smoke/capsnet-plain", "--hold-out", "64", "--device", "cpu")
+    assert code == 0, err
+    assert "validation: error_percent" in out
+    assert Path("runs/smoke/capsnet-plain-hold-out-64/0/result.json").exists()
+
+
+def test_table_says_what_nobody_ran(command):
+    code, out, _ = command("table", "sabour2017")
+    assert code == 0
+    assert out.count("not run yet") == 4
+    assert "0.25 ± 0.005" in out
+
+
+def test_bench_train_prints_time_speed_and_memory(command):
+    code, out, err = command("bench", "train", "smoke/capsnet", "--steps", "10", "--device", "cpu")
+    assert code == 0, err
+    assert "ms per step" in out
+    assert "images/s" in out
+    assert "MiB" in out
+
+
+def test_bench_ops_checks_before_it_times(command, monkeypatch):
+    from torchcaps import bench
+
+    monkeypatch.setattr(bench, "SHAPES", {"cpu": [bench.Shape(2, 7, 3, 4, 5)]})
+    code, out, err = command("bench", "ops", "--repeats", "2", "--device", "cpu")
+    assert code == 0, err
+    assert "1.00x" in out
+
+    def wrong(*args, **kwargs):
+        raise AssertionError("off by 1")
+
+    monkeypatch.setattr(bench, "compare_routing", wrong)
+    _, out, _ = command("bench", "ops", "--repeats", "2", "--device", "cpu")
+    assert "wrong: off by 1" in out
+    assert "1.00x" not in out
+
+
+def test_unknown_names_get_near_ones(command):
+    refuses(command("train", "sabour2017/mnist-r3-recom"), "no recipe 'sabour2017/mnist-r3-recom'; did you mean sabour2017/mnist-r3-recon")
+    refuses(command("show", "???"), "`torchcaps ls` lists them all")
+    refuses(command("table", "sabour2018"), "no paper 'sabour2018'", "sabour2017")
+    refuses(command("data", "get", "mnits"), "no data set 'mnits'", "mnist")
+    refuses(command("reproduce", "smoke/capsnet", "--seeds", "a"), "--seeds takes whole numbers", "'a'")
+
+
+def test_missing_data_names_every_place(command, tmp_path):
+    answer = command("train", "sabour2017/mnist-r1", "--device", "cpu", "--data", str(tmp_path))
+    refuses(answer, str(tmp_path), "torchcaps data get mnist", "cache")
+
+
+def test_an_altered_data_file_is_named_not_used_and_not_deleted(command, tmp_path):
+    (tmp_path / "mnist").mkdir()
+    bad = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
+    bad.write_bytes(b"not what it says")
+    refuses(command("train", "sabour2017/mnist-r1", "--device", "cpu", "--data", str(tmp_path)), str(bad))
+    assert bad.read_bytes() == b"not what it says"
+
+
+def test_bad_checkpoints_are_refused(command, trained):
+    path = trained / "checkpoint.safetensors"
+    refuses(command("eval", "nowhere"), "no checkpoint at nowhere")
+    refuses(command("train", "smoke/capsnet-paper", "--out", str(trained), "--device", "cpu"), "belongs to another run")
+    path.write_bytes(path.read_bytes()[:-10])
+    refuses(command("eval", str(path)), "is not a whole checkpoint")
+    refuses(command("train", "smoke/capsnet", "--device", "cpu"), "is not a whole checkpoint")
+    assert path.exists()
+
+
+def test_an_unwritable_folder_is_refused_before_training(command):
+    Path("file").write_text("")
+    refuses(command("train", "smoke/capsnet", "--out", "file/x", "--device", "cpu"), "cannot write to file/x", "--out")
+    refuses(command("demo", "--out", "file/x"), "cannot write to file/x")
+
+
+def test_a_device_that_is_not_there_is_refused(command):
+    import torch
+
+    refuses(command("train", "smoke/capsnet", "--device", "abacus"), "device must be auto, cpu or cuda; got 'abacus'")
+    if not torch.cuda.is_available():
+        refuses(command("train", "smoke/capsnet", "--device", "cuda"), "use --device cpu")
+
+
+def test_a_full_disk_ends_with_one_line(command, monkeypatch):
+    from torchcaps import checkpoint
+
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(checkpoint, "_write", full)
+    answer = command("train", "smoke/capsnet-plain", "--device", "cpu")
+    refuses(answer, "could not write the checkpoint (No space left on device)", "there is no earlier checkpoint", "choose another --out")
+    assert "Errno" not in answer[2]
+
+
+def test_it_runs_from_a_bare_checkout():
+    command = [sys.executable, "-m", "torchcaps", "ls"]
+    done = subprocess.run(command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "sabour2017" in done.stdout

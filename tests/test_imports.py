@@ -1,0 +1,117 @@
+"""Reading order is import order: a module imports only what stands before it in the line."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "torchcaps"
+# fmt: off
+LINE = [
+    "ops", "layers", "models", "data", "metrics", "tasks", "recipe", "machine", "journal", "checkpoint", "step", "train", "results",
+    "verify", "figures", "papers", "report", "readme", "bench", "demo", "cli", "__main__",
+]
+# fmt: on
+# stands beside the line: what judges the ops knows nothing but them, and only the bench asks it
+BESIDE = {"testing": {"ops"}}
+MAY_USE = {"testing": {"bench"}}
+SOURCES = {path: path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imported(source: str, package: str) -> set[str]:
+    """Every module that the source imports, at the top or inside a function, written out in full."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parent = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join(parent + (node.module or "").split(".") * bool(node.module))
+            # `from torchcaps import data` names a part, `from torchcaps.data import load` names it already
+            found |= {f"{module}.{name.name}" for name in node.names} if module == "torchcaps" else {module}
+        elif isinstance(node, ast.Call) and "import" in ast.unparse(node.func) and node.args and isinstance(node.args[0], ast.Constant):
+            found.add(str(node.args[0].value))  # importlib.import_module("torchcaps.x")
+    return found
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def complaints(path: Path, source: str) -> list[str]:
+    """What this file imports and may not."""
+    part, package = part_of(path), ".".join(["torchcaps", *path.relative_to(PACKAGE).parent.parts])
+    if part == "__init__":
+        return []  # the front door shows everything public
+    if part not in LINE and part not in BESIDE:
+        return [f"{part} has no place in the line of tests/test_imports.py: give it one"]
+    allowed = BESIDE[part] if part in BESIDE else set(LINE[: LINE.index(part)])
+    allowed = allowed | {part, "__version__"} | {name for name, users in MAY_USE.items() if part in users}
+    modules = [name.split(".") for name in imported(source, package)]
+    targets = {name[1] if len(name) > 1 else "__init__" for name in modules if name[0] == "torchcaps"}
+    return [f"{path.relative_to(PACKAGE)} imports {target}, which stands behind it" for target in sorted(targets - allowed)]
+
+
+def test_the_package_was_found():
+    assert len(SOURCES) >= 30
+    assert {part_of(path) for path in SOURCES} >= {"ops", "layers", "models", "testing"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_only_point_back(path):
+    assert complaints(path, SOURCES[path]) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_kernels_import_triton(path):
+    names = {name.split(".")[0] for name in imported(SOURCES[path], "torchcaps")}
+    assert "triton" not in names or path.name.endswith("_triton.py")
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "target"),
+    [
+        ("ops/dynamic.py", "from torchcaps.layers import Capsules", "layers"),
+        ("ops/dynamic.py", "def f():\n    import torchcaps.layers.capsules", "layers"),
+        ("ops/dynamic.py", "from torchcaps import models", "models"),
+        ("ops/dynamic.py", "from torchcaps import CapsNet", "CapsNet"),
+        ("ops/dynamic.py", "import torchcaps", "__init__"),
+        ("ops/dynamic.py", "from ..layers import Capsules", "layers"),
+        ("ops/dynamic.py", "from .. import layers", "layers"),
+        ("data/mnist.py", "if True:\n    from torchcaps.train import train", "train"),
+        ("metrics.py", "from . import tasks", "tasks"),
+        ("train.py", "from importlib import import_module\nimport_module('torchcaps.papers.smoke')", "papers"),
+        ("testing.py", "from torchcaps.layers import Capsules", "layers"),
+        ("train.py", "from torchcaps.testing import max_err", "testing"),
+    ],
+)
+def test_an_import_that_points_forward_is_seen(file, source, target):
+    assert complaints(PACKAGE / file, source) == [f"{file} imports {target}, which stands behind it"]
+
+
+def test_what_is_allowed_is_not_complained_of():
+    assert complaints(PACKAGE / "layers" / "routed.py", "from torchcaps.ops import squash\nfrom .capsules import Capsules") == []
+    assert complaints(PACKAGE / "bench.py", "from torchcaps.testing import compare_routing\nfrom torchcaps import __version__") == []
+    assert complaints(PACKAGE / "utils.py", "") == ["utils has no place in the line of tests/test_imports.py: give it one"]
+
+
+def test_importing_the_package_needs_nothing_optional_and_does_nothing():
+    """In a process of its own: no plotting, no scikit-learn, and neither the random state nor a setting of torch is touched."""
+    script = """
+import sys, torch
+before = torch.random.get_rng_state(), torch.get_default_dtype(), torch.get_num_threads()
+import torchcaps
+assert torch.equal(before[0], torch.random.get_rng_state()) and before[1:] == (torch.get_default_dtype(), torch.get_num_threads())
+print(*sorted({"sklearn", "matplotlib", "PIL", "tensorboard", "triton", "pytest"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
+
+
+def test_everything_public_is_there():
+    import torchcaps
+
+    assert len(torchcaps.__all__) >= 13
+    assert all(hasattr(torchcaps, name) for name in torchcaps.__all__)

@@ -1,0 +1,100 @@
+"""The shapes written in the signatures are true: jaxtyping and beartype check every call of every layer and model.
+
+In a process of its own, because the checks must be in place before the package is imported, and because they and
+`torch.compile` do not mix.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+from jaxtyping import TypeCheckError, install_import_hook
+
+with install_import_hook("torchcaps", "beartype.beartype"):
+    import torchcaps
+    from torchcaps import layers, models, ops, testing
+
+import torch
+from torch import nn
+
+
+def differentiate(result):
+    tensors = [result] if isinstance(result, torch.Tensor) else [x for x in result if isinstance(x, torch.Tensor)]
+    sum(x.square().sum() for x in tensors).backward()
+
+
+def primary(layer=layers.PrimaryCapsules):
+    for features in (torch.rand(2, 3, 7, 9), torch.rand(1, 3, 5, 5)):
+        differentiate(layer(3, n_types=2, d_out=4, kernel=3, share=2)(features))
+
+
+def routed(layer=layers.RoutedCapsules):
+    for sharing, options in dict(none={}, places=dict(n_types=3), inputs={}, all={}).items():
+        made = layer(6, 3, 4, 5, sharing=sharing, learn_prior=True, **options)
+        for batch in ((), (2,), (2, 3)):
+            differentiate(made(torch.randn(*batch, 6, 4)))
+        list(made.steps(layers.Capsules.of(torch.randn(6, 4))))
+    for couplings in ops.COUPLINGS:
+        differentiate(layer(6, 3, 4, 5, couplings=couplings, detach=True)(torch.randn(2, 6, 4)))
+    differentiate(layer(None, 3, 4, 5, sharing="inputs")(torch.randn(2, 7, 4)))
+
+
+def conv_routed(layer=layers.ConvRoutedCapsules):
+    for couplings in ("softmax", "leaky", "max-min", "uniform"):
+        differentiate(layer((4, 3), 2, 3, 4, 5, stride=2, padding=1, couplings=couplings)(torch.randn(2, 24, 4)))
+    differentiate(layer((4, 3), 2, 3, 4, 5)(layers.Capsules.of(torch.randn(24, 4))))
+
+
+def decoder(layer=layers.Decoder):
+    differentiate(layer(3, 4, (1, 5, 6))(torch.randn(2, 3, 4), torch.eye(2, 3)))
+
+
+def capsnet(model=models.CapsNet):
+    for options in (dict(), dict(preset="paper", sharing="all"), dict(couplings="leaky", sharing="places")):
+        made = model((1, 12, 12), 3, channels=8, kernel=3, n_types=2, d_primary=4, primary_kernel=3, d_class=6, hidden=(8, 8), **options)
+        images, labels = torch.rand(2, 1, 12, 12), torch.tensor([0, 2])
+        capsules = made(images)
+        list(made.steps(images))
+        margin = ops.margin_loss(capsules.activity, torch.eye(3)[labels]) * made.margin_weight()
+        differentiate(margin + ops.reconstruction_loss(made.reconstruct(capsules.poses, labels), images))
+
+
+def functions():
+    vectors = torch.randn(2, 3, 4, requires_grad=True)
+    differentiate(ops.squash(vectors) + ops.unsquash(vectors) + ops.length(vectors).unsqueeze(-1))
+    differentiate(ops.spread_loss(vectors[0], torch.eye(3, 4)))
+    poses, weight = torch.randn(2, 6, 4), torch.randn(6, 3, 4, 5)
+    result = ops.dynamic_routing(poses, weight)
+    ops.recover_couplings(poses, weight, result.pose_sum)
+    assert ops.dynamic_routing_backend(poses, weight) == "reference"
+    testing.compare_routing(ops.dynamic_routing, dict(poses=poses, weight=weight), backend="reference")
+
+
+LAYERS = dict(PrimaryCapsules=primary, RoutedCapsules=routed, ConvRoutedCapsules=conv_routed, Decoder=decoder)
+MODELS = dict(capsnet=capsnet)
+found = {name for name in layers.__all__ if issubclass(getattr(layers, name), nn.Module)}
+assert found == set(LAYERS), f"give every layer its lines in tests/test_shapes.py: {found ^ set(LAYERS)}"
+assert set(models.MODELS) == set(MODELS), f"give every model its lines in tests/test_shapes.py: {set(models.MODELS) ^ set(MODELS)}"
+for run in (*LAYERS.values(), *MODELS.values(), functions):
+    run()
+
+caught = 0
+for wrong in (
+    lambda: ops.squash(torch.ones(3, dtype=torch.int64)),
+    lambda: ops.margin_loss(torch.rand(2, 3), torch.rand(2, 4)),
+    lambda: ops.recover_couplings(torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5), torch.rand(2, 3, 4)),
+    lambda: layers.PrimaryCapsules(3, 2, 4, kernel=3)(torch.rand(3, 7, 7)),
+):
+    try:
+        wrong()
+    except TypeCheckError:
+        caught += 1
+print(len(LAYERS), "layers", len(MODELS), "models", caught, "caught")
+"""
+
+
+def test_the_shapes_in_the_signatures_are_true():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split("\n")[0] == "4 layers 1 models 4 caught"
