@@ -240,7 +240,8 @@ def _finish(state: _State, device: torch.device, ema: dict[str, Tensor], stopped
             load_into(state.model, raw, "the run")
     state.journal.close()
     hashes = {part: fingerprint(labelled) for part, labelled in state.data.items()}
-    return Trained(state.model, evaluations, state.done, seconds, peak_memory(device), state.journal.lines, hashes, state.routing, stopped_early)
+    memory, curve = peak_memory(device), state.journal.lines
+    return Trained(state.model, evaluations, state.done, seconds, memory, curve, hashes, state.routing, stopped_early)
 
 
 def _n_steps(stage: Stage, data: Labelled) -> int:

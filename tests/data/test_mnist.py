@@ -109,7 +109,7 @@ def test_a_misspelt_name_brings_the_near_ones():
 
 
 def test_only_train_and_test_can_be_loaded():
-    with pytest.raises(ValueError, match="'train' or 'test', got 'validation'.*hold_out"):
+    with pytest.raises(ValueError, match=r"'train' or 'test', got 'validation'.*hold_out"):
         load("generated", "validation")
 
 

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from torchcaps.data.batches import Shift
 from torchcaps.recipe import Cosine, Run, Stage, reproduces
+from torchcaps.tasks.classify import Classify
 
 _DIGITS = Run(
     data="digits",
     model="capsnet",
-    model_args={"channels": 48, "kernel": 5, "n_types": 8, "primary_kernel": 5, "hidden": (128, 256)},
+    model_args={"preset": "paper", "channels": 48, "kernel": 5, "n_types": 8, "primary_kernel": 5, "hidden": (128, 256)},
     augment=(Shift(1),),
-    stages=(Stage(epochs=25, batch=32, rate=3e-3, schedule=Cosine(warmup=0.05)),),
+    stages=(Stage(task=Classify(reconstruction_weight=0.005), epochs=25, batch=32, rate=3e-3, schedule=Cosine(warmup=0.05)),),
 )
 
 
