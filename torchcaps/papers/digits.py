@@ -11,7 +11,7 @@ _DIGITS = Run(
     model="capsnet",
     model_args={"preset": "paper", "channels": 48, "kernel": 5, "n_types": 8, "primary_kernel": 5, "hidden": (128, 256)},
     augment=(Shift(1),),
-    stages=(Stage(task=Classify(reconstruction_weight=0.005), epochs=25, batch=32, rate=3e-3, schedule=Cosine(warmup=0.05)),),
+    stages=(Stage(task=Classify(reconstruction_weight=0.005), epochs=20, batch=32, rate=4e-3, schedule=Cosine(warmup=0.05)),),
 )
 
 
