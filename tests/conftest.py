@@ -6,6 +6,8 @@ import torch
 # every exception has its reason
 ALLOWED_WARNINGS = {
     "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning": "PyTorch's own, while it imports inductor",
+    "ignore:The distutils package is deprecated:DeprecationWarning": "inductor's, where it looks for a C++ compiler",
+    "ignore:TensorFloat32 tensor cores for float32:UserWarning": "inductor's advice on a GPU; float32 shall stay float32",
     "ignore:.*does not have a deterministic implementation:UserWarning": "some CUDA kernels; the fixture below is after the NaN fill",
 }
 
