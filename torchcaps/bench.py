@@ -118,6 +118,8 @@ def _check(shape: Shape, dtype: torch.dtype, backend: str, device: torch.device)
         compare_routing(dynamic_routing, small.inputs(device, dtype) | {"n_iters": shape.n_iters}, backend=backend, dtype=dtype)
     except AssertionError as error:
         return str(error)
+    finally:
+        torch._dynamo.reset()  # or the timed shape would run a program made for any batch
     return None
 
 

@@ -1,6 +1,7 @@
 """The demonstration: a small CapsNet on the handwritten digits that scikit-learn carries. No download."""
 
 from dataclasses import replace
+from typing import Any
 
 from torchcaps.data.batches import Shift
 from torchcaps.recipe import Cosine, Run, Stage, reproduces
@@ -25,3 +26,28 @@ def stratified() -> Run:
 def writers() -> Run:
     """The last fifth of the set, by other writers, is the test part: harder."""
     return replace(_DIGITS, data="digits-writers")
+
+
+def _choose(**changes: Any) -> Run:
+    """A fifth of the training part kept aside: settings are chosen on it, never on the test part."""
+    return replace(_DIGITS, hold_out=287, **changes)
+
+
+def choose() -> Run:
+    """The demonstration's settings, validated on held-out training digits."""
+    return _choose()
+
+
+def choose_official() -> Run:
+    """The same with the authors' preset."""
+    return _choose(model_args=_DIGITS.model_args | {"preset": "official"})
+
+
+def choose_two_pixels() -> Run:
+    """The same with shifts of two pixels."""
+    return _choose(augment=(Shift(2),))
+
+
+def choose_longer() -> Run:
+    """The same for 25 epochs at a lower rate."""
+    return _choose(stages=(replace(_DIGITS.stages[0], epochs=25, rate=3e-3),))
