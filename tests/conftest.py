@@ -7,6 +7,7 @@ import torch
 ALLOWED_WARNINGS = {
     "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning": "PyTorch's own, while it imports inductor",
     "ignore:The distutils package is deprecated:DeprecationWarning": "inductor's, where it looks for a C++ compiler",
+    "ignore:Distutils was imported before Setuptools:UserWarning": "the same",
     "ignore:TensorFloat32 tensor cores for float32:UserWarning": "inductor's advice on a GPU; float32 shall stay float32",
     "ignore:.*does not have a deterministic implementation:UserWarning": "some CUDA kernels; the fixture below is after the NaN fill",
 }

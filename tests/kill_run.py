@@ -13,33 +13,35 @@ from torchcaps.papers import RECIPES
 from torchcaps.train import Options, train
 
 out, moment, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-written = 0
-write = checkpoint._write
-replace = os.replace
+written, in_checkpoint = 0, False
+write_whole, fsync, replace = checkpoint.write_whole, os.fsync, os.replace
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def die_if(now: str) -> None:
+    if in_checkpoint and written == number and moment == now:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
-def counted_write(path, content) -> None:
-    global written
-    written += 1
-    if written == number and moment == "inside":
-        write(path, content[: len(content) // 2])
-        die()
-    write(path, content)
-    if written == number and moment == "aside":
-        die()  # whole, but not renamed yet
+def counted_write(path, content):
+    global written, in_checkpoint
+    written, in_checkpoint = written + 1, True
+    write_whole(path, content)
+    in_checkpoint = False
 
 
-def counted_replace(source, target) -> None:
+def cut_short(file) -> None:
+    if moment == "inside" and in_checkpoint and written == number:
+        os.ftruncate(file, os.fstat(file).st_size // 2)
+    die_if("inside")
+    fsync(file)
+
+
+def noted_replace(source, target) -> None:
+    die_if("aside")  # whole, but not renamed yet
     replace(source, target)
-    if written == number and moment == "between":
-        die()
+    die_if("between")
 
 
-checkpoint._write = counted_write
-checkpoint.os.replace = counted_replace
+checkpoint.write_whole, os.fsync, os.replace = counted_write, cut_short, noted_replace
 options = Options(out=out, log_every=2, save_every=3, progress=False)
 train(RECIPES["smoke/capsnet"].make(), name="smoke/capsnet", seed=0, options=options)

@@ -212,7 +212,8 @@ def test_an_unwritable_folder_is_refused_before_training(command):
 def test_a_device_that_is_not_there_is_refused(command):
     import torch
 
-    refuses(command("train", "smoke/capsnet", "--device", "abacus"), "device must be auto, cpu or cuda; got 'abacus'")
+    refuses(command("train", "smoke/capsnet", "--device", "abacus"), "device must be auto, cpu, cuda or cuda:N; got 'abacus'")
+    refuses(command("train", "smoke/capsnet", "--device", "meta"), "device must be auto, cpu, cuda or cuda:N; got 'meta'")
     if not torch.cuda.is_available():
         refuses(command("train", "smoke/capsnet", "--device", "cuda"), "use --device cpu")
 
@@ -223,7 +224,7 @@ def test_a_full_disk_ends_with_one_line(command, monkeypatch):
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(checkpoint, "_write", full)
+    monkeypatch.setattr(checkpoint, "write_whole", full)
     answer = command("train", "smoke/capsnet-plain", "--device", "cpu")
     refuses(answer, "could not write the checkpoint (No space left on device)", "there is no earlier checkpoint", "choose another --out")
     assert "Errno" not in answer[2]

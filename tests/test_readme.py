@@ -1,14 +1,18 @@
 """What README and the docs say is true: examples run, paths exist, tables are those of the result files."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
+from test_imports import LINE as ORDER
 
 from torchcaps import cli
 from torchcaps.papers import RECIPES
 from torchcaps.readme import filled, pages
+from torchcaps.recipe import from_plain
 from torchcaps.results import read_result
+from torchcaps.verify import check_metrics, check_recipe
 
 HOME = Path(__file__).parent.parent
 README = (HOME / "README.md").read_text()
@@ -52,6 +56,40 @@ def test_every_make_target_that_is_named_exists():
     targets = set(re.findall(r"^([\w-]+):", (HOME / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE)) <= targets
     assert "make test" in (HOME / ".ci" / "run").read_text()
+
+
+CLAIMED = [path for path in sorted((HOME / "results").rglob("*.json")) if RECIPES[read_result(path)["recipe"]].claim]
+
+
+@pytest.mark.parametrize("path", CLAIMED, ids=lambda path: str(path.relative_to(HOME / "results")))
+def test_every_number_in_a_table_is_of_todays_recipe_and_of_committed_code(path):
+    result = read_result(path)
+    assert check_recipe(result, RECIPES).passed
+    assert not result["dirty"]
+    assert re.fullmatch(r"[0-9a-f]{40}", result["commit"])
+
+
+@pytest.mark.parametrize("path", [path for path in CLAIMED if path.parts[-3] == "digits"], ids=lambda path: "-".join(path.parts[-2:]))
+def test_every_metric_on_the_digits_recomputes(path):
+    result = read_result(path)
+    checks = check_metrics(result, from_plain(result["run"]), None)
+    assert checks
+    assert all(check.passed for check in checks), checks
+
+
+@pytest.mark.data
+@pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")
+def test_every_metric_on_mnist_recomputes():
+    paths = [path for path in CLAIMED if path.parts[-3] == "sabour2017"]
+    assert len(paths) >= 12
+    for path in paths:
+        result = read_result(path)
+        assert all(check.passed for check in check_metrics(result, from_plain(result["run"]), None)), path
+
+
+def test_the_import_order_is_told_as_it_is_enforced():
+    told = re.search(r"Imports point back along `([^`]+)`", (HOME / "CONTRIBUTING.md").read_text())[1]
+    assert told.split() == [word for name in ORDER for word in (name, "→")][:-1]
 
 
 def test_every_result_file_belongs_to_a_recipe_and_lies_in_its_place():

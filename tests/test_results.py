@@ -1,12 +1,15 @@
 """Result files in, tables out; what does not fit is said."""
 
 import json
+import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+import torchcaps
 from torchcaps.data import load
 from torchcaps.metrics import (
     confusion,
@@ -29,7 +32,7 @@ NAME = "smoke/capsnet-plain"
 def result(tmp_path_factory):
     run = RECIPES[NAME].make()
     trained = train(run, name=NAME, seed=0, options=Options(out=tmp_path_factory.mktemp("run"), progress=False, log_every=5))
-    return json.loads(json.dumps(make_result(NAME, 0, run, trained, torch.device("cpu"))))
+    return json.loads(json.dumps(make_result(NAME, 0, run, trained)))
 
 
 def test_a_result_file_tells_everything_needed_to_check_it(result):
@@ -67,8 +70,9 @@ def test_a_row_that_nobody_ran_says_so(tmp_path):
 
 
 def test_a_row_gives_mean_sd_and_n_and_leaves_stale_results_out(result, tmp_path):
+    clean = result | {"dirty": False}
     for seed, error in enumerate([0.2, 0.3, 0.4]):
-        write_result(result_path(tmp_path, NAME, seed), result | {"seed": seed, "metrics": {"test": {"error_percent": error}}})
+        write_result(result_path(tmp_path, NAME, seed), clean | {"seed": seed, "metrics": {"test": {"error_percent": error}}})
     (row,) = table(recipes_with_claim(), tmp_path)
     assert row.ours() == "0.300 ± 0.100 (n=3)"
     write_result(result_path(tmp_path, NAME, 2), result | {"run": result["run"] | {"data": "mnist"}})
@@ -78,7 +82,10 @@ def test_a_row_gives_mean_sd_and_n_and_leaves_stale_results_out(result, tmp_path
     result_path(tmp_path, NAME, 2).unlink()
     (row,) = table(recipes_with_claim(), tmp_path)
     assert row.ours() == "0.200 (n=1)"
-    assert f"| 1 | a row | test.error_percent | 0.25 ± 0.005 | 0.200 (n=1) | `torchcaps reproduce {NAME}` |" in markdown([row])
+    assert f"| 1 | a row | test.error_percent | 0.25 ± 0.005 | 0.200 (n=1) | `torchcaps reproduce {NAME} --seeds 0` |" in markdown([row])
+    write_result(result_path(tmp_path, NAME, 0), clean | {"dirty": True, "metrics": {"test_ema": {"error_percent": 0.1}}})
+    (row,) = table(recipes_with_claim(), tmp_path, "_ema")
+    assert "| test_ema.error_percent | 0.25 ± 0.005 | 0.100 (n=1, 1 of uncommitted code) |" in markdown([row])
 
 
 def test_a_setting_that_is_new_today_does_not_make_old_results_stale(result):
@@ -124,16 +131,19 @@ def test_verify_notices_another_curve(result):
     assert not check_replay(result | {"curve": curve}, RECIPES[NAME].make(), None, "cpu").passed
 
 
-def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result):
-    assert "was changed and not committed" in check_commit(result | {"dirty": True}).text
-    unknown = check_commit(result | {"dirty": False, "commit": "0" * 40})
-    assert not unknown.passed
-    assert "could not look at 000000000000" in unknown.text
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
-    if head.returncode == 0:  # a copy without its history cannot be asked
-        assert check_commit(result | {"dirty": False, "commit": head.stdout.strip()}).passed
-        other = result | {"dirty": False, "commit": head.stdout.strip(), "run": result["run"] | {"data": "mnist"}}
-        assert "stored, then: data: mnist, generated-16" in check_commit(other).text
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result, tmp_path):
+    shutil.copytree(Path(torchcaps.__file__).parent, tmp_path / "torchcaps", ignore=shutil.ignore_patterns("__pycache__"))
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    clean = result | {"dirty": False, "commit": head}
+    assert check_commit(clean, tmp_path).passed
+    assert "stored, then: data: mnist, generated-16" in check_commit(clean | {"run": result["run"] | {"data": "mnist"}}, tmp_path).text
+    assert "changes not committed" in check_commit(clean | {"dirty": True}, tmp_path).text
+    assert "could not look at 000000000000" in check_commit(clean | {"commit": "0" * 40}, tmp_path).text
+    assert "names no commit, but 'unknown'" in check_commit(clean | {"commit": "unknown"}, tmp_path).text
 
 
 def test_verify_makes_every_check(result):

@@ -1,17 +1,27 @@
 """The loop: what it trains on, what it evaluates on, what it says, when it stops."""
 
 import json
-from dataclasses import replace
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import types
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from torchcaps.checkpoint import load_checkpoint
 from torchcaps.data import Labelled, hold_out, load
-from torchcaps.data.batches import Batches, Shift, in_order
+from torchcaps.data.batches import Batches, Shift
+from torchcaps.machine import commit
 from torchcaps.papers import RECIPES
 from torchcaps.recipe import Cosine, Exponential
-from torchcaps.train import Diverged, Options, train
+from torchcaps.tasks import Task
+from torchcaps.tasks.classify import Classify
+from torchcaps.train import Diverged, Interrupted, Options, train
 
 CPU = torch.device("cpu")
 
@@ -37,36 +47,12 @@ def test_a_logged_loss_is_the_mean_since_the_last_log_line(tmp_path):
     assert by_five == pytest.approx([sum(each[n : n + 5]) / 5 for n in range(0, 20, 5)])
 
 
-def test_a_held_out_run_never_sees_the_test_set(tmp_path, monkeypatch):
-    """Choices are made on held-out training images; so such a run may not even load the others."""
-    asked = []
-    monkeypatch.setattr("torchcaps.train.load", lambda name, split, root, seed: asked.append(split) or load(name, split, root, seed))
-    trained = smoke(tmp_path, run=replace(RECIPES["smoke/capsnet"].make(), hold_out=64))
-    assert asked == ["train"]
-    assert set(trained.evaluations) == {"validation", "validation_ema"}
-    assert len(trained.evaluations["validation"].predictions) == 64
-
-
 def test_held_out_images_are_not_trained_on():
     data = load("generated-16", "train")
     rest, held = hold_out(data, 64, seed=0)
     keys = {image.numpy().tobytes() for image in rest.images}
     assert len(rest.labels) + len(held.labels) == len(data.labels)
     assert not any(image.numpy().tobytes() in keys for image in held.images)
-
-
-def test_evaluation_sees_every_image_once_as_it_is():
-    data = load("generated-16", "test")
-    seen = torch.cat([batch.images for batch in in_order(data, 100, CPU)])
-    assert torch.equal(seen, data.images.float() / 255)
-
-
-def test_augmenting_the_test_images_would_be_noticed():
-    """The same check fails when test images are shifted like training images (a bug that ports share)."""
-    data = load("generated-16", "test")
-    batches = Batches(data, len(data.labels), (Shift(2),), CPU)
-    batches.new_epoch(torch.Generator().manual_seed(0))
-    assert not torch.equal(batches.at(torch.tensor(0)).images.sort(0).values, (data.images.float() / 255).sort(0).values)
 
 
 def test_a_shift_moves_the_image_and_lets_zeros_in():
@@ -103,8 +89,6 @@ def test_more_images_in_a_batch_than_there_are_is_refused():
 
 
 def test_the_first_step_that_is_not_finite_is_named_and_the_last_good_checkpoint_kept(tmp_path, monkeypatch):
-    from torchcaps.tasks.classify import Classify
-
     losses, calls = Classify.losses, []
 
     def poisoned(self, model, batch):
@@ -115,8 +99,6 @@ def test_the_first_step_that_is_not_finite_is_named_and_the_last_good_checkpoint
     monkeypatch.setattr(Classify, "losses", poisoned)
     with pytest.raises(Diverged, match="not finite at step 8; the last good checkpoint is"):
         smoke(tmp_path, log_every=10, save_every=3)
-    from torchcaps.checkpoint import load_checkpoint
-
     kept = load_checkpoint(tmp_path / "checkpoint.safetensors")
     assert kept.about["step"] == 6
     assert all(tensor.isfinite().all() for tensor in kept.part("model").values())
@@ -154,8 +136,6 @@ def test_seeds_differ_and_repeat(tmp_path):
 
 def test_the_average_of_the_weights_follows_them(tmp_path):
     """With decay 0 after one step it would be the weights; with 0.9 it is nine tenths old, one tenth new."""
-    from torchcaps.checkpoint import load_checkpoint
-
     smoke(tmp_path, max_steps=1)
     first = load_checkpoint(tmp_path / "checkpoint.safetensors")
     smoke(tmp_path, max_steps=2)
@@ -184,3 +164,108 @@ def test_progress_shows_loss_accuracy_speed_and_time_left(tmp_path, capsys):
     assert "accuracy" in shown
     assert "images/s" in shown
     assert "0:00:00" in shown
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
+    """A finite loss can have an infinite gradient; then the loss shows it one step late, after a checkpoint perhaps."""
+    backward, calls = Task.backward, []
+
+    def poisoned(self, model, batch, losses):
+        backward(self, model, batch, losses)
+        calls.append(1)
+        if len(calls) == 6:
+            model.conv.weight.grad.fill_(float("nan"))
+
+    monkeypatch.setattr(Task, "backward", poisoned)
+    with pytest.raises(Diverged, match="the weights are not finite after step 6; the last good checkpoint is"):
+        smoke(tmp_path, log_every=10, save_every=3)
+    assert load_checkpoint(tmp_path / "checkpoint.safetensors").about["step"] == 3
+
+
+def test_a_signal_during_the_last_evaluation_is_not_swallowed(tmp_path, monkeypatch):
+    evaluate = Classify.evaluate
+
+    def interrupted(self, model, data, device):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, model, data, device)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Classify, "evaluate", interrupted)
+        # the average is evaluated too, and a second signal leaves at once
+        with pytest.raises((Interrupted, KeyboardInterrupt)):
+            smoke(tmp_path)
+    assert smoke(tmp_path).evaluations["test"].metrics["error_percent"] >= 0
+
+
+def test_a_result_names_those_who_trained_it_not_those_who_asked(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHCAPS_COMMIT", "a" * 40)
+    smoke(tmp_path, max_steps=10)
+    monkeypatch.setenv("TORCHCAPS_COMMIT", "b" * 40)
+    assert [maker["commit"][0] for maker in smoke(tmp_path).made_by] == ["a", "b"]
+    monkeypatch.setenv("TORCHCAPS_COMMIT", "c" * 40)
+    assert [maker["commit"][0] for maker in smoke(tmp_path).made_by] == ["a", "b"]  # it was finished
+
+
+def test_a_task_of_ones_own_resumes(tmp_path):
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(Classify):
+        pass
+
+    run = RECIPES["smoke/capsnet-plain"].make()
+    run = replace(run, stages=(replace(run.stages[0], task=Mine()),))
+    smoke(tmp_path, run=run, max_steps=5)
+    assert smoke(tmp_path, run=run).steps == 20
+
+
+def test_what_a_task_prepares_is_what_the_average_starts_from(tmp_path):
+    @dataclass(frozen=True, kw_only=True)
+    class Zeroed(Classify):
+        def init(self, model, batch):
+            model.conv.weight.data.zero_()
+
+    run = RECIPES["smoke/capsnet"].make()
+    run = replace(run, stages=(replace(run.stages[0], task=Zeroed(), rate=0.0),))
+    smoke(tmp_path, run=run, max_steps=1)
+    assert not load_checkpoint(tmp_path / "checkpoint.safetensors").tensors["step/ema/conv.weight"].any()
+
+
+def test_training_leaves_the_numerics_as_they_were(tmp_path):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    smoke(tmp_path, max_steps=1)
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def test_tensorboard_gets_every_number_where_it_is_installed(tmp_path, monkeypatch):
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder, purge_step):
+            written.append((folder.name, purge_step))
+
+        def add_scalar(self, name, value, step):
+            written.append((name, step))
+
+        def close(self):
+            written.append("closed")
+
+    stub = types.ModuleType("torch.utils.tensorboard")
+    stub.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stub)
+    monkeypatch.setattr("torchcaps.journal.find_spec", lambda name: True)
+    smoke(tmp_path, max_steps=2)
+    assert written[0] == ("tensorboard", 1)
+    assert {("loss", 1), ("loss", 2), ("error_percent", 2)} <= set(written)
+    assert written[-1] == "closed"
+
+
+def test_a_guest_in_another_repository_does_not_claim_its_commit(tmp_path, monkeypatch):
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    monkeypatch.delenv("TORCHCAPS_COMMIT", raising=False)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    (tmp_path / "theirs").write_text("")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "theirs"]):
+        subprocess.run([*git, *words], check=True)
+    (tmp_path / "machine.py").write_text("")
+    monkeypatch.setattr("torchcaps.machine.__file__", str(tmp_path / "machine.py"))
+    assert commit() == {"commit": "unknown", "dirty": True}

@@ -1,4 +1,4 @@
-"""Capsule networks in PyTorch: every routing behind one interface."""
+"""Capsule networks in PyTorch: routing behind one interface, and papers reproduced from one command each."""
 
 from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, PrimaryCapsules, RoutedCapsules
 from torchcaps.models import CapsNet

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from torchcaps.data.files import write_whole
 
 
 class Checkpoint(NamedTuple):
@@ -24,17 +25,14 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write aside, force to disk, rename: a kill or a full disk at any moment leaves the old file whole."""
+    """A kill or a full disk at any moment leaves the old file whole."""
     # contiguous: safetensors refuses channels-last tensors
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    content = save(plain, metadata={"torchcaps": json.dumps(dict(about)), "sha256": tensors_sha256(plain)})
-    aside = path.with_name(path.name + ".partial")
+    header = json.dumps(dict(about))
+    content = save(plain, metadata={"torchcaps": header, "sha256": tensors_sha256(plain, header)})
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(aside, content)
-        os.replace(aside, path)
+        write_whole(path, content)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         kept = f"the previous checkpoint {path} is untouched" if path.exists() else "there is no earlier checkpoint"
         message = f"could not write the checkpoint ({error.strerror}); {kept}; free space or choose another --out"
         raise OSError(error.errno, message, str(path)) from error
@@ -52,15 +50,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise ValueError(f"{path} is not a whole checkpoint ({error}); use another one, or start again in a new folder") from error
     if "torchcaps" not in header:
         raise ValueError(f"{path} is a safetensors file of something else, it has no torchcaps header; give one that torchcaps wrote")
-    if (found := tensors_sha256(tensors)) != header.get("sha256"):
+    if (found := tensors_sha256(tensors, header["torchcaps"])) != header.get("sha256"):
         said = header.get("sha256", "nothing")
-        raise ValueError(f"{path} is damaged: its tensors have sha256 {found[:8]}…, its header says {said[:8]}…; use another one")
+        raise ValueError(f"{path} is damaged: its content has sha256 {found[:8]}…, its header says {said[:8]}…; use another one")
     return Checkpoint(tensors, json.loads(header["torchcaps"]))
 
 
-def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """One hash of names, dtypes, shapes and bytes."""
-    digest = hashlib.sha256()
+def tensors_sha256(tensors: Mapping[str, Tensor], header: str = "") -> str:
+    """One hash of names, dtypes, shapes and bytes, and of a header where there is one."""
+    digest = hashlib.sha256(header.encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
@@ -82,10 +80,3 @@ def load_into(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Pat
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(tensors[name])
-
-
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -19,10 +19,10 @@ from torchcaps.demo import demo as run_demo
 from torchcaps.figures import all_figures, save_figures
 from torchcaps.journal import read_journal
 from torchcaps.layers import RoutedCapsules
-from torchcaps.machine import pick_device
+from torchcaps.machine import make_folder, pick_device
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.recipe import Recipe, find, from_plain, quick, to_plain, unlike
-from torchcaps.results import make_result, markdown, read_result, result_path, table, write_result
+from torchcaps.results import DEFAULT_SEEDS, make_result, markdown, read_result, result_path, table, write_result
 from torchcaps.train import Diverged, Interrupted, Options, train
 from torchcaps.verify import verify
 
@@ -60,6 +60,15 @@ def _leave(message: str, code: int) -> None:
     sys.exit(code)
 
 
+def _table(first: str, *rest: str, title: str | None = None) -> Table:
+    """A table that never cuts a name short: the first column stays whole, the others wrap."""
+    lines = Table(title=title)
+    lines.add_column(first, no_wrap=True)
+    for name in rest:
+        lines.add_column(name, overflow="fold")
+    return lines
+
+
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="folder for the report")] = Path("demo"), seed: Seed = 0) -> None:
     """Train a CapsNet on 1,797 handwritten digits in under a minute and show what it learnt."""
@@ -69,7 +78,7 @@ def demo(out: Annotated[Path, typer.Option(help="folder for the report")] = Path
 @app.command("ls")
 def list_recipes() -> None:
     """All recipes, with the number each is for."""
-    lines = Table("recipe", "what it is", "printed")
+    lines = _table("recipe", "what it is", "printed")
     for name, recipe in RECIPES.items():
         lines.add_row(name, recipe.about.splitlines()[0], f"{recipe.claim.printed:g}" if recipe.claim and recipe.claim.printed else "")
     console.print(lines)
@@ -98,7 +107,7 @@ def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the 
 @data_app.command("ls")
 def list_data(data: Root = None) -> None:
     """All data sets and where they are."""
-    lines = Table("data set", "images", "train", "test", "classes", "where", "about")
+    lines = _table("data set", "images", "train", "test", "classes", "where", "about")
     for name in datasets.DATASETS:
         about = datasets.info(name)
         shape = "x".join(map(str, about.shape))
@@ -130,7 +139,7 @@ def train_one(
     path = _train(found, seed, out, device, data, hold_out, deterministic, smoke)
     for split, metrics in read_result(path)["metrics"].items():
         console.print(f"{found.name} seed {seed}, {split}: {_numbers_of(metrics)}")
-    console.print(f"result: {path}")
+    console.print(f"result: {path}", soft_wrap=True)
 
 
 def _numbers_of(metrics: dict[str, float]) -> str:
@@ -138,15 +147,14 @@ def _numbers_of(metrics: dict[str, float]) -> str:
 
 
 def _train(recipe: Recipe, seed: int, out, device, data, hold_out, deterministic, smoke) -> Path:
-    run = recipe.make()
+    run = quick(recipe.make()) if smoke else recipe.make()
     if hold_out is not None:
         run = replace(run, hold_out=hold_out)
-    run = quick(run) if smoke else run
     kind = "-quick" * smoke + f"-hold-out-{hold_out}" * (hold_out is not None)
     options = Options(out=out or Path("runs") / (recipe.name + kind) / str(seed), device=device, root=data, deterministic=deterministic)
     trained = train(run, name=recipe.name + kind, seed=seed, options=options)
     path = options.out / "result.json"
-    write_result(path, make_result(recipe.name + kind, seed, run, trained, pick_device(device)))
+    write_result(path, make_result(recipe.name + kind, seed, run, trained))
     return path
 
 
@@ -173,7 +181,7 @@ def _load_model(checkpoint: Path, device: torch.device):
 def reproduce(
     name: Annotated[str, typer.Argument(help="a paper, sabour2017, or one recipe, sabour2017/mnist-r3-recon")],
     row: Annotated[list[str] | None, typer.Option(help="only these rows of the paper")] = None,
-    seeds: Annotated[str, typer.Option(help="which seeds, as 0,1,2")] = "0,1,2",
+    seeds: Annotated[str, typer.Option(help="which seeds")] = DEFAULT_SEEDS,
     device: Device = "auto",
     data: Root = None,
     results: Results = Path("results"),
@@ -182,11 +190,16 @@ def reproduce(
 ) -> None:
     """Run rows of a paper and print its table beside ours. Finished runs are kept, half-done ones go on."""
     wanted = _wanted(name, row)
+    if not smoke:
+        make_folder(results)  # before hours of training, not after
+        for needed in sorted({recipe.make().data for recipe in wanted}):
+            if datasets.status(needed, data).startswith("missing"):
+                datasets.get(needed, data)
     for recipe in wanted:
         for seed in _numbers(seeds):
             kept = result_path(results, recipe.name, seed)
             if not smoke and kept.exists() and not unlike(read_result(kept)["run"], recipe.make()):
-                console.print(f"{recipe.name} seed {seed}: done, {kept}")
+                console.print(f"{recipe.name} seed {seed}: done, {kept}", soft_wrap=True)
                 continue
             path = _train(recipe, seed, None, device, data, None, deterministic, smoke)
             if not smoke:
@@ -228,9 +241,9 @@ def _print_table(paper: str, results: Path, as_markdown: bool = False, extra: st
     if as_markdown:
         print(markdown(rows), end="")
         return
-    lines = Table("table", "row", "metric", "printed", "ours" + (" (averaged weights)" if extra else ""), "recipe", title=paper)
+    lines = _table("recipe", "row", "printed", "ours", title=f"{paper}, {rows[0].metric}" if rows else paper)
     for row in rows:
-        lines.add_row(row.recipe.claim.table, row.recipe.claim.row, row.recipe.claim.metric, row.printed(), row.ours(), row.recipe.name)
+        lines.add_row(row.recipe.name, f"table {row.recipe.claim.table}: {row.recipe.claim.row}", row.printed(), row.ours())
     console.print(lines)
 
 
@@ -244,7 +257,7 @@ def verify_result(
     """Recompute a result file's metrics from its predictions, check recipe and commit; exit code 1 if anything disagrees."""
     checks = verify(read_result(file), RECIPES, data, replay, device)
     for check in checks:
-        console.print(f"{'[green]ok [/]' if check.passed else '[red]BAD[/]'} {check.name}: {check.text}", highlight=False)
+        console.print(f"{'[green]ok [/]' if check.passed else '[red]BAD[/]'} {check.name}: {check.text}", highlight=False, soft_wrap=True)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)
 

@@ -8,10 +8,11 @@ from rich.console import Console
 
 from torchcaps.data import info, load
 from torchcaps.figures import all_figures
+from torchcaps.figures.canvas import canvas
 from torchcaps.machine import device_name, make_folder
 from torchcaps.papers import RECIPES
 from torchcaps.report import write_report
-from torchcaps.train import Options, Trained, train
+from torchcaps.train import Interrupted, Options, Trained, train
 
 SPLITS = {"digits/stratified": "a fifth held out, by chance", "digits/writers": "a fifth held out, other writers"}
 
@@ -19,9 +20,12 @@ SPLITS = {"digits/stratified": "a fifth held out, by chance", "digits/writers": 
 def demo(out: Path, seed: int, console: Console) -> Path:
     """Train on both splits of the digits; the report shows the first."""
     make_folder(out)  # before the training, not after it
+    with canvas(1, 1):
+        pass  # so is the want of matplotlib
     trained = {}
     for name, about in SPLITS.items():
-        console.print(f"Training on [bold]{about}[/] ({info(RECIPES[name].make().data).n_train:,} images)")
+        n_train = info(RECIPES[name].make().data).n_train
+        console.print(f"Training on {n_train:,} digits, [bold]{about}[/]", highlight=False)
         trained[name] = _train(name, seed)
     first = next(iter(SPLITS))
     data = load(RECIPES[first].make().data, "test", seed=seed)
@@ -37,7 +41,10 @@ def _train(name: str, seed: int) -> Trained:
     # a folder of its own: the demonstration always starts afresh
     with TemporaryDirectory() as folder:
         options = Options(out=Path(folder), log_every=10)
-        return train(RECIPES[name].make(), name=name, seed=seed, options=options)
+        try:
+            return train(RECIPES[name].make(), name=name, seed=seed, options=options)
+        except Interrupted as stop:
+            raise Interrupted("the demonstration was stopped; it starts afresh next time", stop.signum) from stop
 
 
 def _accuracy(trained: Trained) -> float:

@@ -11,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from torchcaps.data.files import write_whole
+
 
 class Journal:
     """Appends to metrics.jsonl. A resumed run drops the lines it is about to write again."""
@@ -18,7 +20,7 @@ class Journal:
     def __init__(self, folder: Path, resume_step: int) -> None:
         self.path = folder / "metrics.jsonl"
         self.lines = [line for line in read_journal(self.path) if line["step"] <= resume_step]
-        self.path.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+        write_whole(self.path, "".join(json.dumps(line) + "\n" for line in self.lines).encode())
         self.board = None
         if find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter

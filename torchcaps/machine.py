@@ -2,12 +2,13 @@
 
 import os
 import platform
+import re
 import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ import torch
 def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N; got {name!r}")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for and this PyTorch sees none; use --device cpu, or install a CUDA build")
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"device must be auto, cpu or cuda; got {name!r}") from error
+    if (device.index or 0) >= max(torch.cuda.device_count(), 1):
+        raise ValueError(f"device {name} was asked for and there are {torch.cuda.device_count()}; use a smaller number")
+    return device
 
 
 def make_folder(out: Path) -> None:
@@ -45,27 +48,36 @@ def peak_memory(device: torch.device) -> int:
 
 @contextmanager
 def algorithms(deterministic: bool, device: torch.device) -> Iterator[None]:
-    """Kernels that repeat to the bit, or the fastest ones; put back afterwards."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    """On this device, kernels that repeat to the bit, or the fastest ones; put back afterwards."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
     if deterministic and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.benchmark = not deterministic
     try:
-        yield
+        # streams and generators are those of the current device
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
-        torch.backends.cudnn.benchmark = before[1]
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.benchmark = benchmark
 
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are noted, and the loop leaves after the step it is in."""
+    """SIGINT and SIGTERM are noted, and the loop leaves after the step it is in. A second one leaves at once."""
     caught: list[int] = []
     before = {}
+
+    def note(signum: int, frame: object) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(signum)
+
     try:
         for which in (signal.SIGINT, signal.SIGTERM):
-            before[which] = signal.signal(which, lambda signum, frame: caught.append(signum))
+            before[which] = signal.signal(which, note)
     except ValueError:
         pass  # not the main thread: signals stay with whoever owns it
     try:
@@ -94,6 +106,11 @@ def device_name(device: torch.device) -> str:
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
+def made_by(device: torch.device) -> dict[str, Any]:
+    """Who makes a result: device, versions, commit."""
+    return {"device": device_name(device), "versions": versions(), **commit()}
+
+
 def commit() -> dict[str, Any]:
     """The commit of this code and whether files differ from it.
 
@@ -103,6 +120,7 @@ def commit() -> dict[str, Any]:
         return {"commit": named, "dirty": os.environ.get("TORCHCAPS_DIRTY", "0") == "1"}
     here = Path(__file__).parent
     try:
+        _git(here, "ls-files", "--error-unmatch", "__init__.py")  # fails where we are a guest in another project's repository
         head = _git(here, "rev-parse", "HEAD")
         # what decides a result is the package; notes and result files beside it do not
         return {"commit": head, "dirty": bool(_git(here, "status", "--porcelain", "--", "."))}

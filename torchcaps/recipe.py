@@ -112,6 +112,8 @@ def differences(one: Any, other: Any, where: str = "") -> list[str]:
 
 def unlike(stored: dict[str, Any], run: Run) -> list[str]:
     """What differs between a stored run and one of today. A setting that did not exist then has today's default."""
+    if stored == to_plain(run):
+        return []  # also for tasks of a user's own, which `from_plain` does not know
     try:
         return differences(to_plain(from_plain(stored)), to_plain(run))
     except (TypeError, ValueError) as error:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,15 +14,16 @@ import torch
 from torch import Tensor
 
 from torchcaps.checkpoint import tensors_sha256
-from torchcaps.machine import commit, device_name, versions
+from torchcaps.data.files import write_whole
 from torchcaps.recipe import Recipe, Run, to_plain, unlike
 from torchcaps.train import Trained
 
 REPLAYED = 200  # steps whose losses are kept in full, for `torchcaps verify --replay`
 CURVE_POINTS = 100
+DEFAULT_SEEDS = "0,1,2"
 
 
-def make_result(name: str, seed: int, run: Run, trained: Trained, device: torch.device) -> dict[str, Any]:
+def make_result(name: str, seed: int, run: Run, trained: Trained) -> dict[str, Any]:
     """Everything needed to check the number, as plain JSON."""
     return {
         "recipe": name,
@@ -32,10 +32,10 @@ def make_result(name: str, seed: int, run: Run, trained: Trained, device: torch.
         "steps": trained.steps,
         "seconds": round(trained.seconds, 2),
         "peak_memory_bytes": trained.peak_memory_bytes,
-        "device": device_name(device),
         "routing": trained.routing,
-        "versions": versions(),
-        **commit(),
+        **trained.made_by[-1],
+        "dirty": any(maker["dirty"] for maker in trained.made_by),
+        "begun_by": trained.made_by[:-1],  # where a run was resumed elsewhere, or by other code
         "run": to_plain(run),
         "data": {"name": run.data, **trained.data},
         "curve": thin(trained.curve),
@@ -45,11 +45,8 @@ def make_result(name: str, seed: int, run: Run, trained: Trained, device: torch.
 
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
-    """Aside, then renamed: a result file is whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".partial")
-    aside.write_text(json.dumps(result, indent=1) + "\n")
-    os.replace(aside, path)
+    """A result file is whole or not there."""
+    write_whole(path, (json.dumps(result, indent=1) + "\n").encode())
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -92,16 +89,25 @@ class Row:
     """One row of a paper's table beside ours."""
 
     recipe: Recipe
-    values: list[float]
+    metric: str  # "test.error_percent", or "test_ema.error_percent" for averaged weights
+    values: dict[int, float]  # by seed
     stale: int  # results left out because today's recipe is another run
+    dirty: int  # results that count, though made by code that was not committed
 
     def ours(self) -> str:
         """Mean ± sd and n; or that nobody ran it."""
         if not self.values:
             return f"not run yet ({self.stale} stale)" if self.stale else "not run yet"
-        spread = f" ± {stdev(self.values):.3f}" if len(self.values) > 1 else ""
+        values = list(self.values.values())
+        spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
         late = f", {self.stale} stale left out" if self.stale else ""
-        return f"{mean(self.values):.3f}{spread} (n={len(self.values)}{late})"
+        loose = f", {self.dirty} of uncommitted code" if self.dirty else ""
+        return f"{mean(values):.3f}{spread} (n={len(values)}{late}{loose})"
+
+    def command(self) -> str:
+        """What makes this row anew."""
+        seeds = ",".join(map(str, sorted(self.values)))
+        return f"torchcaps reproduce {self.recipe.name}" + (f" --seeds {seeds}" if seeds not in ("", DEFAULT_SEEDS) else "")
 
     def printed(self) -> str:
         claim = self.recipe.claim
@@ -120,8 +126,10 @@ def table(recipes: Mapping[str, Recipe], folder: Path, extra: str = "") -> list[
         results = [read_result(path) for path in sorted((folder / name).glob("*.json"))]
         today = recipe.make()
         fresh = [result for result in results if not unlike(result["run"], today)]
-        metrics = [result["metrics"].get(split + extra, {}) for result in fresh]
-        rows.append(Row(recipe, [part[metric] for part in metrics if metric in part], len(results) - len(fresh)))
+        counted = [result for result in fresh if metric in result["metrics"].get(split + extra, {})]
+        values = {result["seed"]: result["metrics"][split + extra][metric] for result in counted}
+        dirty = sum(result.get("dirty", True) for result in counted)
+        rows.append(Row(recipe, f"{split}{extra}.{metric}", values, len(results) - len(fresh), dirty))
     return rows
 
 
@@ -130,6 +138,5 @@ def markdown(rows: list[Row]) -> str:
     lines = ["| table | row | metric | printed | ours | command |", "|---|---|---|---|---|---|"]
     for row in rows:
         claim = row.recipe.claim
-        command = f"`torchcaps reproduce {row.recipe.name}`"
-        lines.append(f"| {claim.table} | {claim.row} | {claim.metric} | {row.printed()} | {row.ours()} | {command} |")
+        lines.append(f"| {claim.table} | {claim.row} | {row.metric} | {row.printed()} | {row.ours()} | `{row.command()}` |")
     return "\n".join(lines) + "\n"

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from torchcaps.data.batches import Batch, Batches
 from torchcaps.layers import RoutedCapsules
+from torchcaps.ops.backend import many_programs
 from torchcaps.recipe import Stage
 
 WARM_UP = 3  # steps before a capture: libraries allocate, the optimiser makes its state
@@ -28,7 +29,7 @@ class TrainingStep:
         self.totals: dict[str, Tensor] = {}  # sums over the steps not yet read
         self.unread = 0
         self.first_bad = torch.full((), -1, dtype=torch.long, device=device)  # the first step whose loss was not finite
-        self.losses = torch.compile(self._losses) if on_cuda else self._losses
+        self.losses = torch.compile(self._losses, dynamic=False) if on_cuda else self._losses
         self.graph: torch.cuda.CUDAGraph | None = None
         self.routing = _routing(model, on_cuda)
 
@@ -51,7 +52,9 @@ class TrainingStep:
 
     def state(self) -> dict[str, Tensor]:
         """All that a checkpoint needs besides the model's own tensors."""
-        tensors = {"counter": self.counter} | {f"ema/{name}": tensor for name, tensor in self.ema.items()}
+        tensors = {"counter": self.counter, "unread": torch.tensor(self.unread)}
+        tensors |= {f"ema/{name}": tensor for name, tensor in self.ema.items()}
+        tensors |= {f"totals/{name}": tensor for name, tensor in self.totals.items()}
         for name, parameter in self.parameters.items():
             for kind, tensor in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer/{name}/{kind}"] = tensor
@@ -61,6 +64,8 @@ class TrainingStep:
         """Call before the first step: a captured graph keeps the addresses of the state it saw."""
         assert self.graph is None
         self.counter.copy_(tensors["counter"])
+        self.unread = int(tensors["unread"])
+        self.totals = {key.removeprefix("totals/"): x.to(self.device) for key, x in tensors.items() if key.startswith("totals/")}
         for name, tensor in self.ema.items():
             tensor.copy_(tensors[f"ema/{name}"])
         for name, parameter in self.parameters.items():
@@ -81,8 +86,9 @@ class TrainingStep:
     def _once(self) -> None:
         batch = self.batches.at(self.counter % self.batches.n_steps)
         self.optimizer.zero_grad(set_to_none=True)
-        losses = self.losses(batch)
-        self.task.backward(self.model, losses)
+        with many_programs():
+            losses = self.losses(batch)
+        self.task.backward(self.model, batch, losses)
         self.rate.copy_(self.rates.index_select(0, self.counter.view(1)).squeeze(0))
         self.optimizer.step()
         with torch.no_grad():
@@ -118,11 +124,9 @@ class TrainingStep:
             self._once()
         with torch.no_grad():
             for name, tensor in self._everything().items():
-                # state that the optimiser made while warming up starts from zero
+                # what was made while warming up, the optimiser's state and the sums, starts from zero
                 tensor.copy_(before[name]) if name in before else tensor.zero_()
         torch.cuda.set_rng_state(generator_state, self.device)
-        for total in self.totals.values():
-            total.zero_()
         self.first_bad.fill_(-1)
 
 

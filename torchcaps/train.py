@@ -13,7 +13,7 @@ from torchcaps.checkpoint import Checkpoint, load_checkpoint, load_into, save_ch
 from torchcaps.data import Labelled, fingerprint, hold_out, load
 from torchcaps.data.batches import Batches
 from torchcaps.journal import Journal, Speed, progress_bar
-from torchcaps.machine import algorithms, device_name, make_folder, noted_signals, own_randomness, peak_memory, pick_device
+from torchcaps.machine import algorithms, device_name, made_by, make_folder, noted_signals, own_randomness, peak_memory, pick_device
 from torchcaps.recipe import Run, Stage, differences, to_plain, unlike
 from torchcaps.step import TrainingStep
 from torchcaps.tasks import Evaluation
@@ -45,7 +45,7 @@ class Options:
     max_steps: int | None = None  # stop here, saved, as if interrupted: for replays and tests
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Trained:
     """A finished run: the model, and all that a result file tells."""
 
@@ -57,12 +57,13 @@ class Trained:
     curve: list[dict[str, Any]]
     data: dict[str, str]  # hashes by split
     routing: str  # the backend, in words
+    made_by: list[dict[str, Any]]  # device, versions and commit; several where a run was resumed elsewhere
     stopped_early: bool = False
 
 
 @dataclass
 class _State:
-    """What the loop carries along; `about` is the checkpoint's header."""
+    """What the loop carries along."""
 
     run: Run
     name: str
@@ -75,6 +76,7 @@ class _State:
     done: int = 0  # steps of earlier stages
     seconds: float = 0.0
     routing: str = ""
+    made_by: list[dict[str, Any]] = field(default_factory=list)
     epoch_rng: Tensor | None = None  # the generator's state at the start of the current epoch
     journal: Journal | None = None
     started: float = field(default_factory=time.perf_counter)
@@ -101,12 +103,17 @@ def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
             if step.counter < _n_steps(run.stages[number], state.data["train"]):
                 return _finish(state, device, {}, stopped_early=True)
             ema, found = step.ema, None
-        return _finish(state, device, ema)
+        trained = _finish(state, device, ema)
+        if caught:
+            raise Interrupted(f"the training is finished and saved in {state.path}; the same command evaluates it", caught[0])
+        return trained
 
 
 def _begin(run: Run, name: str, seed: int, options: Options, device: torch.device) -> tuple[_State, Checkpoint | None]:
     """Data, model and generator, fresh or from the checkpoint."""
     make_folder(options.out)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     data = {"train": load(run.data, "train", options.root, seed)}
     if run.hold_out:
         data["train"], data["validation"] = hold_out(data["train"], run.hold_out, seed)
@@ -126,9 +133,9 @@ def _resume(state: _State, found: Checkpoint) -> None:
     about = found.about
     other = unlike(about["run"], state.run) + differences({"seed": about["seed"]}, {"seed": state.seed})
     if other:
-        raise ValueError(f"{state.path} belongs to another run ({'; '.join(other[:3])}); give another --out, or remove it")
+        raise ValueError(f"{state.path} belongs to another run ({'; '.join(other[:3])}); give another folder, or remove that file")
     load_into(state.model, found.part("model"), state.path)
-    state.stage, state.done, state.seconds = about["stage"], about["done"], about["seconds"]
+    state.stage, state.done, state.seconds, state.made_by = about["stage"], about["done"], about["seconds"], about["made_by"]
     state.rng.set_state(found.tensors["rng/epoch"])
     torch.set_rng_state(found.tensors["rng/cpu"])
     if "rng/cuda" in found.tensors and torch.cuda.is_available():
@@ -139,15 +146,17 @@ def _stage(state: _State, stage: Stage, found: Checkpoint | None, caught: list[i
     """Train one stage to its end, or as far as a signal lets it."""
     n_steps = _n_steps(stage, state.data["train"])
     batches = Batches(state.data["train"], stage.batch, state.run.augment, device)
+    if not found:
+        stage.task.init(state.model, batches.at(torch.zeros((), dtype=torch.long, device=device)))
     step = TrainingStep(stage, state.model, batches, n_steps, device)
     if found:
         step.load_state(found.part("step"))
-    else:
-        stage.task.init(state.model, batches.at(step.counter))
     at, epoch, speed = int(step.counter), batches.n_steps, Speed(int(step.counter))
     stop = n_steps if state.options.max_steps is None else min(n_steps, state.options.max_steps - state.done)
     if at % epoch and at < stop:
         _new_epoch(state, batches)
+    if at < stop and (maker := made_by(device)) not in state.made_by[-1:]:
+        state.made_by.append(maker)
     state.model.train()
     title = f"{state.name} seed {state.seed}" + (f" stage {state.stage + 1}" if len(state.run.stages) > 1 else "")
     title += f" on {device_name(device)}, routing: {step.routing}"
@@ -190,8 +199,12 @@ def _refuse_bad(state: _State, step: TrainingStep) -> None:
     bad = int(step.first_bad)
     if bad >= 0:
         state.journal.close()
-        kept = f"the last good checkpoint is {state.path}" if state.path.exists() else "no checkpoint was written yet"
-        raise Diverged(f"the loss was not finite at step {state.done + bad + 1}; {kept}; try a lower rate or look at the data")
+        raise Diverged(f"the loss was not finite at step {state.done + bad + 1}; {_kept(state)}")
+
+
+def _kept(state: _State) -> str:
+    kept = f"the last good checkpoint is {state.path}" if state.path.exists() else "no checkpoint was written yet"
+    return f"{kept}; try a lower rate, or look at the data"
 
 
 def _validate(state: _State, stage: Stage, at: int, n_steps: int, epoch: int, device: torch.device) -> None:
@@ -213,20 +226,22 @@ def _save_due(state: _State, at: int) -> bool:
 def _save(state: _State, step: TrainingStep, at: int, ended: bool) -> None:
     _refuse_bad(state, step)
     tensors = {f"model/{name}": tensor for name, tensor in state.model.state_dict().items()}
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):  # a finite loss may have a gradient that is not
+        raise Diverged(f"the weights are not finite after step {state.done + at}; {_kept(state)}")
     tensors |= {f"step/{name}": tensor for name, tensor in step.state().items()}
     # within an epoch the generator's state at its start, since its draws are made again on resume; at its end, the present one
     tensors |= {"rng/epoch": state.rng.get_state() if ended else state.epoch_rng, "rng/cpu": torch.get_rng_state()}
     if step.device.type == "cuda":
         tensors["rng/cuda"] = torch.cuda.get_rng_state(step.device)
     about = {"name": state.name, "seed": state.seed, "run": to_plain(state.run), "stage": state.stage, "done": state.done}
-    about |= {"step": state.done + at, "seconds": state.spent(), "threads": torch.get_num_threads()}
+    about |= {"step": state.done + at, "seconds": state.spent(), "made_by": state.made_by}
     save_checkpoint(state.path, tensors, about)
     state.saved_at = time.perf_counter()
 
 
 def _finish(state: _State, device: torch.device, ema: dict[str, Tensor], stopped_early: bool = False) -> Trained:
     """Evaluate once, with the weights of the last step; averaged weights are a labelled extra."""
-    seconds, task = state.spent(), state.run.stages[-1].task
+    seconds, memory, task = state.spent(), peak_memory(device), state.run.stages[-1].task
     split = "validation" if "validation" in state.data else "test"
     evaluations = {}
     if not stopped_early:
@@ -240,8 +255,10 @@ def _finish(state: _State, device: torch.device, ema: dict[str, Tensor], stopped
             load_into(state.model, raw, "the run")
     state.journal.close()
     hashes = {part: fingerprint(labelled) for part, labelled in state.data.items()}
-    memory, curve = peak_memory(device), state.journal.lines
-    return Trained(state.model, evaluations, state.done, seconds, memory, curve, hashes, state.routing, stopped_early)
+    return Trained(
+        model=state.model, evaluations=evaluations, steps=state.done, seconds=seconds, peak_memory_bytes=memory,
+        curve=state.journal.lines, data=hashes, routing=state.routing, made_by=state.made_by, stopped_early=stopped_early,
+    )  # fmt: skip
 
 
 def _n_steps(stage: Stage, data: Labelled) -> int:

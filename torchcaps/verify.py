@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ import torch
 from torchcaps.data import fingerprint, hold_out, load
 from torchcaps.recipe import Recipe, Run, differences, from_plain, unlike
 from torchcaps.results import REPLAYED, unpack
-from torchcaps.train import Options, train
+from torchcaps.train import Diverged, Interrupted, Options, train
 
 # How far a window's mean loss may lie from the stored one: bf16 on a GPU against float32 on a CPU stays well inside.
 REPLAY_TOLERANCE = 0.05
@@ -65,12 +66,13 @@ def check_recipe(result: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Ch
     return Check("recipe", not other, "stale: stored, today: " + "; ".join(other[:3]) if other else "equals today's recipe")
 
 
-def check_commit(result: Mapping[str, Any]) -> Check:
+def check_commit(result: Mapping[str, Any], home: Path = Path(__file__).parent.parent) -> Check:
     """The recipe as it was at the stored commit must be the stored run too."""
-    stored = result.get("commit", "unknown")
+    stored = str(result.get("commit"))
+    if not re.fullmatch(r"[0-9a-f]{40}", stored):
+        return Check("commit", False, f"the file names no commit, but {stored!r}")
     if result.get("dirty", True):
-        return Check("commit", False, f"{stored[:12]} was changed and not committed when this ran")
-    home = Path(__file__).parent.parent
+        return Check("commit", False, f"the code was not that of {stored[:12]} alone when this ran: it had changes not committed")
     with tempfile.TemporaryDirectory() as folder:
         try:
             archive = subprocess.run(["git", "-C", str(home), "archive", stored, "torchcaps"], check=True, capture_output=True).stdout
@@ -93,7 +95,12 @@ def check_replay(result: Mapping[str, Any], run: Run, root: Path | None, device:
     with tempfile.TemporaryDirectory() as folder:
         every = min(stored)
         options = Options(out=Path(folder), device=device, root=root, log_every=every, max_steps=max(stored), progress=sys.stderr.isatty())
-        trained = train(run, name=result["recipe"], seed=result["seed"], options=options)
+        try:
+            trained = train(run, name=result["recipe"], seed=result["seed"], options=options)
+        except Diverged as error:
+            return Check("replay", False, str(error).split(";")[0])
+        except Interrupted as stop:
+            raise Interrupted("the replay was stopped", stop.signum) from stop
     again = {line["step"]: line["loss"] for line in trained.curve if "loss" in line}
     worst = max(abs(again.get(step, torch.inf) - loss) / abs(loss) for step, loss in stored.items())
     text = f"{max(stored)} steps again: losses within {100 * worst:.2f} % of the stored ones (allowed {100 * REPLAY_TOLERANCE:g} %)"

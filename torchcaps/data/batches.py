@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 from torch.nn.functional import pad
@@ -48,7 +49,7 @@ class Shift:
         which = torch.arange(len(images), device=device)[:, None, None]
         rows = torch.arange(height, device=device) + (self.pixels - drawn[:, :1])
         columns = torch.arange(width, device=device) + (self.pixels - drawn[:, 1:])
-        return padded[which, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        return rearrange(padded[which, :, rows[:, :, None], columns[:, None, :]], "b h w c -> b c h w")
 
 
 class Batches:

@@ -49,6 +49,8 @@ class RoutedCapsules(nn.Module):
         self.bias = nn.Parameter(torch.randn(n_out, d_out) * 0.1 if sharing == "all" else torch.zeros(n_out, d_out)) if bias else None
         if (learn_prior or couplings == "random") and n_in is None:
             raise ValueError("RoutedCapsules: prior logits are one per input and output; give n_in, or use couplings without them")
+        if learn_prior and couplings == "random":
+            raise ValueError("RoutedCapsules: random couplings are fixed once drawn; use couplings='softmax' to learn the prior")
         prior = torch.randn(n_in, n_out) if couplings == "random" else torch.zeros(n_in, n_out) if learn_prior else None
         if learn_prior:
             self.prior = nn.Parameter(prior)

@@ -9,8 +9,11 @@ The rule of `auto`, in order:
 A backend asked for by name runs or refuses with the reason; it is never replaced in silence.
 """
 
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -24,6 +27,20 @@ class Implementation:
 
     load: Callable[[], Callable]
     refuses: Callable[..., str | None] = lambda *args, **kwargs: None
+
+
+def cannot_compile(poses: Tensor, **args) -> str | None:
+    """Why torch.compile has no compiler for this device, or None."""
+    if poses.device.type == "cuda":
+        return None if find_spec("triton") else "needs the package triton, and it is not installed; install it"
+    found = any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)
+    return None if found else "needs a C++ compiler, and neither CXX, g++ nor clang++ is there; install one"
+
+
+def many_programs():
+    """Every shape of weight, rule and number of passes is a program of its own: more than torch.compile expects of a function."""
+    config = torch._dynamo.config
+    return config.patch({"recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit": 64})
 
 
 def choose(op: str, implementations: dict[str, Implementation], backend: str, tensor: Tensor, args: dict, compiling: bool = False) -> str:

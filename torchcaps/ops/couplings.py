@@ -26,7 +26,8 @@ def leaky(logits: Logits) -> Logits:
 
 
 def max_min(logits: Logits) -> Logits:
-    """0.01 + 0.99 (b - min b) / (max b - min b) over the parents (Zhao 2019); uniform where all logits are equal."""
+    """0.01 + 0.99 (b - min b) / (max b - min b) over the parents (Zhao 2019); uniform where all logits are equal, as in a first
+    pass without prior."""
     there = logits > -torch.inf
     # parents that are not there must count neither in the maximum nor in the minimum
     low = logits.masked_fill(~there, torch.inf).amin(-1, keepdim=True)

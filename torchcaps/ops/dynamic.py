@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.ops.backend import Implementation, choose
+from torchcaps.ops.backend import Implementation, cannot_compile, choose, many_programs
 from torchcaps.ops.couplings import FIXED, coupling
 from torchcaps.ops.squash import squash
 
@@ -121,8 +121,7 @@ def _compiled() -> Callable[..., Routed]:
     program = torch.compile(_reference, fullgraph=True)
 
     def run(**args) -> Routed:
-        # every shape of weight, rule and number of passes is a program of its own; beyond the limit torch.compile raises
-        with torch._dynamo.config.patch(recompile_limit=64):
+        with many_programs():
             return program(**args)
 
     return run
@@ -130,7 +129,7 @@ def _compiled() -> Callable[..., Routed]:
 
 _IMPLEMENTATIONS = {
     "reference": Implementation(load=lambda: _reference),
-    "compiled": Implementation(load=_compiled),
+    "compiled": Implementation(load=_compiled, refuses=cannot_compile),
 }
 
 

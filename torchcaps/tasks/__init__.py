@@ -38,7 +38,8 @@ class Task:
         """Scalars on the device; `loss` is the one to minimise, the others are logged."""
         raise TypeError(f"{type(self).__name__} must define losses(model, batch)")
 
-    def backward(self, model: nn.Module, losses: dict[str, Tensor]) -> None:
+    def backward(self, model: nn.Module, batch: Batch, losses: dict[str, Tensor]) -> None:
+        """Leave the gradients of what is trained in `.grad`."""
         losses["loss"].backward()
 
     def score(self, predictions: Tensor, labels: Tensor) -> dict[str, float]:

@@ -1,0 +1,49 @@
+"""The demonstration from end to end, made seconds long."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from torchcaps import demo as demo_module
+from torchcaps.recipe import quick
+from torchcaps.report import SECTIONS
+from torchcaps.train import Interrupted
+
+
+@pytest.fixture
+def seconds_long(monkeypatch):
+    short = {
+        name: replace(demo_module.RECIPES[name], make=lambda make=demo_module.RECIPES[name].make: quick(make()))
+        for name in demo_module.SPLITS
+    }
+    monkeypatch.setattr(demo_module, "RECIPES", short)
+
+
+def test_it_prints_both_accuracies_and_writes_the_whole_report(seconds_long, tmp_path):
+    console = Console(record=True, width=200)
+    report = demo_module.demo(tmp_path / "out", 0, console)
+    said = console.export_text()
+    assert said.count("test accuracy, ") == 2
+    assert f"report: {report.resolve()}" in said
+    page = report.read_text()
+    for name in ("learning_curve", "confusion_matrix", "reconstructions", "dimension_sweeps", "couplings"):
+        assert f"<h2>{SECTIONS[name].heading}</h2>" in page
+    assert page.count("data:image/png;base64,") >= 5
+
+
+def test_it_notices_a_missing_matplotlib_before_it_trains(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(demo_module, "train", lambda *args, **kwargs: pytest.fail("it trained"))
+    with pytest.raises(ValueError, match="figures need matplotlib"):
+        demo_module.demo(tmp_path, 0, Console(quiet=True))
+
+
+def test_stopped_it_does_not_promise_to_go_on(tmp_path, monkeypatch):
+    def stopped(*args, **kwargs):
+        raise Interrupted("stopped at step 3 and saved", 2)
+
+    monkeypatch.setattr(demo_module, "train", stopped)
+    with pytest.raises(Interrupted, match="the demonstration was stopped; it starts afresh next time"):
+        demo_module.demo(tmp_path, 0, Console(quiet=True))
