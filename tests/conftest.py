@@ -1,4 +1,6 @@
+import importlib
 import os
+import warnings
 
 import pytest
 import torch
@@ -6,8 +8,6 @@ import torch
 # every exception has its reason
 ALLOWED_WARNINGS = {
     "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning": "PyTorch's own, while it imports inductor",
-    "ignore:The distutils package is deprecated:DeprecationWarning": "inductor's, where it looks for a C++ compiler",
-    "ignore:Distutils was imported before Setuptools:UserWarning": "the same",
     "ignore:TensorFloat32 tensor cores for float32:UserWarning": "inductor's advice on a GPU; float32 shall stay float32",
     "ignore:.*does not have a deterministic implementation:UserWarning": "some CUDA kernels; the fixture below is after the NaN fill",
 }
@@ -41,6 +41,10 @@ def deterministic():
 @pytest.fixture
 def fresh_dynamo():
     """Nothing compiled before counts towards this test's recompile limit."""
+    with warnings.catch_warnings():
+        # inductor would import it in the middle of a compile; what setuptools and distutils warn of then is theirs
+        warnings.simplefilter("ignore")
+        importlib.import_module("torch.utils.cpp_extension")
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

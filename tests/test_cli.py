@@ -158,10 +158,12 @@ def test_bench_train_prints_time_speed_and_memory(command):
 def test_bench_ops_checks_before_it_times(command, monkeypatch):
     from torchcaps import bench
 
-    monkeypatch.setattr(bench, "SHAPES", {"cpu": [bench.Shape(2, 7, 3, 4, 5)]})
+    monkeypatch.setattr(
+        bench, "CASES", {"cpu": [bench._dynamic(2, 7, 3, 4, 5), bench._local(2, 3, 2, 2, 4, 4, kernel=2), bench._squash(2, 7, 4)]}
+    )
     code, out, err = command("bench", "ops", "--repeats", "2", "--device", "cpu")
     assert code == 0, err
-    assert "1.00x" in out
+    assert out.count("1.00x") == 3
 
     def wrong(*args, **kwargs):
         raise AssertionError("off by 1")

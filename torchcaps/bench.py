@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from torchcaps.data import Labelled, info
 from torchcaps.data.batches import Batches
 from torchcaps.machine import algorithms, device_name, own_randomness, peak_memory, versions
-from torchcaps.ops.dynamic import dynamic_routing
+from torchcaps.ops import LocalGrid, dynamic_routing, local_grid, local_routing, squash
 from torchcaps.recipe import Recipe
 from torchcaps.step import TrainingStep
 from torchcaps.testing import compare_routing
@@ -65,57 +66,90 @@ def time_ms(work: Callable[[], object], device: torch.device, repeats: int) -> f
 
 
 @dataclass(frozen=True)
-class Shape:
-    """One case for dynamic routing: batch, inputs of d_in to outputs of d_out."""
+class Case:
+    """One op at one shape. `call(backend, **inputs)` gives the output; `make(batch)` the inputs, in float32 on the CPU."""
 
+    op: str
+    shape: str
     batch: int
-    n_in: int
-    n_out: int
-    d_in: int
-    d_out: int
-    n_iters: int = 3
+    call: Callable[..., Tensor]
+    make: Callable[[int], dict[str, Tensor]]
+    has_backends: bool = False
 
-    def __str__(self) -> str:
-        return f"b{self.batch} {self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out} r{self.n_iters}"
-
-    def inputs(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        rng = torch.Generator().manual_seed(0)
-        poses = torch.randn(self.batch, self.n_in, self.d_in, generator=rng) / self.d_in**0.5
-        weight = torch.randn(self.n_in, self.n_out, self.d_in, self.d_out, generator=rng) / self.n_in**0.5
-        bias = torch.full((self.n_out, self.d_out), 0.1)
-        return {n: t.to(device, dtype).requires_grad_() for n, t in (("poses", poses), ("weight", weight), ("bias", bias))}
+    def inputs(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {name: tensor.to(device, dtype).requires_grad_() for name, tensor in self.make(batch).items()}
 
 
-SHAPES = {
-    "cuda": [Shape(128, 1152, 10, 8, 16), Shape(128, 1152, 10, 8, 16, n_iters=1), Shape(32, 4608, 10, 8, 16)],
-    "cpu": [Shape(16, 1152, 10, 8, 16), Shape(32, 128, 10, 8, 16)],
-}
+def _random(*shape: int, scale: float = 1.0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)) * scale
+
+
+def _dynamic(batch: int, n_in: int, n_out: int, d_in: int, d_out: int, n_iters: int = 3) -> Case:
+    def make(batch: int) -> dict[str, Tensor]:
+        weight = _random(n_in, n_out, d_in, d_out, scale=n_in**-0.5)
+        return {"poses": _random(batch, n_in, d_in, scale=d_in**-0.5), "weight": weight, "bias": torch.full((n_out, d_out), 0.1)}
+
+    def call(backend: str, **inputs: Tensor) -> Tensor:
+        return dynamic_routing(**inputs, n_iters=n_iters, backend=backend).poses
+
+    return Case("dynamic_routing", f"b{batch} {n_in}x{d_in} -> {n_out}x{d_out} r{n_iters}", batch, call, make, has_backends=True)
+
+
+def _local(batch: int, size: int, n_in: int, n_out: int, d_in: int, d_out: int, kernel: int) -> Case:
+    def make(batch: int) -> dict[str, Tensor]:
+        weight = _random(n_in, kernel * kernel, n_out, d_in, d_out, scale=(n_in * kernel) ** -0.5)
+        return {"poses": _random(batch, n_in * size * size, d_in), "weight": weight, "bias": torch.full((n_out, d_out), 0.1)}
+
+    @cache  # moved to the device once, before anything is captured
+    def grid_on(device: torch.device) -> LocalGrid:
+        grid = local_grid(size, size, kernel)
+        return grid._replace(seen=grid.seen.to(device), reach=grid.reach.to(device), slot=grid.slot.to(device))
+
+    def call(backend: str, **inputs: Tensor) -> Tensor:
+        return local_routing(**inputs, grid=grid_on(inputs["poses"].device)).poses
+
+    return Case("local_routing", f"b{batch} {n_in}x{size}x{size}x{d_in} -> {n_out}x{d_out} k{kernel}", batch, call, make)
+
+
+def _squash(batch: int, n: int, d: int) -> Case:
+    return Case(
+        "squash", f"b{batch} {n}x{d}", batch, lambda backend, vectors: squash(vectors), lambda batch: {"vectors": _random(batch, n, d)}
+    )
+
+
+CASES = {
+    "cuda": [
+        _dynamic(128, 1152, 10, 8, 16), _dynamic(128, 1152, 10, 8, 16, n_iters=1), _dynamic(32, 4608, 10, 8, 16),
+        _local(32, 6, 32, 16, 8, 16, kernel=3), _squash(128, 1152, 8),
+    ],
+    "cpu": [_dynamic(16, 1152, 10, 8, 16), _dynamic(32, 128, 10, 8, 16), _local(8, 6, 8, 8, 8, 8, kernel=3), _squash(128, 1152, 8)],
+}  # fmt: skip
 BACKENDS = {"cuda": ("reference", "compiled"), "cpu": ("reference",)}
 
 
 def bench_ops(device: torch.device, repeats: int, console: Console) -> None:
-    """Dynamic routing, forward and backward, per shape, dtype and backend."""
-    console.print(f"{device_name(device)}, torch {versions()['torch']}; medians of {repeats}; memory beyond inputs and gradients")
+    """Every op, forward and backward, per shape, dtype and backend. What fails its check gets no time."""
+    console.print(f"{device_name(device)}, torch {versions()['torch']}; medians of {repeats}; memory beyond inputs, outputs and gradients")
     lines = Table("op", "shape", "dtype", "backend", "ms", "images/s", "peak MiB", "against reference")
-    for shape in SHAPES[device.type]:
+    for case in CASES[device.type]:
         for dtype in (torch.float32, torch.bfloat16) if device.type == "cuda" else (torch.float32,):
             reference = None
-            for backend in BACKENDS[device.type]:
-                if wrong := _check(shape, dtype, backend, device):
-                    lines.add_row("dynamic_routing", str(shape), str(dtype), backend, f"[red]wrong: {wrong}", "", "", "")
+            for backend in BACKENDS[device.type] if case.has_backends else ("reference",):
+                name = [case.op, case.shape, str(dtype).removeprefix("torch."), backend]
+                if wrong := _check(case, dtype, backend, device):
+                    lines.add_row(*name, f"[red]wrong: {wrong}", "", "", "")
                     continue
-                ms, peak = _time_routing(shape, dtype, backend, device, repeats)
+                ms, peak = _time(case, dtype, backend, device, repeats)
                 reference = reference or ms
-                cells = [f"{ms:.3f}", f"{1000 * shape.batch / ms:,.0f}", f"{peak / 2**20:,.1f}", f"{reference / ms:.2f}x"]
-                lines.add_row("dynamic_routing", str(shape), str(dtype).removeprefix("torch."), backend, *cells)
+                memory = "-" if peak is None else f"{peak / 2**20:,.1f}"
+                lines.add_row(*name, f"{ms:.3f}", f"{1000 * case.batch / ms:,.0f}", memory, f"{reference / ms:.2f}x")
     console.print(lines)
 
 
-def _check(shape: Shape, dtype: torch.dtype, backend: str, device: torch.device) -> str | None:
-    """Value and gradients against float64 at a smaller batch; the reason if they are off."""
-    small = Shape(2, shape.n_in, shape.n_out, shape.d_in, shape.d_out, shape.n_iters)
+def _check(case: Case, dtype: torch.dtype, backend: str, device: torch.device) -> str | None:
+    """Value and gradients against float64 at a batch of two; the reason if they are off."""
     try:
-        compare_routing(dynamic_routing, small.inputs(device, dtype) | {"n_iters": shape.n_iters}, backend=backend, dtype=dtype)
+        compare_routing(case.call, case.inputs(2, device, dtype), backend=backend, dtype=dtype)
     except AssertionError as error:
         return str(error)
     finally:
@@ -123,19 +157,18 @@ def _check(shape: Shape, dtype: torch.dtype, backend: str, device: torch.device)
     return None
 
 
-def _time_routing(shape: Shape, dtype: torch.dtype, backend: str, device: torch.device, repeats: int) -> tuple[float, int]:
-    """Milliseconds of forward and backward (on CUDA inside a graph), and bytes beyond what went in and comes out."""
-    inputs = shape.inputs(device, dtype)
-    grad = torch.randn(shape.batch, shape.n_out, shape.d_out, device=device, dtype=dtype)
+def _time(case: Case, dtype: torch.dtype, backend: str, device: torch.device, repeats: int) -> tuple[float, int | None]:
+    """Milliseconds of forward and backward (on CUDA inside a graph), and bytes beyond what goes in and comes out."""
+    inputs = case.inputs(case.batch, device, dtype)
+    grad = torch.ones_like(case.call(backend, **inputs).detach())
 
     def work() -> None:
-        routed = dynamic_routing(**inputs, n_iters=shape.n_iters, backend=backend)
-        torch.autograd.backward(routed.poses, grad, inputs=list(inputs.values()))
+        torch.autograd.backward(case.call(backend, **inputs), grad, inputs=list(inputs.values()))
         for tensor in inputs.values():
             tensor.grad = None
 
     if device.type != "cuda":
-        return time_ms(work, device, repeats), 0
+        return time_ms(work, device, repeats), None
     work()
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
