@@ -1,3 +1,4 @@
+import contextlib
 import importlib
 import os
 import warnings
@@ -16,6 +17,10 @@ ALLOWED_WARNINGS = {
 def pytest_configure(config):
     # without it cuBLAS warns at every product under deterministic algorithms
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # inductor needs it; imported in the middle of a run it quarrels with whoever imported distutils before
+    with warnings.catch_warnings(), contextlib.suppress(ImportError):
+        warnings.simplefilter("ignore")
+        importlib.import_module("torch.utils.cpp_extension")
     # later lines win, so the exceptions stand behind the rule
     config.addinivalue_line("filterwarnings", "error")
     for line in ALLOWED_WARNINGS:
@@ -41,10 +46,6 @@ def deterministic():
 @pytest.fixture
 def fresh_dynamo():
     """Nothing compiled before counts towards this test's recompile limit."""
-    with warnings.catch_warnings():
-        # inductor would import it in the middle of a compile; what setuptools and distutils warn of then is theirs
-        warnings.simplefilter("ignore")
-        importlib.import_module("torch.utils.cpp_extension")
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
