@@ -1,0 +1,76 @@
+"""Warming up and capturing a step leaves no trace, here with a graph that replays by calling the step again."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from torchcaps.checkpoint import tensors_sha256
+from torchcaps.data import load
+from torchcaps.data.batches import Batches
+from torchcaps.papers import RECIPES
+from torchcaps.step import WARM_UP, TrainingStep
+
+CPU = torch.device("cpu")
+
+
+def make_step(n_steps: int = 6) -> TrainingStep:
+    run = RECIPES["smoke/capsnet"].make()
+    torch.manual_seed(0)
+    batches = Batches(load(run.data, "train"), 16, run.augment, CPU)
+    batches.new_epoch(torch.Generator().manual_seed(0))
+    return TrainingStep(run.stages[0], run.build(), batches, n_steps, CPU)
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Stand-ins for CUDA's streams and graphs. Counts how often a step really ran."""
+    calls = []
+    once = TrainingStep._once
+    monkeypatch.setattr(TrainingStep, "_once", lambda self: calls.append(1) or once(self))
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda which: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: object())
+    monkeypatch.setattr(torch.cuda, "graph", lambda which: nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.get_rng_state())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: torch.set_rng_state(state))
+    return calls
+
+
+def everything(step: TrainingStep) -> str:
+    return tensors_sha256(step._everything() | {"first_bad": step.first_bad})
+
+
+def test_a_captured_run_is_the_eager_one(graphs):
+    eager, captured = make_step(), make_step()
+    captured._capture()
+    assert len(graphs) == WARM_UP + 1
+    for _ in range(6):
+        eager()
+        captured()
+    assert everything(captured) == everything(eager)
+    assert captured.read_means() == eager.read_means()
+
+
+def test_capturing_after_a_resume_keeps_everything_too_even_at_the_last_step(graphs):
+    eager, captured = make_step(), make_step()
+    for _ in range(5):
+        eager()
+    state = {name: tensor.clone() for name, tensor in eager.state().items()}
+    captured.model.load_state_dict(eager.model.state_dict())
+    captured.load_state(state)
+    captured._capture()
+    eager()
+    captured()
+    assert everything(captured) == everything(eager)
+    assert captured.read_means() == eager.read_means()
+
+
+def test_the_comparison_sees_a_step_more(graphs):
+    eager, captured = make_step(), make_step()
+    captured._capture()
+    captured()
+    assert everything(captured) != everything(eager)
