@@ -76,7 +76,7 @@ def test_show_gives_the_run_the_parameters_and_the_backend(command):
     code, out, _ = command("show", "sabour2017/mnist-r3-recon")
     assert code == 0
     assert "8,215,728 parameters" in out
-    assert "routing on cpu: reference" in out
+    assert "routing on cpu: blocked" in out
     _, out, _ = command("show", "smoke/capsnet", "--json")
     assert json.loads(out)["data"] == "generated-16"
 

@@ -67,8 +67,8 @@ def functions():
     poses, weight = torch.randn(2, 6, 4), torch.randn(6, 3, 4, 5)
     result = ops.dynamic_routing(poses, weight)
     ops.recover_couplings(poses, weight, result.pose_sum)
-    assert ops.dynamic_routing_backend(poses, weight) == "reference"
-    testing.compare_routing(ops.dynamic_routing, dict(poses=poses, weight=weight), backend="reference")
+    assert ops.dynamic_routing_backend(poses, weight) == "blocked"
+    testing.compare_routing(ops.dynamic_routing, dict(poses=poses, weight=weight), backend="blocked")
 
 
 LAYERS = dict(PrimaryCapsules=primary, RoutedCapsules=routed, ConvRoutedCapsules=conv_routed, Decoder=decoder)

@@ -1,9 +1,12 @@
 """Speed and memory, measured: CUDA events or the wall clock, after a warm-up, medians, next to the reference in the same run."""
 
+import re
 import time
 from collections.abc import Callable
+from ctypes import CDLL
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -15,6 +18,8 @@ from torchcaps.data import Labelled, info
 from torchcaps.data.batches import Batches
 from torchcaps.machine import algorithms, device_name, own_randomness, peak_memory, versions
 from torchcaps.ops import LocalGrid, dynamic_routing, local_grid, local_routing, squash
+from torchcaps.ops.couplings import softmax
+from torchcaps.ops.dynamic_blocked import Rule, route
 from torchcaps.recipe import Recipe
 from torchcaps.step import TrainingStep
 from torchcaps.testing import compare_routing
@@ -84,12 +89,34 @@ def _random(*shape: int, scale: float = 1.0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0)) * scale
 
 
+def _plain_einsum(poses: Tensor, weight: Tensor, bias: Tensor, n_iters: int) -> Tensor:
+    """What most implementations do; the reference multiplies and sums."""
+    votes = torch.einsum("bid,ijde->bije", poses, weight)
+    logits = votes.new_zeros(votes.shape[:-1])
+    for t in range(n_iters):
+        parents = squash(torch.einsum("bij,bije->bje", logits.softmax(-1), votes) + bias)
+        if t < n_iters - 1:
+            logits = logits + torch.einsum("bije,bje->bij", votes, parents)
+    return parents
+
+
+def _plain_bmm(poses: Tensor, weight: Tensor, bias: Tensor, n_iters: int) -> Tensor:
+    """The blocked backend as a single block."""
+    rule = Rule(weight.shape[1], n_iters, softmax, fixed=False, detach=False)
+    return route(poses, weight, bias, None, rule)[0]
+
+
+PLAIN = {"plain einsum": _plain_einsum, "plain bmm": _plain_bmm}
+
+
 def _dynamic(batch: int, n_in: int, n_out: int, d_in: int, d_out: int, n_iters: int = 3) -> Case:
     def make(batch: int) -> dict[str, Tensor]:
         weight = _random(n_in, n_out, d_in, d_out, scale=n_in**-0.5)
         return {"poses": _random(batch, n_in, d_in, scale=d_in**-0.5), "weight": weight, "bias": torch.full((n_out, d_out), 0.1)}
 
     def call(backend: str, **inputs: Tensor) -> Tensor:
+        if backend in PLAIN:
+            return PLAIN[backend](**inputs, n_iters=n_iters)
         return dynamic_routing(**inputs, n_iters=n_iters, backend=backend).poses
 
     return Case("dynamic_routing", f"b{batch} {n_in}x{d_in} -> {n_out}x{d_out} r{n_iters}", batch, call, make, has_backends=True)
@@ -124,9 +151,9 @@ CASES = {
         _dynamic(32, 4608, 10, 8, 16),
         _squash(128, 1152, 8),
     ],
-    "cpu": [_dynamic(16, 1152, 10, 8, 16), _dynamic(32, 128, 10, 8, 16), _local(8, 6, 8, 8, 8, 8, kernel=3), _squash(128, 1152, 8)],
+    "cpu": [_dynamic(128, 1152, 10, 8, 16), _dynamic(32, 128, 10, 8, 16), _local(8, 6, 8, 8, 8, 8, kernel=3), _squash(128, 1152, 8)],
 }
-BACKENDS = {"cuda": ("reference", "compiled"), "cpu": ("reference",)}
+BACKENDS = {"cuda": ("reference", "compiled"), "cpu": ("reference", "plain einsum", "plain bmm", "blocked")}
 
 
 def bench_ops(device: torch.device, repeats: int, console: Console) -> None:
@@ -164,19 +191,22 @@ def _time(case: Case, dtype: torch.dtype, backend: str, device: torch.device, re
     inputs = case.inputs(case.batch, device, dtype)
     grad = torch.ones_like(case.call(backend, **inputs).detach())
 
+    known = sum(tensor.nbytes for tensor in (*inputs.values(), grad))  # of the gradients and the output
+
     def work() -> None:
         torch.autograd.backward(case.call(backend, **inputs), grad, inputs=list(inputs.values()))
         for tensor in inputs.values():
             tensor.grad = None
 
     if device.type != "cuda":
-        return time_ms(work, device, repeats), None
+        peak = _peak_on_cpu(work)
+        return time_ms(work, device, repeats), None if peak is None else max(peak - known, 0)
     work()
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     work()
-    peak = torch.cuda.max_memory_allocated(device) - before - sum(t.nbytes for t in (*inputs.values(), grad))
+    peak = torch.cuda.max_memory_allocated(device) - before - known
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         work()
@@ -185,3 +215,17 @@ def _time(case: Case, dtype: torch.dtype, backend: str, device: torch.device, re
     with torch.cuda.graph(graph):
         work()
     return time_ms(graph.replay, device, repeats), peak
+
+
+def _peak_on_cpu(work: Callable[[], object]) -> int | None:
+    """How much larger the process was while it worked; Linux tells, others do not."""
+    status = Path("/proc/self/status")
+    try:
+        CDLL("libc.so.6").malloc_trim(0)  # or memory freed by an earlier case would be used again and not be seen
+        Path("/proc/self/clear_refs").write_text("5")  # forget the largest size so far
+    except (OSError, AttributeError):
+        return None
+    read = lambda name: 1024 * int(re.search(rf"{name}:\s+(\d+) kB", status.read_text())[1])  # noqa: E731
+    before = read("VmRSS")
+    work()
+    return read("VmHWM") - before

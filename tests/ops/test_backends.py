@@ -26,10 +26,13 @@ def routing(batch=(3,), i=5, j=3, d=4, e=6, weight="ijde", device="cpu", seed=0)
     return {name: torch.randn(*shape, generator=rng).to(device) for name, shape in shapes.items()}
 
 
-def test_auto_on_the_cpu_is_the_reference():
+def test_auto_on_the_cpu_is_blocked_where_it_can_be():
     args = routing()
-    assert dynamic_routing_backend(args["poses"], args["weight"]) == "reference"
-    assert torch.equal(dynamic_routing(**args).poses, dynamic_routing(**args, backend="reference").poses)
+    assert dynamic_routing_backend(args["poses"], args["weight"]) == "blocked"
+    assert torch.equal(dynamic_routing(**args).poses, dynamic_routing(**args, backend="blocked").poses)
+    assert dynamic_routing_backend(args["poses"].bfloat16(), args["weight"]) == "reference"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert dynamic_routing_backend(args["poses"], args["weight"]) == "reference"
     assert choose("op", IMPLEMENTATIONS, "auto", ON_CPU, {"d": 3}) == "reference"
 
 
@@ -59,7 +62,7 @@ def test_a_backend_that_is_not_there_is_refused():
 
 @pytest.mark.parametrize("backend", ["cuda", "Reference", ""])
 def test_an_unknown_backend_lists_the_known(backend):
-    with pytest.raises(ValueError, match=f"dynamic_routing: backend must be auto, reference, compiled, triton; got '{backend}'"):
+    with pytest.raises(ValueError, match=f"dynamic_routing: backend must be auto, reference, blocked, compiled, triton; got '{backend}'"):
         dynamic_routing(**routing(), backend=backend)
 
 

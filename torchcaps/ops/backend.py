@@ -1,10 +1,11 @@
-"""The one place that chooses how an op is computed: reference, compiled, or a fused Triton kernel.
+"""The one place that chooses how an op is computed: reference, blocked, compiled, or a fused Triton kernel.
 
 The rule of `auto`, in order:
 1. inside `torch.compile` or `torch.export`: the reference, which is then compiled with everything around it
    (there a backend asked for as `compiled` means the same);
 2. on CUDA: the first of triton, compiled that supports the arguments;
-3. elsewhere: the reference. (On a CPU compiling costs half a minute and gains nothing.)
+3. on a CPU: blocked where it supports the arguments (compiling costs half a minute there and gains nothing);
+4. elsewhere: the reference.
 
 A backend asked for by name runs or refuses with the reason; it is never replaced in silence.
 """
@@ -18,7 +19,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-NAMES = ("reference", "compiled", "triton")
+NAMES = ("reference", "blocked", "compiled", "triton")
+AUTO = {"cuda": ("triton", "compiled"), "cpu": ("blocked",)}
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,15 @@ class Implementation:
 
     load: Callable[[], Callable]
     refuses: Callable[..., str | None] = lambda *args, **kwargs: None
+
+
+def cannot_block(poses: Tensor, **args) -> str | None:
+    """Why the blocked backend cannot run these arguments, or None."""
+    if poses.device.type != "cpu":
+        return f"needs tensors on the CPU, got one on {poses.device.type}; move the input"
+    if poses.dtype not in (torch.float32, torch.float64):
+        return f"computes in float32 or float64, got {poses.dtype}; convert the input"
+    return "does not run under autocast; leave the region" if torch.is_autocast_enabled("cpu") else None
 
 
 def cannot_compile(poses: Tensor, **args) -> str | None:
@@ -48,9 +59,7 @@ def choose(op: str, implementations: dict[str, Implementation], backend: str, te
     if backend in ("auto", "compiled") and (compiling or torch.compiler.is_compiling()):
         return "reference"
     if backend == "auto":
-        if tensor.device.type != "cuda":
-            return "reference"
-        for name in ("triton", "compiled"):
+        for name in AUTO.get(tensor.device.type, ()):
             if name in implementations and implementations[name].refuses(**args) is None:
                 return name
         return "reference"

@@ -1,8 +1,8 @@
 """How a capsule shares itself among its parents: functions of the routing logits.
 
 Each takes logits `[*b j]` (j: the parents that one child reaches, -inf where there is no such parent) and returns
-couplings of the same shape. `COUPLINGS` names them all; `FIXED` names those that ignore agreement, so that further
-routing passes would change nothing.
+couplings of the same shape; `dim` says where j is if not at the end. `COUPLINGS` names them all; `FIXED` names those that
+ignore agreement, so that further routing passes would change nothing.
 """
 
 from collections.abc import Callable
@@ -14,36 +14,36 @@ from torch import Tensor
 Logits = Float[Tensor, "*b j"]
 
 
-def softmax(logits: Logits) -> Logits:
+def softmax(logits: Logits, dim: int = -1) -> Logits:
     """Eq. 3 of Sabour 2017: every child spends exactly one vote."""
-    return logits.softmax(-1)
+    return logits.softmax(dim)
 
 
-def leaky(logits: Logits) -> Logits:
+def leaky(logits: Logits, dim: int = -1) -> Logits:
     """Softmax with one more parent of logit zero, "none of the above", whose share is then dropped."""
-    orphan = torch.cat([logits, logits.new_zeros((*logits.shape[:-1], 1))], dim=-1)
-    return orphan.softmax(-1)[..., :-1]
+    orphan = torch.zeros_like(logits.narrow(dim, 0, 1))
+    return torch.cat([logits, orphan], dim).softmax(dim).narrow(dim, 0, logits.shape[dim])
 
 
-def max_min(logits: Logits) -> Logits:
+def max_min(logits: Logits, dim: int = -1) -> Logits:
     """0.01 + 0.99 (b - min b) / (max b - min b) over the parents (Zhao 2019); uniform where all logits are equal, as in a first
     pass without prior."""
     there = logits > -torch.inf
     # parents that are not there must count neither in the maximum nor in the minimum
-    low = logits.masked_fill(~there, torch.inf).amin(-1, keepdim=True)
-    span = logits.amax(-1, keepdim=True) - low
+    low = logits.masked_fill(~there, torch.inf).amin(dim, keepdim=True)
+    span = logits.amax(dim, keepdim=True) - low
     flat = span <= 0
     scaled = 0.01 + 0.99 * (logits.masked_fill(~there, 0.0) - low) / span.masked_fill(flat, 1.0)
-    equal = torch.ones_like(scaled) / there.sum(-1, keepdim=True)
+    equal = torch.ones_like(scaled) / there.sum(dim, keepdim=True)
     return torch.where(flat, equal, scaled).masked_fill(~there, 0.0)
 
 
-def uniform(logits: Logits) -> Logits:
+def uniform(logits: Logits, dim: int = -1) -> Logits:
     """The same share for every parent: the control without routing."""
-    return logits.masked_fill(logits > -torch.inf, 0.0).softmax(-1)
+    return logits.masked_fill(logits > -torch.inf, 0.0).softmax(dim)
 
 
-COUPLINGS: dict[str, Callable[[Tensor], Tensor]] = {
+COUPLINGS: dict[str, Callable[..., Tensor]] = {
     "softmax": softmax,
     "leaky": leaky,
     "max-min": max_min,
@@ -53,7 +53,7 @@ COUPLINGS: dict[str, Callable[[Tensor], Tensor]] = {
 FIXED = ("uniform", "random")
 
 
-def coupling(name: str) -> Callable[[Tensor], Tensor]:
+def coupling(name: str) -> Callable[..., Tensor]:
     """The function of that name, or an error that lists the names."""
     if name not in COUPLINGS:
         raise ValueError(f"couplings must be one of {', '.join(COUPLINGS)}; got {name!r}")

@@ -10,16 +10,13 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.ops.backend import Implementation, cannot_compile, choose, many_programs
+from torchcaps.ops.backend import Implementation, cannot_block, cannot_compile, choose, many_programs
 from torchcaps.ops.couplings import FIXED, coupling
 from torchcaps.ops.squash import squash
-
-Poses = Float[Tensor, "*b i d"]
-Weight = Float[Tensor, "i j d e"] | Float[Tensor, "n j d e"] | Float[Tensor, "j d e"] | Float[Tensor, "d e"]
+from torchcaps.ops.votes import Poses, Weight, votes_of
 
 
 class Routed(NamedTuple):
@@ -77,7 +74,7 @@ def dynamic_routing_steps(
     """Yield every pass of Procedure 1. The same maths as `dynamic_routing`, in the open."""
     _check(poses, weight, bias, n_iters, prior, couplings, detach)
     share = coupling(couplings)
-    votes = _votes(poses, weight, _n_out(weight, bias, prior))  # [*b i j e]
+    votes = votes_of(poses, weight, _n_out(weight, bias, prior))  # [*b i j e]
     logits = _first_logits(votes, prior)
     for t in range(n_iters):
         passed = votes.detach() if detach and t < n_iters - 1 else votes
@@ -99,7 +96,7 @@ def recover_couplings(
     couplings: str = "softmax",
 ) -> Float[Tensor, "*b i j"]:
     """The couplings of the last pass, from what `dynamic_routing` returned."""
-    votes = _votes(poses, weight, pose_sum.shape[-2])
+    votes = votes_of(poses, weight, pose_sum.shape[-2])
     logits = _first_logits(votes, prior)
     if couplings not in FIXED:
         logits = logits + (votes * pose_sum.unsqueeze(-3)).sum(-1)
@@ -127,21 +124,17 @@ def _compiled() -> Callable[..., Routed]:
     return run
 
 
+def _blocked() -> Callable[..., Routed]:
+    from torchcaps.ops.dynamic_blocked import blocked
+
+    return lambda **args: Routed(*blocked(**args))
+
+
 _IMPLEMENTATIONS = {
     "reference": Implementation(load=lambda: _reference),
+    "blocked": Implementation(load=_blocked, refuses=cannot_block),
     "compiled": Implementation(load=_compiled, refuses=cannot_compile),
 }
-
-
-def _votes(poses: Poses, weight: Weight, n_out: int) -> Float[Tensor, "*b i j e"]:
-    if weight.ndim == 2:
-        return torch.einsum("...id,de->...ie", poses, weight).unsqueeze(-2).expand(*poses.shape[:-1], n_out, weight.shape[-1])
-    if weight.ndim == 3:
-        return torch.einsum("...id,jde->...ije", poses, weight)
-    if weight.shape[0] == poses.shape[-2]:
-        return torch.einsum("...id,ijde->...ije", poses, weight)
-    by_type = rearrange(poses, "... (n p) d -> ... n p d", n=weight.shape[0])
-    return rearrange(torch.einsum("...npd,njde->...npje", by_type, weight), "... n p j e -> ... (n p) j e")
 
 
 def _first_logits(votes: Float[Tensor, "*b i j e"], prior: Float[Tensor, "i j"] | None) -> Float[Tensor, "*b i j"]:

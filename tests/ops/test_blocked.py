@@ -1,0 +1,98 @@
+"""The blocked CPU backend: the reference's maths whatever is cut into blocks, and never all the votes at once."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from torchcaps.ops import COUPLINGS, dynamic_blocked, dynamic_routing
+from torchcaps.ops.dynamic_blocked import _blocks
+from torchcaps.testing import compare_routing
+
+WEIGHTS = {"per pair": (6, 3, 4, 5), "per type": (2, 3, 4, 5), "per output": (3, 4, 5), "for all": (4, 5)}
+# bytes of a block, largest block, images of a block of inputs; the votes of one image take 6 x 3 x 5 floats, 360 bytes
+MODES = {"whole": (1 << 20, 1 << 20, 16), "by images": (1500, 1 << 20, 16), "by inputs": (300, 0, 3), "input by input": (1, 0, 1)}
+
+
+@pytest.fixture(params=MODES)
+def mode(request, monkeypatch):
+    for name, value in zip(("BLOCK_BYTES", "LARGEST_BLOCK_BYTES", "IMAGES_OF_A_BLOCK_OF_INPUTS"), MODES[request.param], strict=True):
+        monkeypatch.setattr(dynamic_blocked, name, value)
+    return request.param
+
+
+def arguments(weight: tuple[int, ...], prior: bool = True) -> dict[str, torch.Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    shapes = {"poses": (2, 5, 6, 4), "weight": weight, "bias": (3, 5)} | ({"prior": (6, 3)} if prior else {})
+    return {name: 0.5 * torch.randn(shape, generator=rng) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("couplings", COUPLINGS)
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_every_way_of_cutting_is_right_in_value_and_gradient(mode, weight, couplings):
+    for detach in (False, True):
+        for n_iters in (1, 3):
+            for prior in {True, couplings == "random"}:
+                op = partial(dynamic_routing, couplings=couplings, detach=detach, n_iters=n_iters)
+                compare_routing(op, arguments(WEIGHTS[weight], prior), backend="blocked")
+
+
+def test_the_modes_are_what_they_say(mode, monkeypatch):
+    """Otherwise the test above would check one way four times."""
+    called = []
+    for name in ("_ByImages", "_Pass"):
+        function = getattr(dynamic_blocked, name)
+        monkeypatch.setattr(function, "apply", lambda *args, name=name, apply=function.apply: called.append(name) or apply(*args))
+    dynamic_routing(**arguments(WEIGHTS["per output"]), backend="blocked")
+    assert called == {"whole": [], "by images": ["_ByImages"]}.get(mode, ["_Pass"] * 3)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_blocks_cover_every_image_and_input_once(mode, weight):
+    poses, transforms = torch.zeros(10, 6, 4), torch.zeros(WEIGHTS[weight])
+    seen = torch.zeros(10, 6)
+    for images, inputs, rows in _blocks(poses, transforms, 60):
+        seen[images, inputs] += 1
+        if weight == "per pair":
+            assert rows == inputs
+        if weight == "per type":
+            assert {i // 3 for i in range(6)[inputs]} == set(range(2)[rows])
+    assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("wanted", ["poses", "weight", "bias", "prior"])
+def test_a_single_gradient_is_the_same_alone(mode, wanted):
+    gradients = []
+    for needed in ([wanted], ["poses", "weight", "bias", "prior"]):
+        args = {name: x.requires_grad_(name in needed) for name, x in arguments(WEIGHTS["per pair"]).items()}
+        dynamic_routing(**args, backend="blocked").poses.square().sum().backward()
+        gradients.append(args[wanted].grad)
+        assert all(args[name].grad is None for name in args if name not in needed)
+    torch.testing.assert_close(*gradients)
+
+
+def test_an_empty_batch_and_no_batch(mode):
+    args = arguments(WEIGHTS["per pair"])
+    assert dynamic_routing(**args | {"poses": args["poses"][:0]}, backend="blocked").poses.shape == (0, 5, 3, 5)
+    one = dynamic_routing(**args | {"poses": args["poses"][1, 2]}, backend="blocked").poses
+    torch.testing.assert_close(one, dynamic_routing(**args, backend="reference").poses[1, 2])
+
+
+def test_no_block_makes_more_votes_than_it_may(mode, monkeypatch):
+    """The promise of the backend: a batch's votes, 10 x 360 bytes here, are never made at once unless they are few."""
+    made = []
+    votes_of = dynamic_blocked.votes_of
+    monkeypatch.setattr(dynamic_blocked, "votes_of", lambda *args: made.append(votes_of(*args).nbytes) or votes_of(*args))
+    args = {name: x.requires_grad_() for name, x in arguments(WEIGHTS["per output"]).items()}
+    dynamic_routing(**args, backend="blocked").poses.sum().backward()
+    assert max(made) <= {"whole": 3600, "by images": 1500, "by inputs": 300, "input by input": 60}[mode]
+
+
+def test_what_it_cannot_do_is_refused_with_the_reason():
+    args = arguments(WEIGHTS["per pair"])
+    with pytest.raises(ValueError, match=r"backend 'blocked' computes in float32 or float64, got torch.bfloat16; convert the input, or use"):
+        dynamic_routing(**{name: x.bfloat16() for name, x in args.items()}, backend="blocked")
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="does not run under autocast"):
+        dynamic_routing(**args, backend="blocked")
+    with pytest.raises(ValueError, match="needs tensors on the CPU, got one on meta"):
+        dynamic_routing(**{name: x.to("meta") for name, x in args.items()}, backend="blocked")

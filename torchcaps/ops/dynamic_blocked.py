@@ -1,0 +1,174 @@
+"""Dynamic routing on a CPU with the votes of one block at a time: never a [b i j e] tensor in memory.
+
+Images do not influence each other, so a block is a few images, all passes, and the votes stay in cache between passes.
+Where the votes of a single image are too many, a block is a few inputs and one pass: the logits of a pass are
+prior + votes · (sum of the output poses so far), so nothing of a block is kept. The backward pass makes each block's
+votes again. Votes lie as [b j i e]: then the weighted sum and the agreement are matrix products.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchcaps.ops.couplings import FIXED, coupling
+from torchcaps.ops.squash import squash
+from torchcaps.ops.votes import votes_of
+
+BLOCK_BYTES = 6 << 20  # votes made at once: a few times the second-level cache
+LARGEST_BLOCK_BYTES = 8 * BLOCK_BYTES  # beyond it the inputs are cut too, at the price of making the votes in every pass
+IMAGES_OF_A_BLOCK_OF_INPUTS = 16  # enough that a transform, once read, is used often
+
+
+class Rule(NamedTuple):
+    """What stays the same over all blocks."""
+
+    n_out: int
+    n_iters: int
+    share: Callable[..., Tensor]
+    fixed: bool
+    detach: bool
+
+
+def blocked(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tensor, Tensor]:
+    """Output poses and their sum over all passes but the last, like the reference."""
+    n_out = weight.shape[-3] if weight.ndim > 2 else (bias.shape[-2] if bias is not None else prior.shape[-1])
+    rule = Rule(n_out, 1 if couplings in FIXED else n_iters, coupling(couplings), couplings in FIXED, detach)
+    flat = poses.reshape(-1, *poses.shape[-2:])
+    bytes_per_input = n_out * weight.shape[-1] * poses.element_size()
+    bytes_per_image = bytes_per_input * poses.shape[-2]
+    # every block of images reads the whole weight and adds to its whole gradient: smaller blocks than it cost more than they save
+    block_bytes = max(BLOCK_BYTES, weight.nbytes)
+    if bytes_per_image * len(flat) <= block_bytes:
+        routed = route(flat, weight, bias, prior, rule)
+    elif max(bytes_per_image, block_bytes) <= LARGEST_BLOCK_BYTES:
+        routed = _ByImages.apply(flat, weight, bias, prior, rule, max(block_bytes // bytes_per_image, 1))
+    else:
+        routed = _by_inputs(flat, weight, bias, prior, rule, bytes_per_input)
+    return tuple(part.reshape(*poses.shape[:-2], *part.shape[-2:]) for part in routed)
+
+
+def route(poses: Float[Tensor, "b i d"], weight, bias, prior, rule: Rule) -> tuple[Tensor, Tensor]:
+    """All passes with all votes: the plain form that is fastest on a CPU."""
+    votes = votes_of(poses, weight, rule.n_out).transpose(-3, -2).contiguous()  # [b j i e]
+    logits = votes.new_zeros(votes.shape[1:-1]) if prior is None else prior.T  # [j i], then [b j i]
+    pose_sum = votes.new_zeros(len(poses), rule.n_out, votes.shape[-1])
+    for t in range(rule.n_iters):
+        last = t == rule.n_iters - 1
+        passed = votes if last or not rule.detach else votes.detach()
+        total = (rule.share(logits, dim=-2).unsqueeze(-2) @ passed).squeeze(-2)
+        parents = squash(total if bias is None else total + bias)
+        if not last:
+            pose_sum = pose_sum + parents
+            logits = logits + (passed @ parents.unsqueeze(-1)).squeeze(-1)
+    return parents, pose_sum
+
+
+class _ByImages(torch.autograd.Function):
+    """`_route` for a few images at a time, again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, poses, weight, bias, prior, rule: Rule, n_images: int):
+        ctx.save_for_backward(poses, weight, bias, prior)
+        ctx.rule, ctx.n_images = rule, n_images
+        routed = [route(block, weight, bias, prior, rule) for block in poses.split(n_images)]
+        return tuple(torch.cat(parts) for parts in zip(*routed, strict=True))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *grads):
+        poses, *shared = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[:4]
+        shared = [_leaf(tensor, needed) for tensor, needed in zip(shared, wanted[1:], strict=True)]
+        totals = [torch.zeros_like(poses) if wanted[0] else None, *(torch.zeros_like(x) if x is not None else None for x in shared)]
+        for start in range(0, len(poses), ctx.n_images):
+            images = slice(start, start + ctx.n_images)
+            block = [_leaf(poses[images], wanted[0]), *shared]
+            with torch.enable_grad():
+                routed = route(*block, ctx.rule)
+            _add_gradients(routed, [grad[images] for grad in grads], block, wanted, [totals[0][images] if wanted[0] else None, *totals[1:]])
+        return *(total if needed else None for total, needed in zip(totals, wanted, strict=True)), None, None
+
+
+def _by_inputs(poses, weight, bias, prior, rule: Rule, bytes_per_input: int) -> tuple[Tensor, Tensor]:
+    """Pass after pass, each over blocks of inputs."""
+    pose_sum = None
+    for t in range(rule.n_iters):
+        last = t == rule.n_iters - 1
+        live = (poses, weight) if last or not rule.detach else (poses.detach(), weight.detach())
+        total = _Pass.apply(*live, prior, pose_sum, rule, bytes_per_input)
+        parents = squash(total if bias is None else total + bias)
+        if not last:
+            pose_sum = parents if pose_sum is None else pose_sum + parents
+    return parents, torch.zeros_like(parents) if pose_sum is None else pose_sum
+
+
+class _Pass(torch.autograd.Function):
+    """One pass: [b i d] and the output poses so far -> the weighted sum of votes [b j e], block by block."""
+
+    @staticmethod
+    def forward(ctx, poses, weight, prior, pose_sum, rule: Rule, bytes_per_input: int):
+        ctx.save_for_backward(poses, weight, prior, pose_sum)
+        ctx.rule, ctx.bytes_per_input = rule, bytes_per_input
+        total = poses.new_zeros(len(poses), rule.n_out, weight.shape[-1])
+        for images, inputs, rows in _blocks(poses, weight, bytes_per_input):
+            total[images] += _weighted_sum(*_cut(poses, weight, prior, pose_sum, images, inputs, rows), rule)
+        return total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        wanted, tensors = ctx.needs_input_grad[:4], ctx.saved_tensors
+        totals = [torch.zeros_like(tensor) if needed else None for tensor, needed in zip(tensors, wanted, strict=True)]
+        for images, inputs, rows in _blocks(tensors[0], tensors[1], ctx.bytes_per_input):
+            block = [_leaf(x, needed) for x, needed in zip(_cut(*tensors, images, inputs, rows), wanted, strict=True)]
+            with torch.enable_grad():
+                total = _weighted_sum(*block, ctx.rule)
+            _add_gradients([total], [grad[images]], block, wanted, _cut(*totals, images, inputs, rows))
+        return *totals, None, None
+
+
+def _weighted_sum(poses, weight, prior, pose_sum, rule: Rule) -> Float[Tensor, "b j e"]:
+    votes = votes_of(poses, weight, rule.n_out).transpose(-3, -2).contiguous()  # [b j i e]
+    logits = votes.new_zeros(votes.shape[:-1]) if prior is None else prior.T.expand(votes.shape[:-1])
+    if pose_sum is not None and not rule.fixed:
+        judged = votes.detach() if rule.detach else votes
+        logits = logits + (judged @ pose_sum.unsqueeze(-1)).squeeze(-1)
+    return (rule.share(logits, dim=-2).unsqueeze(-2) @ votes).squeeze(-2)
+
+
+def _blocks(poses: Tensor, weight: Tensor, bytes_per_input: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Images, inputs, and the rows of the weight for those inputs. A block of inputs never spans two types."""
+    n_images = min(len(poses), IMAGES_OF_A_BLOCK_OF_INPUTS)
+    n_inputs, size = poses.shape[-2], max(1, BLOCK_BYTES // (bytes_per_input * n_images))
+    per_pair = weight.ndim == 4 and weight.shape[0] == n_inputs
+    places = n_inputs // weight.shape[0] if weight.ndim == 4 and not per_pair else n_inputs
+    for first in range(0, n_inputs, places):
+        for start in range(first, first + places, size):
+            inputs = slice(start, min(start + size, first + places))
+            rows = inputs if per_pair else slice(first // places, first // places + 1) if weight.ndim == 4 else slice(None)
+            for image in range(0, len(poses), n_images):
+                yield slice(image, image + n_images), inputs, rows
+
+
+def _cut(poses, weight, prior, pose_sum, images: slice, inputs: slice, rows: slice) -> tuple:
+    """The parts of each tensor that a block touches, as views."""
+    parts = (poses, (images, inputs)), (weight, (rows,)), (prior, (inputs,)), (pose_sum, (images,))
+    return tuple(None if tensor is None else tensor[where] for tensor, where in parts)
+
+
+def _leaf(tensor: Tensor | None, needed: bool) -> Tensor | None:
+    return None if tensor is None else tensor.detach().requires_grad_(needed)
+
+
+def _add_gradients(outputs, grads, inputs, wanted, totals) -> None:
+    """Add the gradient of every input that is wanted to its total."""
+    live = [(x, total) for x, total, needed in zip(inputs, totals, wanted, strict=True) if needed]
+    connected = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if output.requires_grad]
+    outputs, grads = zip(*connected, strict=True)
+    found = torch.autograd.grad(outputs, [x for x, _ in live], grads, allow_unused=True)
+    for (_, total), gradient in zip(live, found, strict=True):
+        if gradient is not None:
+            total += gradient
