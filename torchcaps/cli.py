@@ -107,12 +107,11 @@ def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the 
 @data_app.command("ls")
 def list_data(data: Root = None) -> None:
     """All data sets and where they are."""
-    lines = _table("data set", "images", "train", "test", "classes", "where", "about")
+    lines = _table("data set", "train + test", "where", "about")
     for name in datasets.DATASETS:
         about = datasets.info(name)
         shape = "x".join(map(str, about.shape))
-        counts = (f"{about.n_train:,}", f"{about.n_test:,}", str(about.n_classes))
-        lines.add_row(name, shape, *counts, datasets.status(name, data), about.about)
+        lines.add_row(name, f"{about.n_train:,} + {about.n_test:,}", datasets.status(name, data), f"{shape}: {about.about}")
     console.print(lines)
 
 
