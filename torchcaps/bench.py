@@ -159,6 +159,11 @@ BACKENDS = {"cuda": ("reference", "compiled"), "cpu": ("reference", "plain einsu
 def bench_ops(device: torch.device, repeats: int, console: Console) -> None:
     """Every op, forward and backward, per shape, dtype and backend. What fails its check gets no time."""
     console.print(f"{device_name(device)}, torch {versions()['torch']}; medians of {repeats}; memory beyond inputs, outputs and gradients")
+    with algorithms(False, device):
+        console.print(_ops_table(device, repeats))
+
+
+def _ops_table(device: torch.device, repeats: int) -> Table:
     lines = Table("op", "shape", "dtype", "backend", "ms", "images/s", "peak MiB", "against reference")
     for case in CASES[device.type]:
         for dtype in (torch.float32, torch.bfloat16) if device.type == "cuda" else (torch.float32,):
@@ -172,7 +177,7 @@ def bench_ops(device: torch.device, repeats: int, console: Console) -> None:
                 reference = reference or ms
                 memory = "-" if peak is None else f"{peak / 2**20:,.1f}"
                 lines.add_row(*name, f"{ms:.3f}", f"{1000 * case.batch / ms:,.0f}", memory, f"{reference / ms:.2f}x")
-    console.print(lines)
+    return lines
 
 
 def _check(case: Case, dtype: torch.dtype, backend: str, device: torch.device) -> str | None:

@@ -33,7 +33,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
 console = Console()
 
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 Root = Annotated[Path | None, typer.Option("--data", help="a folder with data files; else TORCHCAPS_DATA, then the cache")]
 Results = Annotated[Path, typer.Option(help="the folder of result files")]
 Out = Annotated[Path | None, typer.Option(help="folder for checkpoint, metrics and result; default runs/RECIPE/SEED")]

@@ -34,7 +34,8 @@ def make_result(name: str, seed: int, run: Run, trained: Trained) -> dict[str, A
         "peak_memory_bytes": trained.peak_memory_bytes,
         "routing": trained.routing,
         **trained.made_by[-1],
-        "dirty": any(maker["dirty"] for maker in trained.made_by),
+        "dirty": any(maker["dirty"] for maker in [*trained.made_by, trained.evaluated_by]),
+        "evaluated_by": trained.evaluated_by,
         "begun_by": trained.made_by[:-1],  # where a run was resumed elsewhere, or by other code
         "run": to_plain(run),
         "data": {"name": run.data, **trained.data},
@@ -54,7 +55,7 @@ def read_result(path: Path) -> dict[str, Any]:
         result = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is not a readable result file ({error}); `torchcaps train` and `reproduce` write them") from error
-    missing = [key for key in ("recipe", "seed", "metrics", "run", "predictions", "data") if key not in result]
+    missing = [key for key in ("recipe", "seed", "metrics", "run", "predictions", "data", "curve") if key not in result]
     if missing:
         raise ValueError(f"{path} is not a result file: it has no {', '.join(missing)}")
     return result

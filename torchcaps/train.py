@@ -58,6 +58,7 @@ class Trained:
     data: dict[str, str]  # hashes by split
     routing: str  # the backend, in words
     made_by: list[dict[str, Any]]  # device, versions and commit; several where a run was resumed elsewhere
+    evaluated_by: dict[str, Any]
     stopped_early: bool = False
 
 
@@ -124,13 +125,15 @@ def _begin(run: Run, name: str, seed: int, options: Options, device: torch.devic
     state = _State(run, name, seed, model, torch.Generator().manual_seed(seed), data, options)
     found = load_checkpoint(state.path) if state.path.exists() else None
     if found:
-        _resume(state, found)
+        _resume(state, found, device)
     state.journal = Journal(options.out, found.about["step"] if found else 0)
     return state, found
 
 
-def _resume(state: _State, found: Checkpoint) -> None:
+def _resume(state: _State, found: Checkpoint, device: torch.device) -> None:
     about = found.about
+    if "made_by" not in about:
+        raise ValueError(f"{state.path} was written by an older torchcaps, which this one cannot resume; finish it there, or remove it")
     other = unlike(about["run"], state.run) + differences({"seed": about["seed"]}, {"seed": state.seed})
     if other:
         raise ValueError(f"{state.path} belongs to another run ({'; '.join(other[:3])}); give another folder, or remove that file")
@@ -138,8 +141,8 @@ def _resume(state: _State, found: Checkpoint) -> None:
     state.stage, state.done, state.seconds, state.made_by = about["stage"], about["done"], about["seconds"], about["made_by"]
     state.rng.set_state(found.tensors["rng/epoch"])
     torch.set_rng_state(found.tensors["rng/cpu"])
-    if "rng/cuda" in found.tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(found.tensors["rng/cuda"])
+    if "rng/cuda" in found.tensors and device.type == "cuda":
+        torch.cuda.set_rng_state(found.tensors["rng/cuda"], device)
 
 
 def _stage(state: _State, stage: Stage, found: Checkpoint | None, caught: list[int], device: torch.device) -> TrainingStep:
@@ -257,7 +260,8 @@ def _finish(state: _State, device: torch.device, ema: dict[str, Tensor], stopped
     hashes = {part: fingerprint(labelled) for part, labelled in state.data.items()}
     return Trained(
         model=state.model, evaluations=evaluations, steps=state.done, seconds=seconds, peak_memory_bytes=memory,
-        curve=state.journal.lines, data=hashes, routing=state.routing, made_by=state.made_by, stopped_early=stopped_early,
+        curve=state.journal.lines, data=hashes, routing=state.routing,
+        made_by=state.made_by, evaluated_by=made_by(device), stopped_early=stopped_early,
     )  # fmt: skip
 
 

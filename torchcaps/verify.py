@@ -30,7 +30,12 @@ class Check(NamedTuple):
 def verify(result: Mapping[str, Any], recipes: Mapping[str, Recipe], root: Path | None, replay: bool, device: str) -> list[Check]:
     """Every check that can be made of this result here."""
     run = from_plain(result["run"])
-    checks = [*check_metrics(result, run, root), check_recipe(result, recipes), check_commit(result)]
+    # a run that was resumed has several makers, and each must have had the same recipe
+    makers = [
+        maker for maker in [*result.get("begun_by", []), result.get("evaluated_by", {})] if maker.get("commit") != result.get("commit")
+    ]
+    commits = [check_commit({**result, **maker}) for maker in [result, *filter(None, makers)]]
+    checks = [*check_metrics(result, run, root), check_recipe(result, recipes), *commits]
     return checks + ([check_replay(result, run, root, device)] if replay else [])
 
 

@@ -96,3 +96,40 @@ def test_what_it_cannot_do_is_refused_with_the_reason():
         dynamic_routing(**args, backend="blocked")
     with pytest.raises(ValueError, match="needs tensors on the CPU, got one on meta"):
         dynamic_routing(**{name: x.to("meta") for name, x in args.items()}, backend="blocked")
+
+
+def test_gradients_can_be_differentiated_again(mode):
+    """A gradient penalty under a linear loss must not vanish in silence."""
+    penalties = []
+    for backend in ("reference", "blocked"):
+        args = {name: x.double().requires_grad_() for name, x in arguments(WEIGHTS["per pair"]).items()}
+        (slope,) = torch.autograd.grad(dynamic_routing(**args, backend=backend).poses[..., 0].sum(), args["poses"], create_graph=True)
+        slope.square().sum().backward()
+        penalties.append([args[name].grad for name in ("poses", "weight", "bias", "prior")])
+    torch.testing.assert_close(*penalties)
+
+
+def test_a_prior_and_a_bias_of_another_dtype_are_taken_like_the_reference_takes_them(mode):
+    args = arguments(WEIGHTS["per pair"])
+    args |= {"prior": args["prior"].double(), "bias": args["bias"].double()}
+    torch.testing.assert_close(*(dynamic_routing(**args, backend=backend) for backend in ("blocked", "reference")))
+
+
+def test_backward_under_autocast_is_not_made_coarser(mode):
+    gradients = []
+    for enabled in (False, True):
+        args = {name: x.requires_grad_() for name, x in arguments(WEIGHTS["per pair"]).items()}
+        loss = dynamic_routing(**args, backend="blocked").poses.square().sum()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            loss.backward()
+        gradients.append(args["weight"].grad)
+    if mode != "whole":  # plain PyTorch's own backward there, which is PyTorch's business
+        assert torch.equal(*gradients)
+
+
+def test_auto_steps_aside_inside_torch_func(mode):
+    args = arguments(WEIGHTS["per pair"])
+    slope = torch.func.grad(lambda poses: dynamic_routing(**args | {"poses": poses}).poses.sum())(args["poses"])
+    args["poses"].requires_grad_()
+    dynamic_routing(**args).poses.sum().backward()
+    torch.testing.assert_close(slope, args["poses"].grad)

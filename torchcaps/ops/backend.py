@@ -37,6 +37,8 @@ def cannot_block(poses: Tensor, **args) -> str | None:
         return f"needs tensors on the CPU, got one on {poses.device.type}; move the input"
     if poses.dtype not in (torch.float32, torch.float64):
         return f"computes in float32 or float64, got {poses.dtype}; convert the input"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "does not run inside torch.func transforms; leave them"
     return "does not run under autocast; leave the region" if torch.is_autocast_enabled("cpu") else None
 
 

@@ -1,4 +1,4 @@
-"""Dynamic routing on a CPU with the votes of one block at a time: never a [b i j e] tensor in memory.
+"""Dynamic routing on a CPU with the votes of one block at a time: unless they are few, never all of [b i j e] in memory.
 
 Images do not influence each other, so a block is a few images, all passes, and the votes stay in cache between passes.
 Where the votes of a single image are too many, a block is a few inputs and one pass: the logits of a pass are
@@ -36,12 +36,14 @@ def blocked(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Ten
     """Output poses and their sum over all passes but the last, like the reference."""
     n_out = weight.shape[-3] if weight.ndim > 2 else (bias.shape[-2] if bias is not None else prior.shape[-1])
     rule = Rule(n_out, 1 if couplings in FIXED else n_iters, coupling(couplings), couplings in FIXED, detach)
+    # the reference takes a prior and a bias of any dtype; a matrix product does not
+    bias, prior = (None if tensor is None else tensor.to(poses.dtype) for tensor in (bias, prior))
     flat = poses.reshape(-1, *poses.shape[-2:])
     bytes_per_input = n_out * weight.shape[-1] * poses.element_size()
     bytes_per_image = bytes_per_input * poses.shape[-2]
     # every block of images reads the whole weight and adds to its whole gradient: smaller blocks than it cost more than they save
     block_bytes = max(BLOCK_BYTES, weight.nbytes)
-    if bytes_per_image * len(flat) <= block_bytes:
+    if bytes_per_image * len(flat) <= min(block_bytes, LARGEST_BLOCK_BYTES):
         routed = route(flat, weight, bias, prior, rule)
     elif max(bytes_per_image, block_bytes) <= LARGEST_BLOCK_BYTES:
         routed = _ByImages.apply(flat, weight, bias, prior, rule, max(block_bytes // bytes_per_image, 1))
@@ -67,7 +69,7 @@ def route(poses: Float[Tensor, "b i d"], weight, bias, prior, rule: Rule) -> tup
 
 
 class _ByImages(torch.autograd.Function):
-    """`_route` for a few images at a time, again in the backward pass."""
+    """`route` for a few images at a time, again in the backward pass."""
 
     @staticmethod
     def forward(ctx, poses, weight, bias, prior, rule: Rule, n_images: int):
@@ -77,12 +79,21 @@ class _ByImages(torch.autograd.Function):
         return tuple(torch.cat(parts) for parts in zip(*routed, strict=True))
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *grads):
+        with _full_precision():
+            return _ByImages._gradients(ctx, grads)
+
+    @staticmethod
+    def _gradients(ctx, grads):
         poses, *shared = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:4]
+        if torch.is_grad_enabled():
+            return *_gradients_to_differentiate(lambda *x: route(*x, ctx.rule), ctx.saved_tensors, grads, wanted), None, None
         shared = [_leaf(tensor, needed) for tensor, needed in zip(shared, wanted[1:], strict=True)]
-        totals = [torch.zeros_like(poses) if wanted[0] else None, *(torch.zeros_like(x) if x is not None else None for x in shared)]
+        totals = [
+            torch.zeros_like(poses) if wanted[0] else None,
+            *(torch.zeros_like(x) if needed else None for x, needed in zip(shared, wanted[1:], strict=True)),
+        ]
         for start in range(0, len(poses), ctx.n_images):
             images = slice(start, start + ctx.n_images)
             block = [_leaf(poses[images], wanted[0]), *shared]
@@ -118,9 +129,15 @@ class _Pass(torch.autograd.Function):
         return total
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
+        with _full_precision():
+            return _Pass._gradients(ctx, grad)
+
+    @staticmethod
+    def _gradients(ctx, grad):
         wanted, tensors = ctx.needs_input_grad[:4], ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *_gradients_to_differentiate(lambda *x: [_weighted_sum(*x, ctx.rule)], tensors, [grad], wanted), None, None
         totals = [torch.zeros_like(tensor) if needed else None for tensor, needed in zip(tensors, wanted, strict=True)]
         for images, inputs, rows in _blocks(tensors[0], tensors[1], ctx.bytes_per_input):
             block = [_leaf(x, needed) for x, needed in zip(_cut(*tensors, images, inputs, rows), wanted, strict=True)]
@@ -159,8 +176,25 @@ def _cut(poses, weight, prior, pose_sum, images: slice, inputs: slice, rows: sli
     return tuple(None if tensor is None else tensor[where] for tensor, where in parts)
 
 
+def _full_precision() -> torch.autocast:
+    """Whatever region the backward pass is called in: the forward pass ran in full precision."""
+    return torch.autocast("cpu", enabled=False)
+
+
 def _leaf(tensor: Tensor | None, needed: bool) -> Tensor | None:
     return None if tensor is None else tensor.detach().requires_grad_(needed)
+
+
+def _gradients_to_differentiate(function, inputs, grads, wanted) -> list[Tensor | None]:
+    """For create_graph=True: the gradients of the plain form, uncut, which can be differentiated once more."""
+    # aliases: one input may itself depend on another, and that path is not this function's
+    inputs = [None if x is None else x.view_as(x) for x in inputs]
+    outputs = function(*inputs)
+    live = [x for x, needed in zip(inputs, wanted, strict=True) if needed]
+    connected = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if output.requires_grad]
+    outputs, grads = zip(*connected, strict=True)
+    found = iter(torch.autograd.grad(outputs, live, grads, create_graph=True, allow_unused=True))
+    return [next(found) if needed else None for needed in wanted]
 
 
 def _add_gradients(outputs, grads, inputs, wanted, totals) -> None:
