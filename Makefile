@@ -10,8 +10,10 @@ BIN := .venv/bin
 demo: .venv/done
 	$(BIN)/torchcaps demo
 
-test: .venv/done
+# Triton kernels need no GPU to be tested: its interpreter runs them, and it compiles them ahead of time. It exists for Linux only.
+test: .venv/done $(if $(filter Linux,$(shell uname)),.venv/kernels/done)
 	$(BIN)/python -m pytest -q
+	$(if $(filter Linux,$(shell uname)),TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(BIN)/python -m pytest -q tests/kernels)
 
 test-slow: .venv/done
 	$(BIN)/python -m pytest -q -m "slow or data"
@@ -28,6 +30,11 @@ table: .venv/done
 .venv/done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[experiments,dev]'
+	touch $@
+
+# beside the rest, because Triton's interpreter wants an older numpy than they have
+.venv/kernels/done: .venv/done constraints-kernels.txt
+	$(BIN)/pip install -q --upgrade --target .venv/kernels -r constraints-kernels.txt
 	touch $@
 
 clean:

@@ -156,11 +156,10 @@ def test_bench_train_prints_time_speed_and_memory(command):
 
 
 def test_bench_ops_checks_before_it_times(command, monkeypatch):
-    from torchcaps import bench
+    from torchcaps.bench import cases, ops
 
-    monkeypatch.setattr(
-        bench, "CASES", {"cpu": [bench._dynamic(2, 7, 3, 4, 5), bench._local(2, 3, 2, 2, 4, 4, kernel=2), bench._squash(2, 7, 4)]}
-    )
+    few = [cases.dynamic(2, 7, 3, 4, 5), cases.local(2, 3, 2, 2, 4, 4, kernel=2), cases.squashing(2, 7, 4)]
+    monkeypatch.setattr(ops, "CASES", {"cpu": few})
     code, out, err = command("bench", "ops", "--repeats", "2", "--device", "cpu")
     assert code == 0, err
     assert out.count("1.00x") == 3
@@ -168,7 +167,7 @@ def test_bench_ops_checks_before_it_times(command, monkeypatch):
     def wrong(*args, **kwargs):
         raise AssertionError("off by 1")
 
-    monkeypatch.setattr(bench, "compare_routing", wrong)
+    monkeypatch.setattr(ops, "compare_routing", wrong)
     _, out, _ = command("bench", "ops", "--repeats", "2", "--device", "cpu")
     assert "wrong: off by 1" in out
     assert "1.00x" not in out

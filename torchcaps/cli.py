@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,7 @@ bench_app = typer.Typer(no_args_is_help=True, help="Speed and memory.")
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
 console = Console()
+say = partial(print, file=sys.stderr, flush=True)  # progress: what is piped away stays clean
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 Root = Annotated[Path | None, typer.Option("--data", help="a folder with data files; else TORCHCAPS_DATA, then the cache")]
@@ -280,6 +282,17 @@ def bench_train(
 
 
 @bench_app.command("ops")
-def bench_ops(device: Device = "auto", repeats: int = 20) -> None:
+def bench_ops(
+    device: Device = "auto",
+    repeats: Annotated[int, typer.Option(help="at most; fewer where they are slow")] = 20,
+    only: Annotated[list[str] | None, typer.Option(help="cases whose name contains this; again, or with commas, for more")] = None,
+) -> None:
     """The same per op, backend and shape, forward and backward. A backend that fails its check gets no time."""
-    benches.bench_ops(pick_device(device), repeats, console)
+    benches.bench_ops(pick_device(device), repeats, console, only or (), say=say)
+
+
+@bench_app.command("scale")
+def bench_scale(device: Device = "auto", out: Annotated[Path, typer.Option(help="folder for numbers and picture")] = Path("bench")) -> None:
+    """How time and memory of dynamic routing grow with inputs, outputs and batch: a table, a JSON file and a picture."""
+    for path in benches.bench_scale(pick_device(device), out, console, say=say):
+        print(path)

@@ -23,13 +23,14 @@ class TrainingStep:
         rates = [stage.rate * stage.schedule(min(step, n_steps - 1), n_steps) for step in range(n_steps + WARM_UP + 1)]
         self.rates = torch.tensor(rates, device=device)
         self.rate = torch.tensor(stage.rate, device=device)
-        self.optimizer = torch.optim.Adam(self.parameters.values(), lr=self.rate, fused=True, capturable=on_cuda)
+        self.optimizer = torch.optim.Adam(self.parameters.values(), lr=self.rate, fused=not on_cuda, foreach=on_cuda, capturable=on_cuda)
         self.ema_decay = stage.ema
         self.ema = {name: tensor.detach().clone() for name, tensor in _floats(model).items()} if stage.ema else {}
         self.totals: dict[str, Tensor] = {}  # sums over the steps not yet read
         self.unread = 0
         self.first_bad = torch.full((), -1, dtype=torch.long, device=device)  # the first step whose loss was not finite
         self.losses = torch.compile(self._losses, dynamic=False) if on_cuda else self._losses
+        self.update = torch.compile(self._update, dynamic=False) if on_cuda else self._update
         self.graph: torch.cuda.CUDAGraph | None = None
         self.routing = _routing(model, on_cuda)
 
@@ -90,12 +91,15 @@ class TrainingStep:
             losses = self.losses(batch)
         self.task.backward(self.model, batch, losses)
         self.rate.copy_(self.rates.index_select(0, self.counter.view(1)).squeeze(0))
-        self.optimizer.step()
+        with many_programs():
+            self.update()
         with torch.no_grad():
-            self._average()
             self._count(losses)
 
-    def _average(self) -> None:
+    @torch.no_grad()
+    def _update(self) -> None:
+        """Optimiser and average: compiled, they read and write every number once."""
+        self.optimizer.step()
         if self.ema:
             torch._foreach_lerp_(list(self.ema.values()), list(_floats(self.model).values()), 1 - self.ema_decay)
 

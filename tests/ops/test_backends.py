@@ -42,9 +42,11 @@ def test_auto_on_cuda_is_the_first_that_does_not_refuse():
     assert choose("op", {"reference": ANYTHING}, "auto", ON_CUDA, {"d": 4}) == "reference"
 
 
-def test_auto_inside_compile_is_the_reference(monkeypatch):
+def test_auto_inside_compile_is_a_kernel_or_the_reference(monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert choose("op", IMPLEMENTATIONS, "auto", ON_CUDA, {"d": 3}) == "reference"
+    assert choose("op", IMPLEMENTATIONS, "auto", ON_CUDA, {"d": 3}) == "triton"
+    assert choose("op", IMPLEMENTATIONS, "auto", ON_CUDA, {"d": 4}) == "reference"
+    assert choose("op", IMPLEMENTATIONS, "auto", ON_CPU, {"d": 3}) == "reference"
     assert choose("op", IMPLEMENTATIONS, "compiled", ON_CUDA, {"d": 3}) == "reference"
     assert choose("op", IMPLEMENTATIONS, "triton", ON_CUDA, {"d": 3}) == "triton"
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 from torchcaps.layers.capsules import Capsules
-from torchcaps.ops import squash
+from torchcaps.ops import convolve, squash
 
 
 class PrimaryCapsules(nn.Module):
@@ -27,7 +27,10 @@ class PrimaryCapsules(nn.Module):
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
     def forward(self, features: Float[Tensor, "b c h w"]) -> Capsules:
-        cut = conv2d(features, self.weight, stride=self.stride, padding=self.padding) / self.share
+        if self.padding == 0:
+            cut = convolve(features, self.weight, stride=self.stride) / self.share
+        else:
+            cut = conv2d(features, self.weight, stride=self.stride, padding=self.padding) / self.share
         cut = cut + self.bias.view(-1, 1, 1)
         # the channels of one type form a pose; without naming the axes a "capsule" is eight neighbouring pixels
         poses = rearrange(cut, "b (n d) h w -> b (n h w) d", d=self.d_out)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot, relu
 
 from torchcaps.layers import Capsules, Decoder, PrimaryCapsules, RoutedCapsules
-from torchcaps.ops import RoutingStep
+from torchcaps.ops import RoutingStep, convolve
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class CapsNet(nn.Module):
         """What the class capsules are routed from, ordered (type, row, column) over `grid`."""
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
             raise ValueError(f"CapsNet expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}")
-        return self.primary(relu(self.conv(images)))
+        return self.primary(relu(convolve(images, self.conv.weight, self.conv.bias)))
 
     def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[RoutingStep]:
         """Every routing pass between primary and class capsules."""

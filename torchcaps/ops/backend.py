@@ -1,9 +1,9 @@
 """The one place that chooses how an op is computed: reference, blocked, compiled, or a fused Triton kernel.
 
 The rule of `auto`, in order:
-1. inside `torch.compile` or `torch.export`: the reference, which is then compiled with everything around it
-   (there a backend asked for as `compiled` means the same);
-2. on CUDA: the first of triton, compiled that supports the arguments;
+1. on CUDA: triton where it supports the arguments, in `torch.compile` and `torch.export` too, which see it as one op;
+2. inside `torch.compile` or `torch.export` otherwise: the reference, which is then compiled with everything around it
+   (there a backend asked for as `compiled` means the same), and on CUDA outside of them: compiled;
 3. on a CPU: blocked where it supports the arguments (compiling costs half a minute there and gains nothing);
 4. elsewhere: the reference.
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 NAMES = ("reference", "blocked", "compiled", "triton")
 AUTO = {"cuda": ("triton", "compiled"), "cpu": ("blocked",)}
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch: kernels run on CPU tensors, slowly
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,30 @@ def cannot_compile(poses: Tensor, **args) -> str | None:
     return None if found else "needs a C++ compiler, and neither CXX, g++ nor clang++ is there; install one"
 
 
+@torch.compiler.assume_constant_result
+def _no_kernels(device: str) -> str | None:
+    if device != "cuda" and not INTERPRETED:
+        return f"needs CUDA tensors, got one on {device}; move the input"
+    if find_spec("triton") is None:
+        return "needs the package triton, and it is not installed; install it"
+    if device == "cuda" and torch.cuda.get_device_capability() < (8, 0):
+        return "needs a GPU of compute capability 8.0 or more; use another"
+    return None
+
+
+def cannot_run_kernels(tensor: Tensor) -> str | None:
+    """Why no Triton kernel can run here, whatever its arguments, or None."""
+    device = tensor.device.type
+    if reason := _no_kernels(device):
+        return reason
+    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.bfloat16:
+        return f"computes in float32 or bfloat16, got autocast to {torch.get_autocast_dtype(device)}; leave the region"
+    # nothing is transformed inside a program that is compiled whole, and the question cannot be asked there
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+        return "does not run inside torch.func transforms; leave them"
+    return None
+
+
 def many_programs():
     """Every shape of weight, rule and number of passes is a program of its own: more than torch.compile expects of a function."""
     config = torch._dynamo.config
@@ -58,10 +83,12 @@ def many_programs():
 
 def choose(op: str, implementations: dict[str, Implementation], backend: str, tensor: Tensor, args: dict, compiling: bool = False) -> str:
     """The name of the backend that runs `op` on these arguments; `tensor` says on which device, `compiling` to pretend."""
-    if backend in ("auto", "compiled") and (compiling or torch.compiler.is_compiling()):
+    whole = compiling or torch.compiler.is_compiling()
+    if backend == "compiled" and whole:
         return "reference"
     if backend == "auto":
-        for name in AUTO.get(tensor.device.type, ()):
+        names = AUTO.get(tensor.device.type, ())
+        for name in ("triton",) * ("triton" in names) if whole else names:
             if name in implementations and implementations[name].refuses(**args) is None:
                 return name
         return "reference"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchcaps.ops.backend import Implementation, cannot_block, cannot_compile, choose, many_programs
 from torchcaps.ops.couplings import FIXED, coupling
+from torchcaps.ops.dynamic_triton import cannot_fuse, fused
 from torchcaps.ops.squash import squash
 from torchcaps.ops.votes import Poses, Weight, votes_of
 
@@ -134,6 +135,7 @@ _IMPLEMENTATIONS = {
     "reference": Implementation(load=lambda: _reference),
     "blocked": Implementation(load=_blocked, refuses=cannot_block),
     "compiled": Implementation(load=_compiled, refuses=cannot_compile),
+    "triton": Implementation(load=lambda: lambda **args: Routed(*fused(**args)), refuses=cannot_fuse),
 }
 
 

@@ -1,0 +1,65 @@
+"""The strided convolution against conv2d."""
+
+import pytest
+import torch
+from torch.nn.functional import conv2d
+
+from torchcaps.ops import convolve
+from torchcaps.ops.convolve_triton import _busiest_first, convolve_strided
+from torchcaps.testing import compare_routing
+
+# images, channels, height, width, filters, rows, columns, stride
+SMALL = [(3, 64, 7, 8, 64, 3, 3, 2), (17, 64, 6, 7, 128, 4, 2, 1), (2, 128, 9, 10, 64, 5, 5, 3), (1, 64, 3, 3, 64, 3, 3, 2)]
+
+
+def tensors(rng, device, n, c, h, w, k, rows, columns, dtype=torch.float32):
+    images = torch.randn(n, h, w, c, generator=rng).to(device, dtype)
+    weight = (torch.randn(k, rows, columns, c, generator=rng) * (rows * columns * c) ** -0.5).to(device, dtype)
+    return {"images": images, "weight": weight}
+
+
+def op(stride, images, weight, backend):
+    if backend == "triton":
+        return convolve_strided(images, weight, stride)
+    return conv2d(images.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2), stride=stride).permute(0, 2, 3, 1)
+
+
+# the interpreter turns a bound of a loop into a number in a way that numpy 2.4 refuses
+@pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning")
+@pytest.mark.parametrize("sizes", SMALL, ids=str)
+def test_value_and_gradients_are_right(rng, device, sizes):
+    if device == "cuda":
+        pytest.skip("float32 products are TF32 on a GPU, where only bfloat16 gets here")
+    compare_routing(lambda **args: op(sizes[-1], **args), tensors(rng, device, *sizes[:-1]), backend="triton")
+
+
+@pytest.mark.parametrize("sizes", [*SMALL, (128, 256, 20, 20, 256, 9, 9, 2), (130, 64, 12, 13, 320, 5, 5, 2)], ids=str)
+def test_value_and_gradients_are_right_in_bfloat16(gpu_only, rng, sizes):
+    args = tensors(rng, "cuda", *sizes[:-1])
+    compare_routing(lambda **args: op(sizes[-1], **args), args, backend="triton", dtype=torch.bfloat16)
+
+
+def test_pixels_come_busiest_first_and_each_once():
+    """5x5 under 3x3 with stride 2: the middle pixel is seen by all four outputs, the corners by one."""
+    order = _busiest_first(5, 5, 3, 3, 2, torch.device("cpu"))
+    assert order[0] == 12 and sorted(order.tolist()) == list(range(25))
+
+
+def test_registered_as_torch_library_wants_it(rng, device):
+    args = [x.requires_grad_() for x in tensors(rng, device, 2, 64, 5, 5, 64, 3, 3, dtype=torch.float32).values()]
+    torch.library.opcheck(convolve_strided, (*args, 2), test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
+
+
+@pytest.mark.parametrize("sizes", [(5, 1, 28, 28, 256, 9, 9, 1), (5, 3, 16, 18, 64, 5, 5, 2), (8, 64, 12, 12, 64, 5, 5, 2)], ids=str)
+def test_convolve_takes_the_fast_way_and_agrees_with_conv2d(gpu_only, rng, sizes):
+    *sizes, stride = sizes
+    args = tensors(rng, "cuda", *sizes) | {"bias": torch.randn(sizes[4], generator=rng).cuda()}
+
+    def either(backend, images, weight, bias):
+        images, weight = images.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2)
+        with torch.autocast("cuda", torch.bfloat16, enabled=images.dtype == torch.float32):
+            return (convolve if backend == "fast" else conv2d)(images, weight, bias, stride)
+
+    compare_routing(either, args, backend="fast")
+    plain = convolve(*(x.permute(0, 3, 1, 2) for x in (args["images"], args["weight"])), args["bias"], stride)
+    assert plain.dtype == torch.float32

@@ -1,0 +1,169 @@
+"""Which ops are measured, at which shapes, by which backends, and with what each is checked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+
+import torch
+from torch import Tensor
+
+from torchcaps.ops import EMRouted, LocalGrid, dynamic_routing, em_routing, local_grid, local_routing, squash
+from torchcaps.ops.couplings import softmax
+from torchcaps.ops.dynamic_blocked import Rule, route
+
+Draw = Callable[..., Tensor]  # draw(*shape, scale=1.0): normal random numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One op at one shape. `call(backend, **inputs)` gives the output; `make(draw)` draws the inputs."""
+
+    op: str
+    shape: str
+    batch: int
+    call: Callable[..., Tensor | tuple[Tensor, ...]]
+    make: Callable[[Draw], dict[str, Tensor]]
+    backends: Sequence[str] = ("reference",)
+    n_votes: int = 0  # numbers that the reference writes as votes
+    # checked in its place, where it would need more than two GB in float64. Else the very program that is timed is checked.
+    stand_in: "Case | None" = None
+    cannot: dict[str, str] = field(default_factory=dict)  # backends that are named but not run, and why
+    in_all: bool = False  # all memory counts here, that of inputs and gradients too
+
+    @property
+    def name(self) -> str:
+        return f"{self.op} {self.shape}"
+
+    def inputs(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Drawn on the device and in the dtype itself: hundreds of millions of numbers take minutes elsewhere."""
+        rng = torch.Generator(device).manual_seed(0)
+
+        def draw(*shape: int, scale: float = 1.0) -> Tensor:
+            return torch.randn(*shape, generator=rng, device=device, dtype=dtype).mul_(scale)
+
+        return {name: tensor.requires_grad_() for name, tensor in self.make(draw).items()}
+
+
+def _plain_einsum(poses: Tensor, weight: Tensor, bias: Tensor, n_iters: int) -> Tensor:
+    """What most implementations do; the reference multiplies and sums."""
+    votes = torch.einsum("bid,ijde->bije", poses, weight)
+    logits = votes.new_zeros(votes.shape[:-1])
+    for t in range(n_iters):
+        parents = squash(torch.einsum("bij,bije->bje", logits.softmax(-1), votes) + bias)
+        if t < n_iters - 1:
+            logits = logits + torch.einsum("bije,bje->bij", votes, parents)
+    return parents
+
+
+def _plain_bmm(poses: Tensor, weight: Tensor, bias: Tensor, n_iters: int) -> Tensor:
+    """The blocked backend as a single block."""
+    rule = Rule(weight.shape[1], n_iters, softmax, fixed=False, detach=False)
+    return route(poses, weight, bias, None, rule)[0]
+
+
+PLAIN = {"plain einsum": _plain_einsum, "plain bmm": _plain_bmm}
+
+
+def dynamic(
+    batch: int, n_in: int, n_out: int, d_in: int = 8, d_out: int = 16, n_iters: int = 3, *, types: int | None = None, label: str = "", **how
+) -> Case:
+    """Dynamic routing, a transform per pair of capsules, or per type of input and output; `how` are fields of Case."""
+
+    def make(draw: Draw) -> dict[str, Tensor]:
+        weight = draw(types or n_in, n_out, d_in, d_out, scale=n_in**-0.5)
+        return {"poses": draw(batch, n_in, d_in, scale=d_in**-0.5), "weight": weight, "bias": draw(n_out, d_out, scale=0.1)}
+
+    def call(backend: str, **inputs: Tensor) -> Tensor:
+        if backend in PLAIN:
+            return PLAIN[backend](**inputs, n_iters=n_iters)
+        return dynamic_routing(**inputs, n_iters=n_iters, backend=backend).poses
+
+    shape = f"b{batch} {n_in}x{d_in} -> {n_out}x{d_out} r{n_iters}{f' {types} types' if types else ''}{label and f' {label}'}"
+    return Case(op="dynamic_routing", shape=shape, batch=batch, call=call, make=make, n_votes=batch * n_in * n_out * d_out, **how)
+
+
+def em(batch: int, n_in: int, n_out: int, rows: int = 4, d_in: int = 4, d_out: int = 4, n_iters: int = 3, **how) -> Case:
+    """EM routing with transforms that all inputs share."""
+
+    def make(draw: Draw) -> dict[str, Tensor]:
+        # weights as they start in the paper's code; betas that give output scores of order one
+        return {
+            "scores": draw(batch, n_in), "poses": draw(batch, n_in, rows, d_in),
+            "weight": draw(n_out, d_in, d_out, scale=1 / d_in), "bias": draw(n_out, rows, d_out, scale=0.1),
+            "beta_use": draw(n_out, scale=n_out / n_in), "beta_ignore": draw(n_out, scale=1 / n_in),
+        }  # fmt: skip
+
+    def call(backend: str, **inputs: Tensor) -> EMRouted:
+        return em_routing(**inputs, n_iters=n_iters, backend=backend)
+
+    shape = f"b{batch} {n_in}x{rows}x{d_in} -> {n_out}x{rows}x{d_out} r{n_iters} shared"
+    return Case(op="em_routing", shape=shape, batch=batch, call=call, make=make, n_votes=batch * n_in * n_out * rows * d_out, **how)
+
+
+def local(batch: int, size: int, n_in: int, n_out: int, d_in: int, d_out: int, kernel: int) -> Case:
+    """Local routing on a square grid."""
+
+    def make(draw: Draw) -> dict[str, Tensor]:
+        weight = draw(n_in, kernel * kernel, n_out, d_in, d_out, scale=(n_in * kernel) ** -0.5)
+        return {"poses": draw(batch, n_in * size * size, d_in), "weight": weight, "bias": draw(n_out, d_out, scale=0.1)}
+
+    @cache  # moved to the device once, before anything is captured
+    def grid_on(device: torch.device) -> LocalGrid:
+        grid = local_grid(size, size, kernel)
+        return grid._replace(seen=grid.seen.to(device), reach=grid.reach.to(device), slot=grid.slot.to(device))
+
+    def call(backend: str, **inputs: Tensor) -> Tensor:
+        return local_routing(**inputs, grid=grid_on(inputs["poses"].device)).poses
+
+    shape = f"b{batch} {n_in}x{size}x{size}x{d_in} -> {n_out}x{d_out} k{kernel}"
+    return Case(op="local_routing", shape=shape, batch=batch, call=call, make=make)
+
+
+def squashing(batch: int, n: int, d: int) -> Case:
+    return Case(
+        op="squash",
+        shape=f"b{batch} {n}x{d}",
+        batch=batch,
+        call=lambda backend, vectors: squash(vectors),
+        make=lambda draw: {"vectors": draw(batch, n, d)},
+    )
+
+
+def big_images(batch: int, n_types: int, places: int, n_out: int) -> Case:
+    """Primary capsules on the full grid of a large image: no reference can hold the votes."""
+    case = partial(dynamic, batch, n_types * places, n_out, types=n_types, label="224x224", backends=("reference", "triton"), in_all=True)
+    sizes = batch, n_types * places, n_out, 16
+    votes = f"its votes alone, {' x '.join(f'{n:,}' for n in sizes)} numbers, are {4 * case().n_votes / 1e9:,.0f} GB in float32 (computed)"
+    # 17 images make the same tile as 32, and 15 places fill no tile
+    return case(stand_in=dynamic(17, 15 * n_types, n_out, types=n_types), cannot={"reference": f"cannot run: {votes}"})
+
+
+_ALL = ("reference", "compiled", "triton")
+_PLAIN = ("reference", *PLAIN, "blocked")
+CASES = {
+    "cuda": [
+        dynamic(128, 1152, 10, backends=_ALL),
+        dynamic(128, 1152, 10, n_iters=1, backends=_ALL),
+        dynamic(32, 4608, 10, backends=_ALL),
+        dynamic(32, 18_432, 200, label="64x64", backends=("reference", "triton"), stand_in=dynamic(17, 480, 200)),
+        big_images(32, 32, 104 * 104, 200),
+        em(20, 5184, 64, backends=_ALL, stand_in=em(2, 5184, 64)),
+        squashing(128, 1152, 8),
+    ],
+    "cpu": [
+        dynamic(128, 1152, 10, backends=_PLAIN, stand_in=dynamic(16, 1152, 10)),  # cut into blocks of images too, in a tenth of the time
+        dynamic(32, 128, 10, backends=_PLAIN),
+        em(4, 256, 8),
+        local(8, 6, 8, 8, 8, 8, kernel=3),
+        squashing(128, 1152, 8),
+    ],
+}
+
+
+def select(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
+    """The cases whose name contains any of the texts, all if there are none; a text may hold several, with commas."""
+    wanted = [part.strip() for text in only for part in text.split(",") if part.strip()]
+    for part in wanted:
+        if not any(part in case.name for case in cases):
+            raise ValueError(f"--only {part!r} fits no case; there are:\n  " + "\n  ".join(case.name for case in cases))
+    return [case for case in cases if not wanted or any(part in case.name for part in wanted)]

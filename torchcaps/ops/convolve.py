@@ -1,0 +1,45 @@
+"""The convolutions of a CapsNet, where cuDNN is slow at them: few channels, or a large kernel with a stride."""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import conv2d, linear, pad
+
+from torchcaps.ops.backend import cannot_run_kernels
+from torchcaps.ops.convolve_triton import convolve_strided, supports
+
+FEW = 256  # numbers of a patch up to which the patches are worth writing out
+MULTIPLE = 8  # tensor cores want rows of a multiple of 16 bytes
+MANY_TAPS = 25  # kernels of fewer taps are left to cuDNN
+
+
+def convolve(
+    images: Float[Tensor, "b c h w"], weight: Float[Tensor, "k c y x"], bias: Float[Tensor, "k"] | None = None, stride: int = 1
+) -> Float[Tensor, "b k p q"]:
+    """`conv2d` without padding. On CUDA a patch of few numbers makes it a matrix product over all patches, and a large kernel
+    with a stride in bfloat16 a Triton kernel; the rest is conv2d.
+
+    cuDNN has no tensor-core kernel for one channel: at batch 128, 28x28, 256 filters of 9x9 its forward and weight gradient
+    take a hundred microseconds each on an H200, the matrix products a fifth of that.
+    """
+    if images.device.type != "cuda":
+        return conv2d(images, weight, bias, stride)
+    if weight[0].numel() <= FEW:
+        return _by_patches(images, weight, bias, stride)
+    low = images.dtype == torch.bfloat16 or (torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16)
+    if low and stride > 1 and weight[0, 0].numel() >= MANY_TAPS and cannot_run_kernels(images) is None:
+        last = [rearrange(x.to(torch.bfloat16), "b c h w -> b h w c") for x in (images, weight)]
+        if supports(*last):
+            maps = convolve_strided(*last, stride)
+            return rearrange(maps if bias is None else maps + bias.to(torch.bfloat16), "b h w c -> b c h w")
+    return conv2d(images, weight, bias, stride)
+
+
+def _by_patches(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    rows, columns = weight.shape[2:]
+    patches = rearrange(images.unfold(2, rows, stride).unfold(3, columns, stride), "b c h w y x -> b h w (c y x)")
+    extra = -patches.shape[-1] % MULTIPLE
+    # zeros beyond the patch: they add nothing
+    maps = linear(pad(patches, (0, extra)), pad(weight.flatten(1), (0, extra)), bias)
+    return rearrange(maps, "b h w k -> b k h w")  # channels-last in memory, as the next convolution wants it

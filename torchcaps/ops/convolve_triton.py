@@ -1,0 +1,120 @@
+"""A strided convolution without padding on tensor cores, in bfloat16, channels last: images [b h w c], weight [k y x c].
+
+A pixel of the output and a pixel of the input that it sees belong to one tap of the kernel: output += images x channels of the
+input pixel, times the tap's matrix. So a tile is one pixel of many images, every operand is a plain matrix in memory, and the
+gradient of the input visits exactly the pixels that saw it, where an implicit matrix product pads or divides indices.
+The weight's gradient is cuDNN's, which is fast.
+"""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+BLOCK = 64  # channels of a step
+FORWARD = {"BN": 256, "SPLITS": 3, "num_warps": 8, "num_stages": 4}
+BACKWARD = {"BN": 256, "num_warps": 8, "num_stages": 4}
+
+
+def supports(images: Tensor, weight: Tensor) -> bool:
+    """Whether `convolve_strided` takes these shapes."""
+    fits = all(kernel <= size for kernel, size in zip(weight.shape[1:3], images.shape[1:3], strict=True))
+    return fits and len(images) > 0 and weight.shape[0] % BLOCK == 0 and weight.shape[3] % BLOCK == 0
+
+
+def _widest(n: int, wanted: int) -> int:
+    """The widest tile of channels up to `wanted` that divides n."""
+    return next(size for size in (256, 128, 64) if size <= wanted and n % size == 0)
+
+
+def _tile(n_images: int) -> int:
+    return min(128, max(16, 1 << (n_images - 1).bit_length()))
+
+
+@torch.library.custom_op("torchcaps::convolve_strided", mutates_args=())
+def convolve_strided(images: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """[b h w c], [k y x c] -> [b p q k]"""
+    from torchcaps.ops import convolve_kernels_triton as kernels
+
+    images, weight = images.contiguous(), weight.contiguous()
+    out = _output(images, weight, stride)
+    n, h, w, c = images.shape
+    k, rows, columns, _ = weight.shape
+    p, q = out.shape[1:3]
+    steps = rows * columns * (c // BLOCK)
+    BM, BN, splits = _tile(n), _widest(k, FORWARD["BN"]), min(FORWARD["SPLITS"], steps)
+    partial = images.new_empty((splits, n, p, q, k), dtype=torch.float32)
+    options = {name: FORWARD[name] for name in ("num_warps", "num_stages")}
+    kernels.forward[(p * q, k // BN, splits * -(-n // BM))](
+        images, weight, partial, n, q, stride, h, w, p * q,
+        C=c, K=k, COLUMNS=columns, BM=BM, BN=BN, BK=BLOCK, STEPS=-(-steps // splits), ALL=steps, SPLITS=splits, **options,
+    )  # fmt: skip
+    kernels.add_up[(-(-out.numel() // 1024),)](partial, out, out.numel(), SPLITS=splits, SIZE=1024, num_warps=4)
+    return out
+
+
+@convolve_strided.register_fake
+def _output(images, weight, stride):
+    n, h, w, _ = images.shape
+    k, rows, columns, _ = weight.shape
+    return images.new_empty(n, (h - rows) // stride + 1, (w - columns) // stride + 1, k)
+
+
+@lru_cache(maxsize=16)
+def _busiest_first(h: int, w: int, rows: int, columns: int, stride: int, device: torch.device) -> Tensor:
+    """Pixels of the input, those that most pixels of the output see first: the long programs shall not start last."""
+    p, q = (h - rows) // stride + 1, (w - columns) // stride + 1
+    seen = [sum(0 <= y - stride * i < rows for i in range(p)) for y in range(h)]
+    across = [sum(0 <= x - stride * i < columns for i in range(q)) for x in range(w)]
+    order = sorted(range(h * w), key=lambda pixel: -seen[pixel // w] * across[pixel % w])
+    return torch.tensor(order, dtype=torch.int32).to(device)
+
+
+@torch.library.custom_op("torchcaps::convolve_strided_backward", mutates_args=())
+def convolve_strided_backward(grad: Tensor, weight: Tensor, like: Tensor, stride: int) -> Tensor:
+    """The gradient of the images."""
+    from torchcaps.ops import convolve_kernels_triton as kernels
+
+    grad, weight = grad.contiguous(), weight.contiguous()
+    out = like.new_empty(like.shape)
+    n, h, w, c = like.shape
+    k, rows, columns, _ = weight.shape
+    p, q = grad.shape[1:3]
+    BM, BN = _tile(n), _widest(c, BACKWARD["BN"])
+    options = {name: BACKWARD[name] for name in ("num_warps", "num_stages")}
+    order = _busiest_first(h, w, rows, columns, stride, like.device)
+    # pixels vary slowest, so that the busiest start first
+    kernels.backward[(c // BN, -(-n // BM), h * w)](
+        grad, weight, out, order, n, h, w, p, q, C=c, K=k, ROWS=rows, COLUMNS=columns, STRIDE=stride,
+        BM=BM, BN=BN, BK=BLOCK, P=-(-rows // stride), Q=-(-columns // stride), **options,
+    )  # fmt: skip
+    return out
+
+
+@convolve_strided_backward.register_fake
+def _(grad, weight, like, stride):
+    return like.new_empty(like.shape)
+
+
+def _keep(ctx, inputs, output) -> None:
+    images, weight, ctx.stride = inputs
+    ctx.save_for_backward(images, weight)
+
+
+def _backward(ctx, grad):
+    images, weight = ctx.saved_tensors
+    grad_images = convolve_strided_backward(grad, weight, images, ctx.stride) if ctx.needs_input_grad[0] else None
+    grad_weight = None
+    if ctx.needs_input_grad[1]:
+        grad, images, weight = (x.permute(0, 3, 1, 2) for x in (grad, images, weight))
+        arguments = None, [ctx.stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]
+        grad_weight = torch.ops.aten.convolution_backward(grad, images, weight, *arguments)[1].permute(0, 2, 3, 1)
+    return grad_images, grad_weight, None
+
+
+def _refuse_second(ctx, *grads):
+    raise RuntimeError("convolve: the Triton convolution has no second derivatives; use torch.nn.functional.conv2d")
+
+
+convolve_strided.register_autograd(_backward, setup_context=_keep)
+convolve_strided_backward.register_autograd(_refuse_second)

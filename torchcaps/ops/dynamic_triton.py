@@ -1,0 +1,298 @@
+"""Dynamic routing on CUDA without the votes: forward and backward as a few Triton kernels per pass.
+
+Kept between forward and backward: the sums before squash and the sums of poses [t b j e], and two numbers per image, input and
+pass, the bounds of its softmax. Gradients go through all passes. Nothing is added up by atomics, so the same
+inputs give the same bits. Matrix products are taken in bfloat16 where the poses are or autocast says so, with everything
+else in float32; float32 poses get float32 products, without TF32.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchcaps.ops.backend import INTERPRETED, cannot_run_kernels
+from torchcaps.ops.couplings import FIXED
+from torchcaps.ops.squash import EPS
+
+LARGEST = 64  # numbers of a pose: beyond it a tile of transforms does not fit
+TILE = 64  # columns (input, dimension) of a tile
+NARROW_TILE = 32  # the same where three tiles are kept in registers
+ROWS = 64  # images of a tile
+PROGRAMS = 512  # that the chunks of a sum shall make: a few for each of an H200's 132 multiprocessors
+KEPT_BYTES = 16 << 20  # couplings and gradients of logits of all passes are kept for the weight's gradient while they are this few
+NARROW_BYTES = 64 << 20  # a weight up to this many bytes is converted once, a larger one tile by tile, again and again
+WARPS = 4
+PRECISION = "ieee"
+
+
+def cannot_fuse(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings: str, detach: bool) -> str | None:
+    """Why the Triton backend cannot run these arguments, or None."""
+    if reason := cannot_run_kernels(poses):
+        return reason
+    if couplings not in ("softmax", "leaky", "uniform") or prior is not None:
+        return f"knows softmax, leaky and uniform couplings without prior logits, got {couplings}{' and a prior' * (prior is not None)}"
+    if wide := {x.dtype for x in (poses, weight, bias) if x is not None} - {torch.float32, torch.bfloat16}:
+        return f"computes in float32 or bfloat16, got {', '.join(map(str, wide))}; convert the input"
+    if max(weight.shape[-2:]) > LARGEST or 0 in poses.shape or 0 in weight.shape:
+        return f"takes poses of 1 to {LARGEST} numbers, got {list(poses.shape)} and a weight {list(weight.shape)}"
+    return None
+
+
+def fused(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tensor, Tensor]:
+    """Output poses and their sum over all passes but the last, like the reference."""
+    n_out = weight.shape[-3] if weight.ndim > 2 else bias.shape[-2]
+    flat = poses.reshape(-1, *poses.shape[-2:]).contiguous()
+    low = poses.dtype == torch.bfloat16 or torch.is_autocast_enabled(poses.device.type)
+    passes = 1 if couplings in FIXED else n_iters
+    routed = route(flat, weight.contiguous(), bias, n_out, passes, couplings == "leaky", detach, low)
+    return tuple(part.reshape(*poses.shape[:-2], *part.shape[-2:]) for part in routed[:2])
+
+
+class Sizes(NamedTuple):
+    """How a problem is cut. Names as in the kernels."""
+
+    n_batch: int
+    n_in: int
+    n_rows: int  # of the weight: inputs, types or one
+    n_out: int
+    d_in: int
+    d_out: int
+    BB: int
+    IB: int
+    DP: int
+    EP: int
+
+    @classmethod
+    def of(cls, poses: Tensor, weight: Tensor, n_out: int, tile: int) -> "Sizes":
+        n_batch, n_in, d_in = poses.shape
+        d_out = weight.shape[-1]
+        DP, EP = _power(d_in), max(16, _power(d_out))
+        # tensor cores want 16 rows and columns at least
+        BB = min(ROWS, max(16, _power(n_batch)))
+        IB = max(min(tile // DP, _power(n_in)), 16 // DP, 1)
+        return cls(n_batch, n_in, weight.shape[0] if weight.ndim == 4 else 1, n_out, d_in, d_out, BB, IB, DP, EP)
+
+    @property
+    def places(self) -> int:
+        return self.n_in // self.n_rows
+
+    @property
+    def image_tiles(self) -> int:
+        return _up(self.n_batch, self.BB)
+
+    @property
+    def input_tiles(self) -> int:
+        return _up(self.n_in, self.IB)
+
+    @property
+    def blocks(self) -> int:
+        """Input tiles of a chunk: a power of two, so that few programs are compiled where the number of inputs varies."""
+        chunks = max(1, PROGRAMS // (self.n_out * self.image_tiles))
+        return _power(_up(self.input_tiles, chunks))
+
+    @property
+    def chunks(self) -> int:
+        return _up(self.input_tiles, self.blocks)
+
+
+def _up(n: int, size: int) -> int:
+    return -(-n // size)
+
+
+def _power(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+class _Launch:
+    """The kernels of one problem with everything filled in that they share."""
+
+    def __init__(self, poses: Tensor, weight: Tensor, n_out: int, low: bool, tile: int) -> None:
+        import triton.language as tl
+
+        from torchcaps.ops import dynamic_kernels_triton as kernels
+
+        self.kernels, self.poses, self.weight = kernels, poses, weight
+        self.sizes = sizes = Sizes.of(poses, weight, n_out, tile)
+        strides = (0,) * (4 - weight.ndim) + weight.stride()
+        self.where = (sizes.n_batch, sizes.n_in), (sizes.places, strides[0], strides[1])
+        self.tile = {
+            "J": sizes.n_out, "D": sizes.d_in, "E": sizes.d_out, "BB": sizes.BB, "IB": sizes.IB, "DP": sizes.DP, "EP": sizes.EP,
+            "T": tl.bfloat16 if low else tl.float32, "PRECISION": PRECISION,
+        }  # fmt: skip
+        n_rows, n_chunks = sizes.n_batch * sizes.n_out, sizes.chunks
+        self.rows = n_rows, n_chunks
+        self.row_tile = {"E": sizes.d_out, "RB": 4, "EP": sizes.EP, "CHUNKS": _power(n_chunks), "EPS": EPS}
+        self.row_grid = (_up(n_rows, 4),)
+
+    def denominators(self, pose_sum: Tensor, bounds: Tensor, leaky: bool) -> None:
+        grid = self.sizes.input_tiles, self.sizes.image_tiles
+        inputs = self.poses, self.weight, pose_sum, bounds
+        self.kernels.denominators[grid](*inputs, *self.where[0], *self.where[1], **self.tile, LEAKY=leaky, num_warps=WARPS)
+
+    def sums(self, mode: int, pose_sum, grad, bounds, delta, kept: Tensor | None = None) -> Tensor:
+        s = self.sizes
+        partial = self.poses.new_empty(s.chunks, s.n_batch, s.n_out, s.d_out, dtype=torch.float32)
+        grid = s.chunks, s.n_out, s.image_tiles
+        keep = kept is not None
+        inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, partial, kept if keep else partial
+        flags = {"BLOCKS": s.blocks, "MODE": mode, "KEEP": keep}
+        self.kernels.sums[grid](*inputs, *self.where[0], *self.where[1], **self.tile, **flags, num_warps=WARPS)
+        return partial
+
+    def finish(self, partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t: int, scale: float) -> None:
+        last = t == len(totals) - 1
+        self.kernels.finish[self.row_grid](
+            partial, partial if bias is None else bias, totals[t], running, running if last else pose_sums[t], poses_out, pose_sum_out,
+            *self.rows, scale, J=self.sizes.n_out, **self.row_tile,
+            BIAS=bias is not None, FIRST_PASS=t == 0, LAST_PASS=last, num_warps=1,
+        )  # fmt: skip
+
+    def finish_backward(self, partial, incoming, running, total, grad_total, narrow, keep: bool) -> None:
+        add = partial is not None
+        inputs = partial if add else total, incoming, running, total, grad_total, narrow
+        self.kernels.finish_backward[self.row_grid](*inputs, *self.rows, **self.row_tile, ADD=add, KEEP=keep, num_warps=1)
+
+    def bias_backward(self, grads: Tensor) -> Tensor:
+        n_rows, n_columns = grads.shape[0] * grads.shape[1], grads.shape[2] * grads.shape[3]
+        out = grads.new_empty(grads.shape[2:])
+        blocks = _power(_up(n_rows, 128))
+        self.kernels.bias_backward[(_up(n_columns, 16),)](grads, out, n_rows, n_columns, CB=16, RB=128, BLOCKS=blocks, num_warps=4)
+        return out
+
+    def poses_backward(self, pose_sum, grad, bounds, delta, grad_poses, detach: bool, add: bool, give: bool) -> None:
+        grid = self.sizes.input_tiles, self.sizes.image_tiles
+        inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, grad_poses
+        flags = {"DETACH": detach, "ADD": add, "GIVE": give}
+        self.kernels.poses_backward[grid](*inputs, *self.where[0], *self.where[1], **self.tile, **flags, num_warps=WARPS)
+
+    def poses_backward_first(self, grad, before, grad_poses, scale: float) -> None:
+        grid = self.sizes.input_tiles, self.sizes.image_tiles
+        add = before is not None
+        inputs = self.weight, grad, before if add else grad, grad_poses, scale
+        self.kernels.poses_backward_first[grid](*inputs, *self.where[0], *self.where[1], **self.tile, ADD=add, num_warps=WARPS)
+
+    def weight_backward(self, pose_sums, grads, bounds, delta, kept, dtype: torch.dtype, scale: float, detach: bool) -> Tensor:
+        s = self.sizes
+        per_pair = s.places == 1
+        tiles = 1 if per_pair else _up(s.places, s.IB)
+        parts = 1 if per_pair else min(tiles, max(1, PROGRAMS // (s.n_rows * s.n_out)))
+        blocks = _power(_up(tiles, parts))
+        parts = _up(tiles, blocks)
+        shape = s.n_rows, s.n_out, s.d_in, s.d_out
+        out = self.weight.new_empty(shape if per_pair else (parts, *shape), dtype=dtype if per_pair else torch.float32)
+        grid = s.input_tiles if per_pair else s.n_rows, s.n_out, parts
+        inputs = self.poses, self.weight, pose_sums, grads, bounds, delta, bounds if kept is None else kept, out, scale
+        flags = {"BLOCKS": blocks, "BATCHES": s.image_tiles, "PASSES": len(grads), "DETACH": detach, "PER_PAIR": per_pair}
+        flags["KEPT"] = kept is not None
+        self.kernels.weight_backward[grid](
+            *inputs, *self.where[0], s.n_rows, *self.where[1], **self.tile, **flags, num_warps=WARPS
+        )  # fmt: skip
+        out = out if per_pair else out.sum(0)
+        return out.reshape(self.weight.shape).to(dtype) if self.weight.ndim > 2 else out.sum((0, 1)).to(dtype)
+
+
+def _low(asked: bool) -> bool:
+    """Whether products are taken in bfloat16. The interpreter's is not to be trusted."""
+    return asked and not INTERPRETED
+
+
+def _share(n_out: int, leaky: bool) -> float:
+    """Every coupling of a first pass."""
+    return 1 / (n_out + leaky)
+
+
+@torch.library.custom_op("torchcaps::dynamic_routing", mutates_args=())
+def route(
+    poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, n_iters: int, leaky: bool, detach: bool, low: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Output poses, their sum, and what the backward pass needs: totals and sums of poses [t b j e], bounds of the softmax
+    [t 2 b i], and the weight as bfloat16 if it had to be converted."""
+    outputs = _outputs(poses, weight, bias, n_out, n_iters, leaky, detach, low)
+    poses_out, pose_sum_out, totals, pose_sums, bounds, narrow = outputs
+    narrow.copy_(weight) if narrow.numel() else None
+    launch = _Launch(poses, narrow if narrow.numel() else weight, n_out, _low(low), TILE)
+    running = torch.empty_like(totals[0])
+    bias = None if bias is None else bias.contiguous()
+    for t in range(n_iters):
+        before, numbers = (pose_sums[t - 1], bounds[t - 1]) if t else (poses, poses)
+        if t:
+            launch.denominators(before, numbers, leaky)
+        partial = launch.sums(1 if t else 0, before, poses, numbers, poses)
+        launch.finish(partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t, 1.0 if t else _share(n_out, leaky))
+    return outputs
+
+
+@route.register_fake
+def _outputs(poses, weight, bias, n_out, n_iters, leaky, detach, low):
+    n_batch, n_in, _ = poses.shape
+    shape = n_batch, n_out, weight.shape[-1]
+    dtype = torch.bfloat16 if _low(low) else torch.float32
+    new = lambda *shape, dtype=torch.float32: poses.new_empty(shape, dtype=dtype)  # noqa: E731
+    bounds = new(n_iters - 1, 2, n_batch, n_in)
+    converted = weight.dtype != dtype and weight.numel() * dtype.itemsize <= NARROW_BYTES
+    narrow = new(*(weight.shape if converted else (0,)), dtype=dtype)
+    return poses.new_empty(shape), poses.new_empty(shape), new(n_iters, *shape), new(n_iters - 1, *shape, dtype=dtype), bounds, narrow
+
+
+@torch.library.custom_op("torchcaps::dynamic_routing_backward", mutates_args=())
+def route_backward(
+    grad_poses_out: Tensor, grad_pose_sum: Tensor | None, poses: Tensor, weight: Tensor, totals: Tensor, pose_sums: Tensor, bounds: Tensor,
+    narrow: Tensor, leaky: bool, detach: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of poses, weight, and of the bias in float32."""
+    n_iters, n_batch, n_out, _ = totals.shape
+    used, low = narrow if narrow.numel() else weight, pose_sums.dtype == torch.bfloat16
+    launch = _Launch(poses, used, n_out, low, TILE)
+    grads, delta, running = torch.empty_like(totals), bounds.new_empty(n_iters - 1, *bounds.shape[2:]), torch.empty_like(totals[0])
+    low_grads = torch.empty_like(totals, dtype=pose_sums.dtype)
+    several = n_iters > 1
+    summed = torch.empty_like(poses, dtype=torch.float32) if several else None
+    kept = pose_sums.new_empty(n_iters - 1, 2, n_out, n_batch, poses.shape[1]) if several else None
+    kept = kept if several and kept.nbytes <= KEPT_BYTES else None
+    launch.finish_backward(None, grad_poses_out.contiguous(), running, totals[-1], grads[-1], low_grads[-1], keep=False)
+    incoming = torch.zeros_like(running) if grad_pose_sum is None else grad_pose_sum.contiguous()
+    for t in range(n_iters - 1, 0, -1):
+        last = t == n_iters - 1
+        given = pose_sums[t - 1], low_grads[t], bounds[t - 1], delta[t - 1]
+        _Launch(poses, used, n_out, low, NARROW_TILE).poses_backward(*given, summed, detach, add=not last, give=last or not detach)
+        partial = launch.sums(2, *given, None if kept is None else kept[t - 1])
+        launch.finish_backward(partial, incoming, running, totals[t - 1], grads[t - 1], low_grads[t - 1], keep=True)
+        incoming = running
+    share = _share(n_out, leaky)
+    if detach and several:
+        grad_poses = summed.to(poses.dtype)
+    else:
+        grad_poses = torch.empty_like(poses)
+        launch.poses_backward_first(low_grads[0], summed, grad_poses, share)
+    grad_weight = launch.weight_backward(pose_sums, low_grads, bounds, delta, kept, weight.dtype, share, detach)
+    return grad_poses, grad_weight, launch.bias_backward(grads)
+
+
+@route_backward.register_fake
+def _(grad_poses_out, grad_pose_sum, poses, weight, totals, *rest):
+    return torch.empty_like(poses), torch.empty_like(weight), totals.new_empty(totals.shape[-2:])
+
+
+def _keep(ctx, inputs, output) -> None:
+    poses, weight, bias, *_, leaky, detach, _ = inputs
+    ctx.save_for_backward(poses, weight, *output[2:])
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.rule = leaky, detach
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx, grad_poses_out, grad_pose_sum, *never):
+    if grad_poses_out is None:
+        grad_poses_out = torch.zeros_like(ctx.saved_tensors[2][-1])
+    grads = route_backward(grad_poses_out, grad_pose_sum, *ctx.saved_tensors, *ctx.rule)
+    grad_bias = None if ctx.bias_dtype is None else grads[2].to(ctx.bias_dtype)
+    return grads[0], grads[1], grad_bias, None, None, None, None, None
+
+
+def _refuse_second(ctx, *grads):
+    raise RuntimeError("dynamic_routing: the triton backend has no second derivatives; use backend='reference'")
+
+
+route.register_autograd(_backward, setup_context=_keep)
+route_backward.register_autograd(_refuse_second)

@@ -1,0 +1,271 @@
+"""The forward kernels of em_triton.py, and what they share with the backward ones.
+
+A tile is one-dimensional: either a lane is an input and the program walks over the outputs, or a lane is an output and the
+program walks over inputs. What belongs to the other side is then a plain number, the same for all lanes. So no sum over a pose
+or over the capsules walked over ever crosses lanes; poses and transforms are tuples of R·D, D·E, R·E registers per lane.
+Capital letters are known when a kernel is compiled: R rows, D and E columns of a pose, BLOCK lanes, PAIRS whether every pair
+has its own parameters, BIAS whether every pair has a bias, FIRST whether it is the first pass.
+
+Tensors, all float32, j last so that lanes of outputs read a row: `model` [b 2·R·E+1 j] is what an E-step needs of each output:
+where its Gaussian sits (bias - mean: a vote's start, so that transforming a pose gives its distance from the mean), the
+factors -1/(2 variance), and the level logsigmoid(score) - Σ log(variance)/2. `stats` [b 2·R·E+3 j] is what an M-step found:
+means, variances without EPS, data used, data ignored, score.
+
+The kernels of a pass must agree to the last bit on a logit, or exp(logit - normalizer) exceeds 1 where logits are huge: hence
+the explicit `tl.fma`, which leaves a compiler no choice.
+"""
+
+import triton
+import triton.language as tl
+
+TINY = tl.constexpr(1e-37)  # below what an output can use of its inputs and matter
+LOWEST = tl.constexpr(-3.0e38)  # below every logit
+ABSENT = tl.constexpr(-1.0e30)  # the logit of what is not there
+
+
+@triton.jit
+def numbers(start, stride, N: tl.constexpr):
+    """N numbers, the same for all lanes."""
+    found = ()
+    for k in tl.static_range(N):
+        found += (tl.load(start + k * stride).to(tl.float32),)
+    return found
+
+
+@triton.jit
+def columns(start, stride, there, N: tl.constexpr):
+    """N numbers for every lane (or, for a start that is no tile, for all), zero where there is nothing."""
+    found = ()
+    for k in tl.static_range(N):
+        found += (tl.load(start + k * stride, mask=there, other=0.0).to(tl.float32),)
+    return found
+
+
+@triton.jit
+def zeros(BLOCK: tl.constexpr, N: tl.constexpr):
+    found = ()
+    for _ in tl.static_range(N):
+        found += (tl.zeros((BLOCK,), tl.float32),)
+    return found
+
+
+@triton.jit
+def plus(a, b, N: tl.constexpr):
+    found = ()
+    for k in tl.static_range(N):
+        found += (a[k] + b[k],)
+    return found
+
+
+@triton.jit
+def transformed(poses, weight, start, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr):
+    """start + poses · weight: [r e]."""
+    found = ()
+    for r in tl.static_range(R):
+        for e in tl.static_range(E):
+            x = start[r * E + e]
+            for d in tl.static_range(D):
+                x = tl.fma(poses[r * D + d], weight[d * E + e], x)
+            found += (x,)
+    return found
+
+
+@triton.jit
+def logit_of(off, factors, level, N: tl.constexpr):
+    """level + Σ factor · off²"""
+    for k in tl.static_range(N):
+        level = tl.fma(factors[k] * off[k], off[k], level)
+    return level
+
+
+@triton.jit
+def own_parameters(
+    weight, bias, beta_use, beta_ignore, start, pair, there, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BIAS: tl.constexpr
+):
+    """Transform, start of the votes and betas of a pair that has its own."""
+    w = columns(weight + pair * (D * E), 1, there, D * E)
+    use = tl.load(beta_use + pair, mask=there, other=0.0).to(tl.float32)
+    ignore = tl.load(beta_ignore + pair, mask=there, other=0.0).to(tl.float32)
+    if BIAS:
+        start = plus(columns(bias + pair * (R * E), 1, there, R * E), start, R * E)
+    return w, start, use, ignore
+
+
+@triton.jit
+def log_normalizers(
+    gates, poses, weight, bias, beta_use, beta_ignore, model, normalizers, n_in,
+    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """E-step: log Σ_j exp(logit_bij) for every input. Lanes are inputs, the walk is over outputs."""
+    n_blocks = tl.cdiv(n_in, BLOCK)
+    b = (tl.program_id(0) // n_blocks).to(tl.int64)
+    i = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+    here = i < n_in
+    row = b * n_in + i
+    counts = tl.load(gates + row, mask=here, other=0.0) > 0
+    pose = columns(poses + row * (R * D), 1, counts, R * D)
+    model += b * (2 * R * E + 1) * J
+    top = tl.zeros((BLOCK,), tl.float32) + LOWEST
+    total = tl.zeros((BLOCK,), tl.float32)
+    for j in range(J):
+        start = numbers(model + j, J, R * E)
+        if PAIRS:
+            pair = i.to(tl.int64) * J + j
+            w, start, _, _ = own_parameters(weight, bias, beta_use, beta_ignore, start, pair, here, R, D, E, BIAS)
+        else:
+            w = numbers(weight + j, J, D * E)
+        off = transformed(pose, w, start, R, D, E)
+        factors = numbers(model + R * E * J + j, J, R * E)
+        logit = logit_of(off, factors, tl.load(model + 2 * R * E * J + j), R * E)
+        higher = tl.maximum(top, logit)
+        total = total * tl.exp(top - higher) + tl.exp(logit - higher)
+        top = higher
+    tl.store(normalizers + row, top + tl.log(total), mask=here)
+
+
+@triton.jit
+def include(off, means, spreads, ratio, kept, N: tl.constexpr):
+    """Running means and sums of squares about them with one more vote: no difference of large numbers."""
+    new_means, new_spreads = (), ()
+    for k in tl.static_range(N):
+        step = off[k] - means[k]
+        new_means += (tl.fma(ratio, step, means[k]),)
+        new_spreads += (tl.fma(kept * step, step, spreads[k]),)
+    return new_means, new_spreads
+
+
+@triton.jit
+def chunk_statistics(
+    gates, poses, weight, bias, beta_use, beta_ignore, model, normalizers, partial, n_in, n_chunks,
+    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
+    FIRST: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """E- and M-step of LENGTH inputs for every output: `partial` [b chunk 2·R·E+3 j]: means, spreads, used, ignored, score.
+
+    Lanes are outputs, the walk is over inputs.
+    """
+    n_blocks = tl.cdiv(J, BLOCK)
+    chunk = (tl.program_id(0) // n_blocks) % n_chunks
+    b = (tl.program_id(0) // (n_blocks * n_chunks)).to(tl.int64)
+    j = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+    here = j < J
+    model += b * (2 * R * E + 1) * J + j
+    centre = columns(model, J, here, R * E)
+    if not FIRST:
+        factors = columns(model + R * E * J, J, here, R * E)
+        level = tl.load(model + 2 * R * E * J, mask=here, other=ABSENT)
+    if not PAIRS:
+        w = columns(weight + j, J, here, D * E)
+        use = tl.load(beta_use + j, mask=here, other=0.0)
+        ignore = tl.load(beta_ignore + j, mask=here, other=0.0)
+    used, ignored, score = zeros(BLOCK, 3)
+    means, spreads = zeros(BLOCK, R * E), zeros(BLOCK, R * E)
+    for step in range(LENGTH):
+        i = chunk * LENGTH + step
+        real = i < n_in
+        row = b * n_in + i
+        gate = tl.load(gates + row, mask=real, other=0.0)
+        pose = columns(poses + row * (R * D), 1, gate > 0, R * D)
+        start = centre
+        if PAIRS:
+            pair = i.to(tl.int64) * J + j
+            w, start, use, ignore = own_parameters(weight, bias, beta_use, beta_ignore, start, pair, here & real, R, D, E, BIAS)
+        off = transformed(pose, w, start, R, D, E)
+        if FIRST:
+            data = tl.zeros((BLOCK,), tl.float32) + gate / J
+        else:
+            data = gate * tl.exp(logit_of(off, factors, level, R * E) - tl.load(normalizers + row, mask=real, other=-ABSENT))
+        ratio = data / tl.maximum(used + data, TINY)
+        means, spreads = include(off, means, spreads, ratio, ratio * used, R * E)
+        used += data
+        ignored += gate - data
+        score += use * data - ignore * (gate - data)
+    partial += (b * n_chunks + chunk) * (2 * R * E + 3) * J + j
+    for k in tl.static_range(R * E):
+        tl.store(partial + k * J, means[k], mask=here)
+        tl.store(partial + (R * E + k) * J, spreads[k], mask=here)
+    tl.store(partial + 2 * R * E * J, used, mask=here)
+    tl.store(partial + (2 * R * E + 1) * J, ignored, mask=here)
+    tl.store(partial + (2 * R * E + 2) * J, score, mask=here)
+
+
+@triton.jit
+def log_sigmoid(x):
+    return tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def chunk_tile(chunk, k, j, n_chunks, J: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr):
+    """Where [chunk k j] lies in a `partial` of ROWS rows, and which of it is there."""
+    at = chunk[:, None, None] * (ROWS * J) + k[None, :, None] * J + j[None, None, :]
+    return at, (chunk < n_chunks)[:, None, None] & (k < N)[None, :, None] & (j < J)[None, None, :]
+
+
+@triton.jit
+def statistics(
+    partial, bias, before, stats, model, out_scores, out_poses, out_variances, n_chunks, eps,
+    J: tl.constexpr, RE: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+    STEPS: tl.constexpr, CHUNKS: tl.constexpr, NUMBERS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Put the chunks together: `stats`, and the next pass's `model` or the result. `before`: the stats of the pass before.
+
+    A tile is CHUNKS chunks, STEPS tiles are all; NUMBERS >= R·E numbers of a pose, BLOCK outputs. `bias` is the one that all inputs share, [re j].
+    """
+    n_blocks = tl.cdiv(J, BLOCK)
+    b = (tl.program_id(0) // n_blocks).to(tl.int64)
+    j = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+    k = tl.arange(0, NUMBERS)
+    one = tl.arange(0, 1)
+    partial += b * n_chunks * ((2 * RE + 3) * J)
+    total = tl.zeros((CHUNKS, NUMBERS, BLOCK), tl.float32)
+    sums = tl.zeros((CHUNKS, 1, BLOCK), tl.float32)
+    others, scores = sums, sums
+    for step in range(STEPS):
+        chunk = step * CHUNKS + tl.arange(0, CHUNKS)
+        at, there = chunk_tile(chunk, one, j, n_chunks, J, RE, 2 * RE + 3)
+        data = tl.load(partial + 2 * RE * J + at, mask=there, other=0.0)
+        sums += data
+        others += tl.load(partial + (2 * RE + 1) * J + at, mask=there, other=0.0)
+        scores += tl.load(partial + (2 * RE + 2) * J + at, mask=there, other=0.0)
+        at, there = chunk_tile(chunk, k, j, n_chunks, J, RE, 2 * RE + 3)
+        total += data * tl.load(partial + at, mask=there, other=0.0)
+    used = tl.sum(sums, 0)  # [1 j]
+    average = tl.sum(total, 0) / tl.maximum(used, TINY)  # [k j]
+    total = tl.zeros((CHUNKS, NUMBERS, BLOCK), tl.float32)
+    for step in range(STEPS):
+        chunk = step * CHUNKS + tl.arange(0, CHUNKS)
+        at, there = chunk_tile(chunk, one, j, n_chunks, J, RE, 2 * RE + 3)
+        data = tl.load(partial + 2 * RE * J + at, mask=there, other=0.0)
+        at, there = chunk_tile(chunk, k, j, n_chunks, J, RE, 2 * RE + 3)
+        off = tl.load(partial + at, mask=there, other=0.0) - average[None, :, :]
+        total += tl.load(partial + RE * J + at, mask=there, other=0.0) + data * off * off
+    spread = tl.sum(total, 0)
+
+    at, here = k[:, None] * J + j[None, :], (k < RE)[:, None] & (j < J)[None, :]
+    if not FIRST:
+        average += tl.load(before + b * ((2 * RE + 3) * J) + at, mask=here, other=0.0)
+    mean = average * (used / (used + eps))
+    # the sum of squares is wanted about the mean, which eps moves off the average
+    off = average * (eps / (used + eps))
+    variance = (spread + used * off * off) / (used + eps)
+    stats += b * ((2 * RE + 3) * J)
+    tl.store(stats + at, mean, mask=here)
+    tl.store(stats + RE * J + at, variance, mask=here)
+    at_one, is_one = j[None, :], (j < J)[None, :]
+    score = tl.sum(scores, 0)
+    tl.store(stats + 2 * RE * J + at_one, used, mask=is_one)
+    tl.store(stats + (2 * RE + 1) * J + at_one, tl.sum(others, 0), mask=is_one)
+    tl.store(stats + (2 * RE + 2) * J + at_one, score, mask=is_one)
+    if LAST:
+        at = (b * J + j)[None, :] * RE + k[:, None]
+        tl.store(out_scores + b * J + at_one, score.to(out_scores.dtype.element_ty), mask=is_one)
+        tl.store(out_poses + at, mean.to(out_poses.dtype.element_ty), mask=here)
+        tl.store(out_variances + at, (variance + eps).to(out_variances.dtype.element_ty), mask=here)
+    else:
+        model += b * ((2 * RE + 1) * J)
+        start = tl.load(bias + at, mask=here, other=0.0) - mean if BIAS else -mean
+        tl.store(model + at, start, mask=here)
+        tl.store(model + RE * J + at, -0.5 / (variance + eps), mask=here)
+        entropy = tl.sum(tl.where((k < RE)[:, None], tl.log(variance + eps), 0.0), 0)
+        tl.store(model + 2 * RE * J + at_one, log_sigmoid(score) - 0.5 * entropy[None, :], mask=is_one)
