@@ -50,10 +50,10 @@ def backward(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, P: tl.constexpr, Q: tl.constexpr,
 ):  # fmt: skip
     """One pixel (y, x) of the input: sum over the pixels (i, j) of the output that saw it, at most P x Q of them."""
-    pixel = tl.load(order + tl.program_id(2))
+    pixel = tl.load(order + tl.program_id(0))
     y, x = pixel // w, pixel % w
-    b = tl.program_id(1) * BM + tl.arange(0, BM)
-    c = tl.program_id(0) * BN + tl.arange(0, BN)
+    b = tl.program_id(2) * BM + tl.arange(0, BM)
+    c = tl.program_id(1) * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)
     top, left = tl.maximum((y - ROWS) // STRIDE + 1, 0), tl.maximum((x - COLUMNS) // STRIDE + 1, 0)
     # integer division rounds towards zero, and below zero there is nothing

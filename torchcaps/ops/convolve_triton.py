@@ -83,8 +83,7 @@ def convolve_strided_backward(grad: Tensor, weight: Tensor, like: Tensor, stride
     BM, BN = _tile(n), _widest(c, BACKWARD["BN"])
     options = {name: BACKWARD[name] for name in ("num_warps", "num_stages")}
     order = _busiest_first(h, w, rows, columns, stride, like.device)
-    # pixels vary slowest, so that the busiest start first
-    kernels.backward[(c // BN, -(-n // BM), h * w)](
+    kernels.backward[(h * w, c // BN, -(-n // BM))](
         grad, weight, out, order, n, h, w, p, q, C=c, K=k, ROWS=rows, COLUMNS=columns, STRIDE=stride,
         BM=BM, BN=BN, BK=BLOCK, P=-(-rows // stride), Q=-(-columns // stride), **options,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 Kept between forward and backward: the sums before squash and the sums of poses [t b j e], and two numbers per image, input and
 pass, the bounds of its softmax. Gradients go through all passes. Nothing is added up by atomics, so the same
 inputs give the same bits. Matrix products are taken in bfloat16 where the poses are or autocast says so, with everything
-else in float32; float32 poses get float32 products, without TF32.
+else in float32; float32 poses get products of float32 accuracy, three of TF32 each.
 """
 
 from typing import NamedTuple
@@ -17,13 +17,13 @@ from torchcaps.ops.squash import EPS
 
 LARGEST = 64  # numbers of a pose: beyond it a tile of transforms does not fit
 TILE = 64  # columns (input, dimension) of a tile
-NARROW_TILE = 32  # the same where three tiles are kept in registers
+NARROW_TILE = 32  # the same in float32, and where three tiles are kept in registers
 ROWS = 64  # images of a tile
 PROGRAMS = 512  # that the chunks of a sum shall make: a few for each of an H200's 132 multiprocessors
 KEPT_BYTES = 16 << 20  # couplings and gradients of logits of all passes are kept for the weight's gradient while they are this few
 NARROW_BYTES = 64 << 20  # a weight up to this many bytes is converted once, a larger one tile by tile, again and again
 WARPS = 4
-PRECISION = "ieee"
+PRECISION = "tf32x3"  # for float32: three TF32 products, as exact as one of float32 and twice as fast
 
 
 def cannot_fuse(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings: str, detach: bool) -> str | None:
@@ -107,13 +107,14 @@ def _power(n: int) -> int:
 class _Launch:
     """The kernels of one problem with everything filled in that they share."""
 
-    def __init__(self, poses: Tensor, weight: Tensor, n_out: int, low: bool, tile: int) -> None:
+    def __init__(self, poses: Tensor, weight: Tensor, n_out: int, low: bool, narrow: bool = False) -> None:
         import triton.language as tl
 
-        from torchcaps.ops import dynamic_kernels_triton as kernels
+        from torchcaps.ops import dynamic_backward_triton, dynamic_forward_triton
 
-        self.kernels, self.poses, self.weight = kernels, poses, weight
-        self.sizes = sizes = Sizes.of(poses, weight, n_out, tile)
+        self.forward, self.backward, self.poses, self.weight = dynamic_forward_triton, dynamic_backward_triton, poses, weight
+        # in float32 all kernels have the same tiles, so that what two of them compute is equal to the last bit
+        self.sizes = sizes = Sizes.of(poses, weight, n_out, TILE if low and not narrow else NARROW_TILE)
         strides = (0,) * (4 - weight.ndim) + weight.stride()
         self.where = (sizes.n_batch, sizes.n_in), (sizes.places, strides[0], strides[1])
         self.tile = {
@@ -128,7 +129,7 @@ class _Launch:
     def denominators(self, pose_sum: Tensor, bounds: Tensor, leaky: bool) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         inputs = self.poses, self.weight, pose_sum, bounds
-        self.kernels.denominators[grid](*inputs, *self.where[0], *self.where[1], **self.tile, LEAKY=leaky, num_warps=WARPS)
+        self.forward.denominators[grid](*inputs, *self.where[0], *self.where[1], **self.tile, LEAKY=leaky, num_warps=WARPS)
 
     def sums(self, mode: int, pose_sum, grad, bounds, delta, kept: Tensor | None = None) -> Tensor:
         s = self.sizes
@@ -137,12 +138,12 @@ class _Launch:
         keep = kept is not None
         inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, partial, kept if keep else partial
         flags = {"BLOCKS": s.blocks, "MODE": mode, "KEEP": keep}
-        self.kernels.sums[grid](*inputs, *self.where[0], *self.where[1], **self.tile, **flags, num_warps=WARPS)
+        self.forward.sums[grid](*inputs, *self.where[0], *self.where[1], **self.tile, **flags, num_warps=WARPS)
         return partial
 
     def finish(self, partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t: int, scale: float) -> None:
         last = t == len(totals) - 1
-        self.kernels.finish[self.row_grid](
+        self.forward.finish[self.row_grid](
             partial, partial if bias is None else bias, totals[t], running, running if last else pose_sums[t], poses_out, pose_sum_out,
             *self.rows, scale, J=self.sizes.n_out, **self.row_tile,
             BIAS=bias is not None, FIRST_PASS=t == 0, LAST_PASS=last, num_warps=1,
@@ -151,26 +152,26 @@ class _Launch:
     def finish_backward(self, partial, incoming, running, total, grad_total, narrow, keep: bool) -> None:
         add = partial is not None
         inputs = partial if add else total, incoming, running, total, grad_total, narrow
-        self.kernels.finish_backward[self.row_grid](*inputs, *self.rows, **self.row_tile, ADD=add, KEEP=keep, num_warps=1)
+        self.backward.finish_backward[self.row_grid](*inputs, *self.rows, **self.row_tile, ADD=add, KEEP=keep, num_warps=1)
 
     def bias_backward(self, grads: Tensor) -> Tensor:
         n_rows, n_columns = grads.shape[0] * grads.shape[1], grads.shape[2] * grads.shape[3]
         out = grads.new_empty(grads.shape[2:])
         blocks = _power(_up(n_rows, 128))
-        self.kernels.bias_backward[(_up(n_columns, 16),)](grads, out, n_rows, n_columns, CB=16, RB=128, BLOCKS=blocks, num_warps=4)
+        self.backward.bias_backward[(_up(n_columns, 16),)](grads, out, n_rows, n_columns, CB=16, RB=128, BLOCKS=blocks, num_warps=4)
         return out
 
     def poses_backward(self, pose_sum, grad, bounds, delta, grad_poses, detach: bool, add: bool, give: bool) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, grad_poses
         flags = {"DETACH": detach, "ADD": add, "GIVE": give}
-        self.kernels.poses_backward[grid](*inputs, *self.where[0], *self.where[1], **self.tile, **flags, num_warps=WARPS)
+        self.backward.poses_backward[grid](*inputs, *self.where[0], *self.where[1], **self.tile, **flags, num_warps=WARPS)
 
     def poses_backward_first(self, grad, before, grad_poses, scale: float) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         add = before is not None
         inputs = self.weight, grad, before if add else grad, grad_poses, scale
-        self.kernels.poses_backward_first[grid](*inputs, *self.where[0], *self.where[1], **self.tile, ADD=add, num_warps=WARPS)
+        self.backward.poses_backward_first[grid](*inputs, *self.where[0], *self.where[1], **self.tile, ADD=add, num_warps=WARPS)
 
     def weight_backward(self, pose_sums, grads, bounds, delta, kept, dtype: torch.dtype, scale: float, detach: bool) -> Tensor:
         s = self.sizes
@@ -185,7 +186,7 @@ class _Launch:
         inputs = self.poses, self.weight, pose_sums, grads, bounds, delta, bounds if kept is None else kept, out, scale
         flags = {"BLOCKS": blocks, "BATCHES": s.image_tiles, "PASSES": len(grads), "DETACH": detach, "PER_PAIR": per_pair}
         flags["KEPT"] = kept is not None
-        self.kernels.weight_backward[grid](
+        self.backward.weight_backward[grid](
             *inputs, *self.where[0], s.n_rows, *self.where[1], **self.tile, **flags, num_warps=WARPS
         )  # fmt: skip
         out = out if per_pair else out.sum(0)
@@ -211,7 +212,7 @@ def route(
     outputs = _outputs(poses, weight, bias, n_out, n_iters, leaky, detach, low)
     poses_out, pose_sum_out, totals, pose_sums, bounds, narrow = outputs
     narrow.copy_(weight) if narrow.numel() else None
-    launch = _Launch(poses, narrow if narrow.numel() else weight, n_out, _low(low), TILE)
+    launch = _Launch(poses, narrow if narrow.numel() else weight, n_out, _low(low))
     running = torch.empty_like(totals[0])
     bias = None if bias is None else bias.contiguous()
     for t in range(n_iters):
@@ -243,7 +244,7 @@ def route_backward(
     """Gradients of poses, weight, and of the bias in float32."""
     n_iters, n_batch, n_out, _ = totals.shape
     used, low = narrow if narrow.numel() else weight, pose_sums.dtype == torch.bfloat16
-    launch = _Launch(poses, used, n_out, low, TILE)
+    launch = _Launch(poses, used, n_out, low)
     grads, delta, running = torch.empty_like(totals), bounds.new_empty(n_iters - 1, *bounds.shape[2:]), torch.empty_like(totals[0])
     low_grads = torch.empty_like(totals, dtype=pose_sums.dtype)
     several = n_iters > 1
@@ -255,7 +256,7 @@ def route_backward(
     for t in range(n_iters - 1, 0, -1):
         last = t == n_iters - 1
         given = pose_sums[t - 1], low_grads[t], bounds[t - 1], delta[t - 1]
-        _Launch(poses, used, n_out, low, NARROW_TILE).poses_backward(*given, summed, detach, add=not last, give=last or not detach)
+        _Launch(poses, used, n_out, low, narrow=True).poses_backward(*given, summed, detach, add=not last, give=last or not detach)
         partial = launch.sums(2, *given, None if kept is None else kept[t - 1])
         launch.finish_backward(partial, incoming, running, totals[t - 1], grads[t - 1], low_grads[t - 1], keep=True)
         incoming = running

@@ -1,0 +1,41 @@
+"""Convolutions: every way gives conv2d's result. The way a GPU takes for few channels is plain PyTorch and runs here too."""
+
+import pytest
+import torch
+from torch.nn.functional import conv2d
+
+from torchcaps.ops import convolve
+from torchcaps.ops.convolve import _by_patches
+
+
+def tensors(rng, c=1, k=5, rows=3, columns=4, dtype=torch.float64):
+    shapes = (2, c, 7, 8), (k, c, rows, columns), (k,)
+    return [torch.randn(shape, generator=rng, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("c", [1, 3])
+def test_a_product_over_patches_is_the_convolution(rng, c, stride):
+    images, weight, bias = tensors(rng, c)
+    got, wanted = _by_patches(images, weight, bias, stride), conv2d(images, weight, bias, stride)
+    torch.testing.assert_close(got, wanted)
+    direction = torch.randn(wanted.shape, generator=rng, dtype=wanted.dtype)
+    for mine, theirs in zip(*(torch.autograd.grad(x, (images, weight, bias), direction) for x in (got, wanted)), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_patches_of_any_number_of_numbers(rng):
+    """12, 8 and 1 numbers a patch: padded to a multiple of eight, exact, and padded from one."""
+    for rows, columns in ((3, 4), (2, 4), (1, 1)):
+        images, weight, bias = tensors(rng, 1, 5, rows, columns)
+        torch.testing.assert_close(_by_patches(images, weight, bias, 1), conv2d(images, weight, bias))
+
+
+def test_the_maps_lie_channels_last_as_the_next_convolution_wants_them(rng):
+    assert _by_patches(*tensors(rng), 1).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_on_a_cpu_it_is_conv2d_to_the_bit(rng):
+    images, weight, bias = tensors(rng, dtype=torch.float32)
+    assert torch.equal(convolve(images, weight, bias, 2), conv2d(images, weight, bias, 2))
+    assert torch.equal(convolve(images, weight), conv2d(images, weight))

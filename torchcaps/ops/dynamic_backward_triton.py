@@ -1,0 +1,188 @@
+"""The backward kernels of dynamic_triton.py. Sizes, letters and tiles: dynamic_forward_triton.py."""
+
+import triton
+import triton.language as tl
+
+from torchcaps.ops.dynamic_forward_triton import (
+    COUNTS,
+    addresses,
+    agree,
+    columns,
+    load_bounds,
+    load_number,
+    load_parent,
+    load_poses,
+    load_weight,
+    spread,
+    sum_partials,
+)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def finish_backward(
+    partial, incoming, running, total, grad_total, narrow, n_rows, n_chunks,
+    E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr, EPS: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """Rows (b, j): the gradient of the poses of one pass, through squash. ADD: plus `partial`; KEEP: for the passes before, too."""
+    row, e = tl.program_id(0) * RB + tl.arange(0, RB), tl.arange(0, EP)
+    there = (row < n_rows)[:, None] & (e < E)[None, :]
+    at = row[:, None] * E + e[None, :]
+    grad = tl.load(incoming + at, mask=there, other=0.0).to(tl.float32)
+    if ADD:
+        grad += sum_partials(partial, row, e, n_rows, n_chunks, E, RB, EP, CHUNKS)
+    if KEEP:
+        tl.store(running + at, grad, mask=there)
+    s = tl.load(total + at, mask=there, other=0.0)
+    square = tl.sum(s * s, 1)[:, None]
+    root = tl.rsqrt(square + EPS)
+    # squash is s k(|s|²)
+    k = square / (1 + square) * root
+    slope = root / ((1 + square) * (1 + square)) - 0.5 * square / (1 + square) * root * root * root
+    result = k * grad + s * (2 * slope * tl.sum(s * grad, 1)[:, None])
+    tl.store(grad_total + at, result, mask=there)
+    tl.store(narrow + at, result.to(narrow.dtype.element_ty), mask=there)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def bias_backward(grads, grad_bias, n_rows, n_columns, CB: tl.constexpr, RB: tl.constexpr, BLOCKS: tl.constexpr):
+    """Column sums of grads [(t b) (j e)]."""
+    column = tl.program_id(0) * CB + tl.arange(0, CB)
+    total = tl.zeros((RB, CB), tl.float32)
+    for k in range(BLOCKS):
+        row = k * RB + tl.arange(0, RB)
+        there = (row < n_rows)[:, None] & (column < n_columns)[None, :]
+        total += tl.load(grads + row.to(tl.int64)[:, None] * n_columns + column[None, :], mask=there, other=0.0)
+    tl.store(grad_bias + column, tl.sum(total, 0), mask=column < n_columns)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def poses_backward(
+    poses, weight, pose_sum, grad, bounds, delta, grad_poses, n_batch, n_in, places, row_stride, out_stride,
+    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
+    T: tl.constexpr, PRECISION: tl.constexpr, DETACH: tl.constexpr, ADD: tl.constexpr, GIVE: tl.constexpr,
+):  # fmt: skip
+    """What one pass with couplings c gives to the poses (if GIVE), and delta_bi = Σ_j c_bij gain_bij, gain = votes · grad.
+
+    The gradient of the logits is c (gain - delta), and delta is known only after a loop over j. In bfloat16 the poses' part is
+    summed in the same loop, what delta multiplies apart. Where c is nearly 0 or 1 the two parts nearly cancel, so float32
+    takes a loop of its own for delta first.
+    """
+    start = tl.program_id(0) * IB
+    b = tl.program_id(1) * BB + tl.arange(0, BB)
+    i, d = columns(start, IB, DP)
+    x = load_poses(poses, b, start, n_in, n_batch, n_in, D, IB, DP)
+    top, scale = load_bounds(bounds, b, start, n_batch, n_in, n_in, IB)
+    APART: tl.constexpr = tl.float32 != T
+    mean = tl.zeros((BB, IB), tl.float32)
+    if not APART:
+        for j in range(J):
+            w = tl.trans(load_weight(weight, i, d, j, n_in, places, row_stride, out_stride, D, E, EP, T))
+            qa = tl.dot(load_parent(pose_sum, b, j, n_batch, J, E, EP), w, input_precision=PRECISION)
+            qg = tl.dot(load_parent(grad, b, j, n_batch, J, E, EP), w, input_precision=PRECISION)
+            mean += tl.exp(agree(qa, x, BB, IB, DP) - top) * scale * agree(qg, x, BB, IB, DP)
+    result = tl.zeros((BB, IB * DP), tl.float32)
+    held = tl.zeros((BB, IB * DP), tl.float32)
+    for j in range(J):
+        w = tl.trans(load_weight(weight, i, d, j, n_in, places, row_stride, out_stride, D, E, EP, T))
+        qa = tl.dot(load_parent(pose_sum, b, j, n_batch, J, E, EP), w, input_precision=PRECISION)
+        qg = tl.dot(load_parent(grad, b, j, n_batch, J, E, EP), w, input_precision=PRECISION)
+        share = tl.exp(agree(qa, x, BB, IB, DP) - top) * scale
+        gain = agree(qg, x, BB, IB, DP)
+        if APART:
+            mean += share * gain
+        else:
+            gain -= mean
+        result += spread(share, BB, IB, DP) * qg
+        if not DETACH:
+            result += spread(share * gain, BB, IB, DP) * qa
+            if APART:
+                held += spread(share, BB, IB, DP) * qa
+    own = start + tl.arange(0, IB)
+    tl.store(delta + b.to(tl.int64)[:, None] * n_in + own[None, :], mean, mask=(b < n_batch)[:, None] & (own < n_in)[None, :])
+    if GIVE:
+        at, there = addresses(b, start, n_in, n_batch, n_in, D, IB, DP)
+        if APART:
+            result -= spread(mean, BB, IB, DP) * held
+        if ADD:
+            result += tl.load(grad_poses + at, mask=there, other=0.0)
+        tl.store(grad_poses + at, result, mask=there)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def poses_backward_first(
+    weight, grad, before, grad_poses, scale, n_batch, n_in, places, row_stride, out_stride,
+    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
+    T: tl.constexpr, PRECISION: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """What the first pass, whose couplings are all `scale`, gives to the poses; plus what the others gave."""
+    b = tl.program_id(1) * BB + tl.arange(0, BB)
+    start = tl.program_id(0) * IB
+    i, d = columns(start, IB, DP)
+    total = tl.zeros((BB, IB * DP), tl.float32)
+    for j in range(J):
+        w = load_weight(weight, i, d, j, n_in, places, row_stride, out_stride, D, E, EP, T)
+        total += tl.dot(load_parent(grad, b, j, n_batch, J, E, EP), tl.trans(w), input_precision=PRECISION)
+    total *= scale
+    at, there = addresses(b, start, n_in, n_batch, n_in, D, IB, DP)
+    if ADD:
+        total += tl.load(before + at, mask=there, other=0.0)
+    tl.store(grad_poses + at, total.to(grad_poses.dtype.element_ty), mask=there)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def weight_backward(
+    poses, weight, pose_sums, grads, bounds, delta, kept, grad_weight, scale, n_batch, n_in, n_rows, places, row_stride, out_stride,
+    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
+    T: tl.constexpr, PRECISION: tl.constexpr, BLOCKS: tl.constexpr, BATCHES: tl.constexpr, PASSES: tl.constexpr,
+    DETACH: tl.constexpr, PER_PAIR: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    """grad_weight_ijde = Σ_b poses_bid (gradient of the votes)_bije, through all passes.
+
+    PER_PAIR: a program has a few inputs and writes their transforms. Else it has some of the inputs that share a row of the
+    weight and writes one part of that row, [part row j d e].
+    """
+    j = tl.program_id(1)
+    row = tl.program_id(0)
+    first = row * IB if PER_PAIR else row * places + tl.program_id(2) * BLOCKS * IB
+    end = n_in if PER_PAIR else (row + 1) * places
+    total = tl.zeros((IB * DP, EP), tl.float32)
+    size, numbers = n_batch.to(tl.int64) * J * E, n_batch.to(tl.int64) * n_in
+    for k in range(BLOCKS):
+        start = first + k * IB
+        i, d = columns(start, IB, DP)
+        w = load_weight(weight, i, d, j, end, places, row_stride, out_stride, D, E, EP, T)
+        for tile in range(BATCHES):
+            b = tile * BB + tl.arange(0, BB)
+            x = load_poses(poses, b, start, end, n_batch, n_in, D, IB, DP)
+            for t in tl.static_range(1, PASSES):
+                g = load_parent(grads + t * size, b, j, n_batch, J, E, EP)
+                a = load_parent(pose_sums + (t - 1) * size, b, j, n_batch, J, E, EP)
+                if KEPT:
+                    slot = kept + ((t - 1) * 2 * J + j) * numbers
+                    share = load_number(slot, b, start, n_batch, end, n_in, IB).to(tl.float32)
+                    change = load_number(slot + J * numbers, b, start, n_batch, end, n_in, IB).to(tl.float32)
+                else:
+                    # in the very tiles of `sums`: delta is of the same gains to the last bit, and is all but equal to one of them
+                    top, over = load_bounds(bounds + 2 * (t - 1) * numbers, b, start, n_batch, end, n_in, IB)
+                    share = tl.exp(agree(tl.dot(a, tl.trans(w), input_precision=PRECISION), x, BB, IB, DP) - top) * over
+                    gain = agree(tl.dot(g, tl.trans(w), input_precision=PRECISION), x, BB, IB, DP)
+                    change = share * (gain - load_number(delta + (t - 1) * numbers, b, start, n_batch, end, n_in, IB))
+                if (not DETACH) or t == PASSES - 1:
+                    part = (spread(share, BB, IB, DP) * x).to(T)
+                    total += tl.dot(tl.trans(part), g, input_precision=PRECISION)
+                if not DETACH:
+                    part = (spread(change, BB, IB, DP) * x).to(T)
+                    total += tl.dot(tl.trans(part), a, input_precision=PRECISION)
+            if (not DETACH) or PASSES == 1:
+                g = load_parent(grads, b, j, n_batch, J, E, EP)
+                total += tl.dot(tl.trans((x * scale).to(T)), g, input_precision=PRECISION)
+    e = tl.arange(0, EP)
+    if PER_PAIR:
+        i, d = columns(first, IB, DP)
+        out = grad_weight + ((i.to(tl.int64) * J + j) * D + d)[:, None] * E + e[None, :]
+        tl.store(out, total.to(grad_weight.dtype.element_ty), mask=((i < n_in) & (d < D))[:, None] & (e < E)[None, :])
+    else:
+        d = tl.arange(0, DP)
+        part = tl.sum(tl.reshape(total, (IB, DP, EP)), 0)
+        slot = (tl.program_id(2) * n_rows + row).to(tl.int64) * J + j
+        tl.store(grad_weight + (slot * D + d[:, None]) * E + e[None, :], part, mask=(d < D)[:, None] & (e < E)[None, :])
