@@ -1,5 +1,6 @@
 """The loop, readable from top to bottom. It knows stages, tasks and files, and nothing of any paper."""
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -114,6 +115,7 @@ def _begin(run: Run, name: str, seed: int, options: Options, device: torch.devic
     """Data, model and generator, fresh or from the checkpoint."""
     make_folder(options.out)
     if device.type == "cuda":
+        gc.collect()  # a compiled step refers to itself: what an earlier run of this process held goes only now
         torch.cuda.reset_peak_memory_stats(device)
     data = {"train": load(run.data, "train", options.root, seed)}
     if run.hold_out:
