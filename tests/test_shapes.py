@@ -60,11 +60,20 @@ def capsnet(model=models.CapsNet):
         differentiate(margin + ops.reconstruction_loss(made.reconstruct(capsules.poses, labels), images))
 
 
+def baseline(model=models.Baseline):
+    made = model((1, 12, 12), 3, preset="small")
+    differentiate(made(torch.rand(2, 1, 12, 12)))
+    made.features(torch.rand(1, 1, 12, 12))
+
+
 def functions():
     vectors = torch.randn(2, 3, 4, requires_grad=True)
     differentiate(ops.squash(vectors) + ops.unsquash(vectors) + ops.length(vectors).unsqueeze(-1))
     differentiate(ops.spread_loss(vectors[0], torch.eye(3, 4)))
     poses, weight = torch.randn(2, 6, 4), torch.randn(6, 3, 4, 5)
+    differentiate(ops.convolve(torch.rand(1, 2, 5, 6), torch.rand(3, 2, 2, 2, requires_grad=True), torch.rand(3), 2))
+    differentiate(ops.em_routing(torch.randn(2, 6), torch.randn(2, 6, 2, 4), torch.randn(3, 4, 5, requires_grad=True),
+                                 torch.randn(3, 2, 5), torch.randn(3), torch.randn(3)))
     result = ops.dynamic_routing(poses, weight)
     ops.recover_couplings(poses, weight, result.pose_sum)
     assert ops.dynamic_routing_backend(poses, weight) == "blocked"
@@ -72,7 +81,7 @@ def functions():
 
 
 LAYERS = dict(PrimaryCapsules=primary, RoutedCapsules=routed, ConvRoutedCapsules=conv_routed, Decoder=decoder)
-MODELS = dict(capsnet=capsnet)
+MODELS = dict(capsnet=capsnet, baseline=baseline)
 found = {name for name in layers.__all__ if issubclass(getattr(layers, name), nn.Module)}
 assert found == set(LAYERS), f"give every layer its lines in tests/test_shapes.py: {found ^ set(LAYERS)}"
 assert set(models.MODELS) == set(MODELS), f"give every model its lines in tests/test_shapes.py: {set(models.MODELS) ^ set(MODELS)}"
@@ -97,4 +106,4 @@ print(len(LAYERS), "layers", len(MODELS), "models", caught, "caught")
 def test_the_shapes_in_the_signatures_are_true():
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split("\n")[0] == "4 layers 1 models 4 caught"
+    assert done.stdout.split("\n")[0] == "4 layers 2 models 4 caught"

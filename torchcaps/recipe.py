@@ -10,10 +10,12 @@ from typing import Any
 from torch import nn
 
 from torchcaps.data import DataInfo, info
-from torchcaps.data.batches import Augmentation, Shift
+from torchcaps.data.batches import Augmentation, Crop, Light, Shift, Standardise, shape_after
 from torchcaps.models import MODELS
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
+from torchcaps.tasks.classify_pairs import ClassifyPairs
+from torchcaps.tasks.logits import ClassifyLogits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +73,15 @@ class Run:
         if self.model not in MODELS:
             raise ValueError(f"no model {self.model!r}; there are {', '.join(MODELS)}")
         about: DataInfo = info(self.data)
-        return MODELS[self.model](about.shape, about.n_classes, **self.model_args)
+        model = MODELS[self.model](shape_after(self.augment, about.shape), about.n_classes, **self.model_args)
+        model.augment = self.augment  # whoever evaluates the model shows it images of the same kind
+        return model
 
 
-KINDS = {kind.__name__: kind for kind in (Run, Stage, Classify, Exponential, Cosine, Shift)}
+_TASKS = Classify, ClassifyPairs, ClassifyLogits
+_SCHEDULES = Exponential, Cosine
+_AUGMENTATIONS = Shift, Crop, Light, Standardise
+KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_SCHEDULES, *_AUGMENTATIONS)}
 
 
 def to_plain(value: Any) -> Any:
@@ -123,8 +130,9 @@ def unlike(stored: dict[str, Any], run: Run) -> list[str]:
 def quick(run: Run, steps: int = 20) -> Run:
     """The same run made seconds long: generated images, a few small steps per stage. For smoke tests, not for numbers."""
     stages = tuple(replace(stage, steps=steps, batch=min(stage.batch, 16)) for stage in run.stages)
-    about = info(run.data)
-    data = "generated-16" if about.shape[-1] < 28 else "generated"
+    sets = {16: "generated-16", 28: "generated", 48: "generated-48", 96: "generated-96"}
+    data = sets[max(size for size in sets if size <= max(16, info(run.data).shape[-1]))]  # no smaller than it must be: crops have to fit
+    data = "generated-pairs" if info(run.data).n_labels == 2 else data
     return replace(run, data=data, stages=stages, hold_out=0)
 
 

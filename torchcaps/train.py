@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchcaps.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint
 from torchcaps.data import Labelled, fingerprint, hold_out, load
 from torchcaps.data.batches import Batches
+from torchcaps.data.pair_batches import batches_for
 from torchcaps.journal import Journal, Speed, progress_bar
 from torchcaps.machine import algorithms, device_name, made_by, make_folder, noted_signals, own_randomness, peak_memory, pick_device
 from torchcaps.recipe import Run, Stage, differences, to_plain, unlike
@@ -150,7 +151,7 @@ def _resume(state: _State, found: Checkpoint, device: torch.device) -> None:
 def _stage(state: _State, stage: Stage, found: Checkpoint | None, caught: list[int], device: torch.device) -> TrainingStep:
     """Train one stage to its end, or as far as a signal lets it."""
     n_steps = _n_steps(stage, state.data["train"])
-    batches = Batches(state.data["train"], stage.batch, state.run.augment, device)
+    batches = batches_for(state.data["train"], stage.batch, state.run.augment, device)
     if not found:
         stage.task.init(state.model, batches.at(torch.zeros((), dtype=torch.long, device=device)))
     step = TrainingStep(stage, state.model, batches, n_steps, device)

@@ -6,15 +6,17 @@ import difflib
 import hashlib
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from torchcaps.data import digits, files, generated, mnist
+from torchcaps.data import affine, affnist, cifar10, digits, files, forms, generated, mnist, pairs, smallnorb, svhn
 from torchcaps.data.files import DataError, FileSet
+from torchcaps.data.forms import Form
+from torchcaps.data.pairs import Pairs, PairSource
 
 __all__ = ["DATASETS", "DataError", "DataInfo", "DataSet", "Labelled", "fingerprint", "get", "hold_out", "info", "load", "status"]
 
@@ -33,6 +35,7 @@ class DataInfo:
     n_test: int
     about: str
     files: int = 0  # how many have to be at hand; 0 for what is built in
+    n_labels: int = 1  # classes in one picture
 
 
 class DataSet(NamedTuple):
@@ -42,11 +45,49 @@ class DataSet(NamedTuple):
     read: Callable[[str, str | Path | None, int], tuple[Tensor, Tensor]]
     files: FileSet | None = None
     needs: str | None = None
+    forms: tuple[Form, ...] = ()  # instead of files, where there are several ways to have the set
 
 
 def _idx_set(files: FileSet, about: str) -> DataSet:
     facts = DataInfo(name=files.name, shape=(1, 28, 28), n_classes=10, n_train=60_000, n_test=10_000, about=about, files=len(files.sha256))
     return DataSet(facts, lambda split, root, seed: mnist.read_split(files, split, root), files)
+
+
+def _forms_set(
+    ways: tuple[Form, ...], facts: DataInfo, change: Callable[[forms.Pictures], forms.Pictures] = lambda pictures: pictures
+) -> DataSet:
+    facts = replace(facts, files=len(ways[0].files.sha256))
+    return DataSet(facts, lambda split, root, seed: change(forms.read_split(ways, split, root)), forms=ways)
+
+
+def _mnist_on_40(name: str, n_train: int, n_test: int, about: str, read: Callable[..., tuple[Tensor, Tensor]]) -> DataSet:
+    """What is made of MNIST's own files, on 40x40."""
+    shape, n_files = (1, affine.FRAME, affine.FRAME), len(mnist.MNIST.sha256)
+    facts = DataInfo(name=name, shape=shape, n_classes=10, n_train=n_train, n_test=n_test, about=about, files=n_files)
+    return DataSet(facts, lambda split, root, seed: read(split, root), mnist.MNIST)
+
+
+def _multimnist(shift: int) -> DataSet:
+    side = 28 + 2 * pairs.MARGIN
+    facts = DataInfo(
+        name=f"multimnist-{shift}",
+        shape=(1, side, side),
+        n_classes=10,
+        n_train=60_000,
+        n_test=10_000 * pairs.N_EACH,
+        about=f"two overlapping MNIST digits, each moved by up to {shift} pixels; training pairs are drawn anew in every epoch",
+        files=len(mnist.MNIST.sha256),
+        n_labels=2,
+    )
+    return DataSet(facts, lambda split, root, seed: pairs.read_multimnist(split, root, shift), mnist.MNIST)
+
+
+def _generated_pairs() -> DataSet:
+    n_train, n_test, n_classes = generated.N_TRAIN, 2 * generated.N_TEST, generated.N_CLASSES
+    about = "two overlapping pictures of generated-16, for tests and smoke runs"
+    shape = (1, 16 + 2 * pairs.MARGIN, 16 + 2 * pairs.MARGIN)
+    facts = DataInfo(name="generated-pairs", shape=shape, n_classes=n_classes, n_train=n_train, n_test=n_test, about=about, n_labels=2)
+    return DataSet(facts, lambda split, root, seed: pairs.read_generated(split, seed))
 
 
 def _digits_set(name: str, about: str, read: Callable[..., tuple[Tensor, Tensor]]) -> DataSet:
@@ -65,6 +106,32 @@ def _generated_set(name: str, size: int) -> DataSet:
 DATASETS: dict[str, DataSet] = {
     "mnist": _idx_set(mnist.MNIST, "handwritten digits"),
     "fashion-mnist": _idx_set(mnist.FASHION_MNIST, "pieces of clothing"),
+    "mnist-40": _mnist_on_40(
+        "mnist-40", 60_000, 10_000, "MNIST's digits on 40x40: in the middle to train, placed once for all to test", affine.read_placed
+    ),
+    "affnist-like": _mnist_on_40(
+        "affnist-like",
+        0,
+        10_000 * affine.N_EACH,
+        "MNIST's test digits under small affine maps by a rule fitted to affNIST, which it is not",
+        affine.read_like,
+    ),
+    "affnist": DataSet(
+        DataInfo(
+            name="affnist",
+            shape=(1, affnist.SIZE, affnist.SIZE),
+            n_classes=10,
+            n_train=0,
+            n_test=320_000,
+            about="MNIST's test digits under small affine maps, the official file",
+            files=1,
+        ),
+        lambda split, root, seed: affnist.read_split(split, root),
+        affnist.ONE,
+        "scipy",
+    ),
+    "multimnist-4": _multimnist(4),
+    "multimnist-6": _multimnist(6),
     "digits": _digits_set(
         "digits",
         "scikit-learn's handwritten digits; a stratified fifth, drawn by the seed, is the test part",
@@ -75,8 +142,39 @@ DATASETS: dict[str, DataSet] = {
         "scikit-learn's handwritten digits; the last fifth, by other writers, is the test part",
         lambda split, root, seed: digits.read_split_by_writer(split),
     ),
+    "smallnorb": _forms_set(
+        smallnorb.FORMS,
+        DataInfo(
+            name="smallnorb",
+            shape=(2, 96, 96),
+            n_classes=5,
+            n_train=24_300,
+            n_test=24_300,
+            about="toys, other ones in the test; stereo pairs",
+        ),
+    ),
+    "smallnorb-48": _forms_set(
+        smallnorb.FORMS,
+        DataInfo(name="smallnorb-48", shape=(2, 48, 48), n_classes=5, n_train=24_300, n_test=24_300, about="the same at half the size"),
+        smallnorb.halved,
+    ),
+    "svhn": _forms_set(
+        svhn.FORMS,
+        DataInfo(
+            name="svhn", shape=(3, 32, 32), n_classes=10, n_train=73_257, n_test=26_032, about="digits of house numbers, photographed"
+        ),
+    ),
+    "cifar10": _forms_set(
+        cifar10.FORMS,
+        DataInfo(
+            name="cifar10", shape=(3, 32, 32), n_classes=10, n_train=50_000, n_test=10_000, about="photographs of ten kinds of things"
+        ),
+    ),
     "generated": _generated_set("generated", 28),
     "generated-16": _generated_set("generated-16", 16),
+    "generated-48": _generated_set("generated-48", 48),
+    "generated-96": _generated_set("generated-96", 96),
+    "generated-pairs": _generated_pairs(),
 }
 
 
@@ -92,7 +190,7 @@ def info(name: str) -> DataInfo:
     return _entry(name).info
 
 
-def load(name: str, split: str, root: str | Path | None = None, seed: int = 0) -> Labelled:
+def load(name: str, split: str, root: str | Path | None = None, seed: int = 0) -> Labelled | PairSource | Pairs:
     """Read the "train" or "test" part from `root`, TORCHCAPS_DATA or the cache; never from the network.
 
     `seed` draws the test part of `digits` and the pictures of the generated sets; sets with an official split ignore it.
@@ -100,12 +198,15 @@ def load(name: str, split: str, root: str | Path | None = None, seed: int = 0) -
     entry = _entry(name)
     if split not in ("train", "test"):
         raise ValueError(f"split must be 'train' or 'test', got {split!r}; for a validation part use hold_out(load(...), n, seed)")
-    return Labelled(*entry.read(split, root, seed))
+    found = entry.read(split, root, seed)
+    return found if isinstance(found, PairSource | Pairs) else Labelled(*found)
 
 
 def get(name: str, root: str | Path | None = None, progress: Callable[[str], object] = print) -> list[Path]:
     """Fetch the files that neither `root` (else TORCHCAPS_DATA) nor the cache holds into the cache; return where each one lies."""
     entry = _entry(name)
+    if entry.forms:
+        return forms.get(entry.forms, root, progress)
     if entry.files is None:
         progress(f"{name}: {status(name)}, nothing to fetch")
         return []
@@ -115,6 +216,8 @@ def get(name: str, root: str | Path | None = None, progress: Callable[[str], obj
 def status(name: str, root: str | Path | None = None) -> str:
     """One line for a list of sets: 'built in', 'complete in <folder>', 'missing: 4 files', or what to install."""
     entry = _entry(name)
+    if entry.forms:
+        return forms.status(entry.forms, root)
     if entry.files is not None:
         return files.status(entry.files, root)
     if entry.needs and importlib.util.find_spec(entry.needs) is None:
@@ -122,17 +225,23 @@ def status(name: str, root: str | Path | None = None) -> str:
     return "built in"
 
 
-def fingerprint(data: Labelled) -> str:
-    """sha256 of shape, pixels and labels: two runs with the same fingerprint saw the same data in the same order."""
-    digest = hashlib.sha256(repr(list(data.images.shape)).encode())
+def fingerprint(data: Labelled | PairSource | Pairs) -> str:
+    """sha256 of shape, pixels, labels and the makings of pairs: with the same fingerprint two runs saw the same data in the same order."""
+    digest = hashlib.sha256(repr(list(data[0].shape)).encode())
     for part in data:
-        digest.update(part.cpu().contiguous().numpy().tobytes())
+        digest.update(part.cpu().contiguous().numpy().tobytes() if isinstance(part, Tensor) else repr(part).encode())
     return digest.hexdigest()
 
 
-def hold_out(data: Labelled, n: int, seed: int) -> tuple[Labelled, Labelled]:
-    """(the rest, `n` held out), decided by `seed`; each class gives its share, and both parts keep the order of `data`."""
+def hold_out(data: Labelled | PairSource, n: int, seed: int) -> tuple[Labelled | PairSource, Labelled | Pairs]:
+    """(the rest, `n` held out), decided by `seed`; each class gives its share, and both parts keep the order of `data`.
+
+    Of digits that are to be paired, `n` digits are held out and paired among themselves, once for all.
+    """
     if not 0 < n < len(data.labels):
         raise ValueError(f"hold_out: n must leave something on both sides of {len(data.labels):,} pictures, got {n}")
     rest, held = digits.stratified_indices(data.labels, n, seed)
+    if isinstance(data, PairSource):
+        kept, aside = (PairSource(data.images[part], data.labels[part], data.shift) for part in (rest, held))
+        return kept, pairs.fixed_pairs(aside, pairs.N_EACH)
     return Labelled(data.images[rest], data.labels[rest]), Labelled(data.images[held], data.labels[held])

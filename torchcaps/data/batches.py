@@ -6,9 +6,9 @@ replay the step, a resumed run goes on with the same draws, and CPU and GPU see 
 An epoch is n // batch steps: the remainder is left out, other images each time since every epoch is drawn anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
@@ -20,21 +20,36 @@ from torchcaps.data import Labelled
 
 
 class Batch(NamedTuple):
-    images: Float[Tensor, "b c h w"]  # 0..1
+    images: Float[Tensor, "b c h w"]  # 0..1, unless an augmentation finishes them otherwise
     labels: Int64[Tensor, "b"]
 
 
-@runtime_checkable
-class Augmentation(Protocol):
-    """Something random that happens to training images: drawn on the host, applied on the device."""
+class Augmentation:
+    """Something that happens to images: drawn on the host, applied on the device. An own one overrides what it needs."""
 
-    def draw(self, n: int, rng: torch.Generator) -> Tensor: ...
+    def draw(self, n: int, rng: torch.Generator) -> Tensor:
+        """The random numbers for `n` images, one row each; here none."""
+        return torch.empty(n, 0)
 
-    def apply(self, images: UInt8[Tensor, "b c h w"], drawn: Tensor) -> UInt8[Tensor, "b c h w"]: ...
+    def apply(self, images: UInt8[Tensor, "b c h w"], drawn: Tensor) -> UInt8[Tensor, "b c h2 w2"]:
+        """In training."""
+        return images
+
+    def fixed(self, images: UInt8[Tensor, "*b c h w"]) -> UInt8[Tensor, "*b c h2 w2"]:
+        """In evaluation, instead of `apply`: nothing random."""
+        return images
+
+    def finish(self, images: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
+        """In both, at the end, on numbers in 0..1."""
+        return images
+
+    def shape(self, c: int, h: int, w: int) -> tuple[int, int, int]:
+        """What becomes of images of c h w; the model is built for it."""
+        return c, h, w
 
 
 @dataclass(frozen=True)
-class Shift:
+class Shift(Augmentation):
     """Move each image by a whole number of pixels, uniform in ±pixels per axis; zeros come in from the border."""
 
     pixels: int = 2
@@ -50,6 +65,90 @@ class Shift:
         rows = torch.arange(height, device=device) + (self.pixels - drawn[:, :1])
         columns = torch.arange(width, device=device) + (self.pixels - drawn[:, 1:])
         return rearrange(padded[which, :, rows[:, :, None], columns[:, None, :]], "b h w c -> b c h w")
+
+
+@dataclass(frozen=True)
+class Crop(Augmentation):
+    """A window of size x size, anywhere in training and in the centre in evaluation. A `border` first repeats the edge that often."""
+
+    size: int
+    border: int = 0
+
+    def draw(self, n: int, rng: torch.Generator) -> Int64[Tensor, "n 2"]:
+        # the size of the images is not known here; of a number this large any remainder is as likely as the next
+        return torch.randint(0, 2**31, (n, 2), generator=rng)
+
+    def apply(self, images: UInt8[Tensor, "b c h w"], drawn: Int64[Tensor, "b 2"]) -> UInt8[Tensor, "b c size size"]:
+        which = torch.arange(len(images), device=images.device)[:, None, None]
+        rows, columns = (self._window(drawn[:, axis, None], images.shape[2 + axis], images.device) for axis in (0, 1))
+        return rearrange(images[which, :, rows[:, :, None], columns[:, None, :]], "b h w c -> b c h w")
+
+    def fixed(self, images: UInt8[Tensor, "*b c h w"]) -> UInt8[Tensor, "*b c size size"]:
+        rows, columns = (self._window((self._places(n) - 1) // 2, n, images.device) for n in images.shape[-2:])
+        return images[..., rows[:, None], columns]
+
+    def shape(self, c: int, h: int, w: int) -> tuple[int, int, int]:
+        if min(self._places(h), self._places(w)) < 1 or self.size < 1 or self.border < 0:
+            raise ValueError(f"{self} does not fit into images of {h}x{w}; use a smaller size, or a border")
+        return c, self.size, self.size
+
+    def _places(self, n: int) -> int:
+        """How many windows fit along an axis of n pixels."""
+        return n + 2 * self.border - self.size + 1
+
+    def _window(self, start: Int64[Tensor, "b 1"] | int, n: int, device: torch.device) -> Int64[Tensor, "*b size"]:
+        return (start % self._places(n) - self.border + torch.arange(self.size, device=device)).clamp(0, n - 1)
+
+
+@dataclass(frozen=True)
+class Light(Augmentation):
+    """Another exposure: contrast about the mean of each channel by a factor in 1 ± contrast, then up to ± brightness grey levels.
+
+    It saturates at black and white, as a camera does. Without that, `Standardise` would take the brightness out again.
+    """
+
+    brightness: int = 63
+    contrast: float = 0.8
+
+    def draw(self, n: int, rng: torch.Generator) -> Float[Tensor, "n 2"]:
+        return 2 * torch.rand(n, 2, generator=rng) - 1
+
+    def apply(self, images: UInt8[Tensor, "b c h w"], drawn: Float[Tensor, "b 2"]) -> UInt8[Tensor, "b c h w"]:
+        levels = images.float()
+        offset, factor = (rearrange(numbers, "b -> b 1 1 1") for numbers in drawn.unbind(1))
+        mean = levels.mean(dim=(-2, -1), keepdim=True)
+        return ((levels - mean) * (1 + self.contrast * factor) + mean + self.brightness * offset).round().clamp(0, 255).to(torch.uint8)
+
+
+@dataclass(frozen=True)
+class Standardise(Augmentation):
+    """Each image, all its channels together, to mean 0 and standard deviation 1, in training and evaluation alike."""
+
+    def finish(self, images: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
+        least = images.shape[-3:].numel() ** -0.5 / 255  # TensorFlow's floor, which it applies to grey levels 0..255
+        deviation, mean = torch.std_mean(images, dim=(-3, -2, -1), correction=0, keepdim=True)
+        return (images - mean) / deviation.clamp(min=least)  # an image of one grey becomes zeros
+
+
+def shape_after(augment: Sequence[Augmentation], shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The c h w that the model sees."""
+    for augmentation in augment:
+        shape = augmentation.shape(*shape)
+    return shape
+
+
+def as_seen(images: UInt8[Tensor, "*b c h w"], augment: Sequence[Augmentation] = ()) -> Float[Tensor, "*b c h2 w2"]:
+    """What the model sees of these images in evaluation."""
+    for augmentation in augment:
+        images = augmentation.fixed(images)
+    return _finished(images, augment)
+
+
+def _finished(images: UInt8[Tensor, "*b c h w"], augment: Sequence[Augmentation]) -> Float[Tensor, "*b c h w"]:
+    images = images.float() / 255
+    for augmentation in augment:
+        images = augmentation.finish(images)
+    return images
 
 
 class Batches:
@@ -75,7 +174,7 @@ class Batches:
         images = self.images[order]
         for augmentation, numbers in zip(self.augment, drawn, strict=True):
             images = augmentation.apply(images, numbers)
-        return Batch(images.float() / 255, self.labels[order])
+        return Batch(_finished(images, self.augment), self.labels[order])
 
     def _draw(self, rng: torch.Generator) -> list[Tensor]:
         n_used = self.n_steps * self.batch
@@ -84,8 +183,8 @@ class Batches:
         return [part.unflatten(0, (self.n_steps, self.batch)) for part in (order, *drawn)]
 
 
-def in_order(data: Labelled, batch: int, device: torch.device) -> Iterator[Batch]:
-    """Every image once, as it is, in order: for evaluation, where nothing is augmented and nothing left out."""
+def in_order(data: Labelled, batch: int, device: torch.device, augment: Sequence[Augmentation] = ()) -> Iterator[Batch]:
+    """Every image once, in order: for evaluation, where nothing is random and nothing left out."""
     for start in range(0, len(data.labels), batch):
         images = data.images[start : start + batch].to(device)
-        yield Batch(images.float() / 255, data.labels[start : start + batch].to(device))
+        yield Batch(as_seen(images, augment), data.labels[start : start + batch].to(device))

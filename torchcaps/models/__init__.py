@@ -2,8 +2,9 @@
 
 from torch import nn
 
+from torchcaps.models.baseline import Baseline
 from torchcaps.models.capsnet import CapsNet
 
-MODELS: dict[str, type[nn.Module]] = {"capsnet": CapsNet}
+MODELS: dict[str, type[nn.Module]] = {"capsnet": CapsNet, "baseline": Baseline}
 
-__all__ = ["MODELS", "CapsNet"]
+__all__ = ["MODELS", "Baseline", "CapsNet"]

@@ -2,6 +2,8 @@
 
 from torchcaps.data.batches import Shift
 from torchcaps.recipe import Run, Stage
+from torchcaps.tasks.classify_pairs import ClassifyPairs
+from torchcaps.tasks.logits import ClassifyLogits
 
 _SMALL = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "hidden": (32, 64)}
 
@@ -34,3 +36,15 @@ def capsnet_plain() -> Run:
 def capsnet_shared() -> Run:
     """One transform per class shared by all inputs, uniform couplings: the control without routing."""
     return _smoke(sharing="inputs", couplings="uniform")
+
+
+def capsnet_pairs() -> Run:
+    """Two overlapping pictures at once, each decoded."""
+    stage = Stage(task=ClassifyPairs(), steps=20, batch=16, rate=3e-3, ema=0.9)
+    return Run(data="generated-pairs", model="capsnet", model_args=_SMALL, stages=(stage,))
+
+
+def baseline() -> Run:
+    """A convolutional network without capsules."""
+    stage = Stage(task=ClassifyLogits(), steps=20, batch=16, rate=3e-3, ema=0.9)
+    return Run(data="generated-16", model="baseline", model_args={"preset": "small"}, augment=(Shift(2),), stages=(stage,))

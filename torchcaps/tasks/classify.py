@@ -35,7 +35,8 @@ class Classify(Task):
     def evaluate(self, model: nn.Module, data: Labelled, device: torch.device) -> Evaluation:
         was_training = model.training
         model.eval()
-        said = torch.cat([model(batch.images).activity.argmax(-1) for batch in in_order(data, 500, device)]).cpu()
+        batches = in_order(data, 500, device, getattr(model, "augment", ()))
+        said = torch.cat([model(batch.images).activity.argmax(-1) for batch in batches]).cpu()
         model.train(was_training)
         return Evaluation(self.score(said, data.labels), said.to(torch.uint8))
 

@@ -1,0 +1,129 @@
+"""Augmentations: what they do in training, what evaluation does instead, and which shape the model gets."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from torchcaps.data import Labelled, load
+from torchcaps.data.batches import Augmentation, Batches, Crop, Light, Shift, Standardise, as_seen, in_order, shape_after
+from torchcaps.papers import RECIPES
+from torchcaps.recipe import from_plain, quick, to_plain
+from torchcaps.train import Options, train
+
+CPU = torch.device("cpu")
+
+
+def ramp(n: int, h: int, w: int) -> torch.Tensor:
+    """Every pixel of an image is another number, the same in two channels but for one."""
+    image = torch.arange(h * w, dtype=torch.uint8).view(1, 1, h, w)
+    return torch.cat([image, image + 1], dim=1).expand(n, 2, h, w).contiguous()
+
+
+def test_a_crop_is_a_window_of_the_image():
+    images = ramp(3, 6, 7)
+    drawn = torch.tensor([[0, 0], [2, 3], [1, 4 + 5 * 100]])  # 3 x 4 windows fit; the last column is 504 % 4 = 0
+    cropped = Crop(4).apply(images, drawn)
+    assert cropped.equal(torch.stack([images[0, :, 0:4, 0:4], images[1, :, 2:6, 3:7], images[2, :, 1:5, 0:4]]))
+
+
+def test_crops_are_uniform_over_all_windows(rng):
+    n = 25_000
+    images = torch.arange(36, dtype=torch.uint8).view(1, 1, 6, 6).expand(n, 1, 6, 6)
+    corners = Crop(2).apply(images, Crop(2).draw(n, rng))[:, 0, 0, 0].long()
+    counts = corners.bincount(minlength=36)[corners.unique()]
+    assert len(counts) == 25 and counts.min() > 850 and counts.max() < 1150  # 1,000 each, five standard deviations
+
+
+def test_a_border_repeats_the_edge():
+    images = ramp(2, 3, 3)
+    cropped = Crop(3, border=2).apply(images, torch.tensor([[0, 2], [4, 4]]))
+    assert cropped[0, 0].tolist() == [[0, 1, 2], [0, 1, 2], [0, 1, 2]]
+    assert cropped[1, 0].tolist() == [[8, 8, 8]] * 3
+    assert Crop(3, border=2).fixed(images).equal(images)
+
+
+@pytest.mark.parametrize("size, first", [(4, 1), (5, 0), (1, 2), (6, 0)])
+def test_evaluation_takes_the_centre(size, first):
+    images = ramp(2, 6, 6)
+    assert Crop(size).fixed(images).equal(images[:, :, first : first + size, first : first + size])
+    assert Crop(size).fixed(images[0]).equal(Crop(size).fixed(images)[0]), "one image as well as many"
+
+
+def test_a_window_larger_than_the_image_is_refused():
+    with pytest.raises(ValueError, match=r"Crop\(size=33, border=0\) does not fit into images of 48x32"):
+        Crop(33).shape(2, 48, 32)
+    assert Crop(33, border=1).shape(2, 48, 32) == (2, 33, 33)
+    assert shape_after((Crop(32), Shift(2), Crop(24), Standardise()), (3, 48, 48)) == (3, 24, 24)
+
+
+def test_standardised_images_have_mean_0_and_deviation_1(rng):
+    images = torch.randint(50, 90, (5, 3, 8, 8), dtype=torch.uint8, generator=rng)
+    images[4] = 7
+    seen = as_seen(images, (Standardise(),))
+    deviation, mean = torch.std_mean(seen, dim=(1, 2, 3), correction=0)
+    assert mean.abs().max() < 1e-5 and (deviation[:4] - 1).abs().max() < 1e-5
+    assert seen[4].abs().max() < 1e-3, "an image of one grey has no deviation"
+    assert as_seen(images[0], (Standardise(),)).allclose(seen[0])
+    brighter = as_seen(images + 100, (Standardise(),))
+    assert brighter[:4].allclose(seen[:4], atol=1e-4)
+
+
+def test_light_changes_contrast_about_the_mean_and_then_brightness():
+    images = torch.tensor([[[[100, 120]], [[0, 0]]]], dtype=torch.uint8)
+    assert Light(60, 0.5).apply(images, torch.tensor([[0.5, 1.0]])).tolist() == [[[[125, 155]], [[30, 30]]]]
+    assert Light(60, 0.5).apply(images, torch.tensor([[-1.0, -1.0]])).tolist() == [[[[45, 55]], [[0, 0]]]]
+    assert Light(200, 0).apply(images, torch.tensor([[1.0, 1.0]])).tolist() == [[[[255, 255]], [[200, 200]]]]
+    assert Light().fixed(images) is images
+
+
+def test_training_and_evaluation_show_images_of_one_kind(rng):
+    """Constant images look alike wherever they are cropped, so the batch of training shows what evaluation shows."""
+    images = ramp(8, 12, 12)
+    data = Labelled(images, torch.arange(8))
+    augment = (Crop(12, border=0), Standardise())
+    batches = Batches(data, 8, augment, CPU)
+    batches.new_epoch(rng)
+    batch = batches.at(torch.tensor(0))
+    (whole,) = in_order(data, 8, CPU, augment)
+    assert batch.images[batch.labels.argsort()].equal(whole.images) and whole.labels.equal(data.labels)
+    (plain,) = in_order(data, 8, CPU)
+    assert plain.images.equal(images.float() / 255)
+
+
+def test_an_own_augmentation_overrides_what_it_needs(rng):
+    class Dark(Augmentation):
+        def apply(self, images, drawn):
+            return images // 2
+
+    data = load("generated-16", "train")
+    batches = Batches(data, 16, (Dark(),), CPU)
+    batches.new_epoch(rng)
+    assert batches.at(torch.tensor(0)).images.max() <= 0.5
+    assert shape_after((Dark(),), (1, 16, 16)) == (1, 16, 16)
+
+
+@pytest.mark.parametrize("data, augment, side", [
+    ("smallnorb-48", (Light(), Crop(32), Standardise()), 32),
+    ("smallnorb", (Crop(96, border=16),), 96),
+    ("cifar10", (Crop(24), Standardise()), 24),
+])  # fmt: skip
+def test_the_model_is_built_for_what_it_sees(data, augment, side):
+    run = replace(RECIPES["smoke/capsnet"].make(), data=data, augment=augment)
+    assert from_plain(to_plain(run)) == run
+    with torch.device("meta"):
+        model = run.build()
+        small = quick(run).build()
+    channels = 2 if "norb" in data else 3
+    assert model.conv.in_channels == channels and tuple(model.image) == (channels, side, side)
+    assert model.augment == small.augment == augment
+
+
+def test_a_run_with_crops_trains_and_is_evaluated_on_the_centre(tmp_path):
+    run = replace(RECIPES["smoke/capsnet"].make(), data="generated", augment=(Crop(16), Standardise()))
+    run = replace(run, stages=tuple(replace(stage, steps=2) for stage in run.stages))
+    trained = train(run, name="x", seed=0, options=Options(out=tmp_path, progress=False))
+    test = load("generated", "test")
+    with torch.no_grad():
+        said = trained.model.eval()(Standardise().finish(test.images[..., 6:22, 6:22].float() / 255)).activity.argmax(-1)
+    assert trained.evaluations["test"].predictions.long().equal(said)

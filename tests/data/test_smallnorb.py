@@ -1,0 +1,185 @@
+"""smallNORB: pairs stay pairs, in the order of the originals, whichever form they come in."""
+
+import gzip
+import hashlib
+import os
+import struct
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+import torch
+from archives import picture, put, tar
+
+from torchcaps.data import DataError, info, load, smallnorb, status
+from torchcaps.data.files import FileSet
+from torchcaps.data.forms import Pictures, read_split
+from torchcaps.data.smallnorb import CATEGORIES, FORMS, PARTS, factors, halved, parse_matrix
+
+REAL_FILES = os.environ.get("TORCHCAPS_DATA")
+real = pytest.mark.skipif(not REAL_FILES, reason="TORCHCAPS_DATA names no folder")
+PACKED, UNPACKED, COPY = FORMS
+
+
+@pytest.fixture(autouse=True)
+def no_files_at_hand(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
+
+
+def matrix(values: np.ndarray) -> bytes:
+    """The official format, written by hand; a table of one axis still has three sizes."""
+    magic = {1: 0x1E3D4C55, 4: 0x1E3D4C54}[values.itemsize]
+    sizes = [*values.shape, *[1] * (3 - values.ndim)]
+    return struct.pack(f"<{2 + len(sizes)}i", magic, values.ndim, *sizes) + values.astype(values.dtype.newbyteorder("<")).tobytes()
+
+
+def pairs(n: int) -> np.ndarray:
+    """Flat grey levels that tell every picture apart; a JPEG keeps those."""
+    levels = 10 * np.arange(2 * n, dtype=np.uint8).reshape(n, 2, 1, 1)
+    return np.broadcast_to(levels, (n, 2, 96, 96)).copy()
+
+
+def jpegs(n: int) -> dict[str, bytes]:
+    eyes = {(at, eye): picture(pair[side], "JPEG") for at, pair in enumerate(pairs(n)) for side, eye in enumerate(("lt", "rt"))}
+    return {f"./{at:06}_{CATEGORIES[at % 5]}_04_{eye}.jpg": content for (at, eye), content in eyes.items()}
+
+
+def official(dat: np.ndarray, cat: np.ndarray) -> dict[str, bytes]:
+    return {f"{PARTS['train']}-dat.mat": matrix(dat), f"{PARTS['train']}-cat.mat": matrix(cat)}
+
+
+def test_the_jpeg_copy_keeps_pairs_order_and_labels(tmp_path):
+    """The archive is shuffled on purpose: the number in the name decides, not the place."""
+    pytest.importorskip("PIL")
+    members = dict(sorted(jpegs(7).items(), key=lambda item: item[0][::-1]))
+    form = put(tmp_path, COPY, {"smallnorb-train.tar.xz": tar(members)})
+    images, labels = read_split([form], "train", tmp_path)
+    assert list(images.shape) == [7, 2, 96, 96] and labels.tolist() == [0, 1, 2, 3, 4, 0, 1] and labels.dtype == torch.int64
+    assert (images.int() - torch.from_numpy(pairs(7)).int()).abs().max() <= 1
+    assert len(list((tmp_path / "cache" / "smallnorb").iterdir())) == 1, "decoded pictures are kept"
+
+
+@pytest.mark.parametrize(
+    "change, complaint",
+    [
+        (lambda names: names.pop("./000001_human_04_rt.jpg"), "holds 000002_airplane_04_lt.jpg where 000001_.*_rt.jpg was expected"),
+        (lambda names: names.pop("./000002_airplane_04_rt.jpg"), "holds 5 pictures, which is no number of pairs"),
+        (lambda names: names.update({"./000003_cat_04_lt.jpg": b""}), "holds 000003_cat_04_lt.jpg where"),
+        (lambda names: names.update({"./000001_human_04_lt.jpg": b"no picture"}), "000001_human_04_lt.jpg is not a picture"),
+        (lambda names: names.update({"./000001_human_04_lt.jpg": picture(np.zeros((9, 9), np.uint8), "JPEG")}), r"is \[9, 9\] of uint8"),
+        (lambda names: names.clear(), "holds 0 pictures"),
+    ],
+)
+def test_a_copy_that_is_not_as_it_should_be_is_refused(tmp_path, change, complaint):
+    pytest.importorskip("PIL")
+    members = jpegs(3)
+    change(members)
+    form = put(tmp_path, COPY, {"smallnorb-train.tar.xz": tar(members)})
+    with pytest.raises(DataError, match=complaint):
+        read_split([form], "train", tmp_path)
+    assert not (tmp_path / "cache").exists(), "nothing half decoded is kept"
+
+
+def test_without_pillow_the_error_says_what_to_install(tmp_path, monkeypatch):
+    pytest.importorskip("PIL")
+    form = put(tmp_path, COPY, {"smallnorb-train.tar.xz": tar(jpegs(2))})
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(DataError, match=r"Pillow.*pip install 'torchcaps\[experiments\]'"):
+        read_split([form], "train", tmp_path)
+
+
+def test_the_official_files_are_read_packed_and_unpacked(tmp_path):
+    dat = np.random.default_rng(0).integers(0, 256, (5, 2, 96, 96), dtype=np.uint8)
+    contents = official(dat, np.array([3, 1, 4, 1, 0], dtype=np.int32))
+    unpacked = put(tmp_path / "unpacked", UNPACKED, contents)
+    name = f"{PARTS['train']}-dat.mat"
+    packed = put(
+        tmp_path / "packed",
+        PACKED,
+        {f"{name}.gz": gzip.compress(contents[name]), f"{PARTS['train']}-cat.mat": contents[f"{PARTS['train']}-cat.mat"]},
+    )
+    for form, folder in ((unpacked, "unpacked"), (packed, "packed")):
+        images, labels = read_split([form], "train", tmp_path / folder)
+        assert images.equal(torch.from_numpy(dat)) and labels.tolist() == [3, 1, 4, 1, 0] and labels.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        (b"", "begins with nothing"),
+        (b"\0" * 40, "begins with 00 00"),
+        (matrix(np.zeros((2, 3, 4), np.uint8))[:-1], r"announces \[2, 3, 4\] values of uint8 and holds 23 bytes"),
+        (matrix(np.zeros((2, 3, 4), np.int32)) + b"\0", "holds 97 bytes"),
+        (struct.pack("<5i", 0x1E3D4C55, 3, 0, 4, 4), "holds 0 bytes"),
+        (struct.pack("<3i", 0x1E3D4C55, 4, 5), r"announces \[5\]"),
+    ],
+)
+def test_a_matrix_must_account_for_every_byte(content, complaint):
+    with pytest.raises(DataError, match=complaint) as caught:
+        parse_matrix(content, "some-dat.mat")
+    assert "some-dat.mat" in str(caught.value)
+
+
+def test_as_many_categories_as_pairs_and_pairs_of_the_right_size(tmp_path):
+    for dat, complaint in ((pairs(4), "4 pictures of torch.uint8 and 3 labels"), (np.zeros((3, 96, 96), np.uint8), r"holds \[3, 96, 96\]")):
+        form = put(tmp_path, UNPACKED, official(dat, np.zeros(3, np.int32)))
+        with pytest.raises(DataError, match=complaint):
+            read_split([form], "train", tmp_path)
+
+
+def test_a_wrong_hash_is_refused(tmp_path):
+    form = put(tmp_path, COPY, {"smallnorb-train.tar.xz": b"something"})
+    (tmp_path / "smallnorb-train.tar.xz").write_bytes(b"something else")
+    with pytest.raises(DataError, match=r"smallnorb-train.tar.xz: sha256 .* expected"):
+        read_split([form], "train", tmp_path)
+
+
+def test_half_the_size_is_the_mean_of_four():
+    images = torch.tensor([[0, 1, 255, 255], [1, 0, 255, 254], [10, 20, 0, 0], [30, 41, 0, 1]], dtype=torch.uint8).expand(3, 2, 4, 4)
+    small = halved(Pictures(images, torch.arange(3)))
+    assert small.images.tolist() == [[[[1, 255], [25, 0]]] * 2] * 3 and small.images.dtype == torch.uint8
+
+
+def test_factors_are_columns(tmp_path, monkeypatch):
+    table = np.array([[8, 3, 34, 5], [4, 0, 2, 1]], dtype=np.int32)
+    name = f"{PARTS['test']}-info.mat"
+    (tmp_path / name).write_bytes(matrix(table))
+    monkeypatch.setattr(smallnorb, "FILES", FileSet("smallnorb", {name: hashlib.sha256(matrix(table)).hexdigest()}))
+    assert [column.tolist() for column in factors("test", tmp_path)] == [[8, 4], [3, 0], [34, 2], [5, 1]]
+
+
+@pytest.fixture
+def kept_for_this_test(monkeypatch):
+    """Half a gigabyte that pytest would otherwise keep for three runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TORCHCAPS_CACHE", folder)
+        yield
+
+
+@real
+@pytest.mark.data
+@pytest.mark.parametrize("split, means", [pytest.param("train", [0.7522, 0.7572], marks=pytest.mark.slow), ("test", [0.7494, 0.7534])])
+def test_smallnorb_is_what_it_was(split, means, kept_for_this_test):
+    if not status("smallnorb", REAL_FILES).startswith("complete"):
+        pytest.skip("smallNORB is not there")
+    data = load("smallnorb", split, root=REAL_FILES)
+    assert list(data.images.shape) == [24_300, *info("smallnorb").shape] and data.labels.bincount().tolist() == [4860] * 5
+    assert (data.images.double().mean(dim=(0, 2, 3)) / 255).tolist() == pytest.approx(means, abs=5e-4)
+    small = load("smallnorb-48", split, root=REAL_FILES)
+    assert list(small.images.shape) == [24_300, *info("smallnorb-48").shape] and small.labels.equal(data.labels)
+    assert (small.images.double().mean(dim=(0, 2, 3)) / 255).tolist() == pytest.approx(means, abs=1e-3)
+
+
+@real
+@pytest.mark.data
+def test_the_factors_of_the_test_pairs_are_balanced():
+    found = factors("test", REAL_FILES)
+    assert found.instance.unique().tolist() == [0, 1, 2, 3, 5] and found.elevation.bincount().tolist() == [2700] * 9
+    assert found.azimuth.unique().tolist() == list(range(0, 36, 2)) and found.lighting.bincount().tolist() == [4050] * 6
+
+
+def test_the_lossless_forms_come_first():
+    assert [form.about for form in FORMS] == ["the official files", "the official files, unpacked", "a lossy JPEG copy"]
+    assert info("smallnorb").files == info("smallnorb-48").files == 6

@@ -1,0 +1,48 @@
+"""The networks without capsules have the sizes that the paper prints."""
+
+import pytest
+import torch
+
+from torchcaps.models import MODELS
+from torchcaps.models.baseline import PRESETS, Baseline
+
+
+def size(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("preset, image, wanted", [("mnist", 28, 35_445_522), ("multimnist", 36, 24_563_978)])
+def test_parameters_are_those_the_paper_prints(preset, image, wanted):
+    with torch.device("meta"):
+        assert size(Baseline((1, image, image), 10, preset=preset)) == wanted
+
+
+def test_the_one_for_40x40_is_as_large_as_its_capsnet():
+    with torch.device("meta"):
+        ours, theirs = size(Baseline((1, 40, 40), 10, preset="affnist")), size(MODELS["capsnet"]((1, 40, 40), 10))
+    assert theirs == 13_475_808
+    assert abs(ours / theirs - 1) < 1e-3
+
+
+def test_one_logit_per_class_from_the_features(rng):
+    model = Baseline((1, 12, 14), 7, preset="small").eval()
+    images = torch.randn(3, 1, 12, 14, generator=rng)
+    assert model.features(images).shape == (3, 32)
+    assert torch.equal(model(images), model.classes(model.features(images)))
+    assert model(images).shape == (3, 7)
+
+
+def test_dropout_works_in_training_only(rng):
+    model, images = Baseline((1, 12, 12), preset="small"), torch.randn(2, 1, 12, 12, generator=rng)
+    assert not torch.equal(model(images), model(images))
+    model.eval()
+    assert torch.equal(model(images), model(images))
+
+
+def test_errors_say_what_was_wanted(rng):
+    with pytest.raises(ValueError, match=f"preset must be one of {', '.join(PRESETS)}; got 'tiny'"):
+        Baseline(preset="tiny")
+    with pytest.raises(ValueError, match="an image of 3x28 is too small for the pooling of 'small'"):
+        Baseline((1, 3, 28), preset="small")
+    with pytest.raises(ValueError, match=r"Baseline expects images \[b, 1, 12, 12\], got \[2, 1, 12, 13\]"):
+        Baseline((1, 12, 12), preset="small")(torch.zeros(2, 1, 12, 13))
