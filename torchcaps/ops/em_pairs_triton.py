@@ -9,14 +9,14 @@ from torchcaps.ops.em_forward_triton import ABSENT, columns, logit_of, own_param
 
 @triton.jit
 def pair_gradients(
-    gates, poses, weight, bias, beta_use, beta_ignore, model, normalizers, slopes, expected,
+    gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, slopes, expected,
     grad_weight, grad_bias, grad_use, grad_ignore, n_batch, n_in,
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BIAS: tl.constexpr,
     PASSES: tl.constexpr, SLICE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """All passes' gradients of the parameters of one input and BLOCK outputs. `model`, `slopes` [t b . j], the rest [t b i].
 
-    The first pass is one whose model fits every vote alike: factors 0, level log(1/J), log normalizers 0.
+    The first pass is one whose model fits every vote alike: factors and level 0, softmax 0 and 1 / J.
     """
     i = tl.program_id(0)
     first = tl.program_id(2) * SLICE
@@ -45,8 +45,8 @@ def pair_gradients(
             p = columns(of_slopes + R * E * J, J, here, R * E)
             q = columns(of_slopes + 2 * R * E * J, J, here, R * E)
             grad_data, steep = data_gradient(plus(off, columns(of_slopes, J, here, R * E), R * E), p, q, constant, R * E)
-            data = gate * tl.exp(logit_of(off, factors, level, R * E) - tl.load(normalizers + at))
-            votes, _ = vote_gradients(steep, off, factors, data, grad_data - tl.load(expected + at), R * E)
+            data = (gate * tl.load(softmax + at * 2 + 1)) * tl.exp(logit_of(off, factors, level, R * E) - tl.load(softmax + at * 2))
+            votes = vote_gradients(steep, off, factors, data, data * (grad_data - tl.load(expected + at)), R * E)
             sums = outer(part, votes, sums, R, SLICE, E)
             votes_sum = plus(votes_sum, votes, R * E)
             used += grad_score * data

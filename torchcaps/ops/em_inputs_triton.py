@@ -1,0 +1,143 @@
+"""The backward kernels of em_triton.py whose lanes are inputs. Letters as in em_forward_triton.py, the maths in em_backward_triton.py."""
+
+import triton
+import triton.language as tl
+
+from torchcaps.ops.em_backward_triton import data_gradient, vote_gradients
+from torchcaps.ops.em_forward_triton import ABSENT, columns, logit_of, numbers, own_parameters, plus, transformed, zeros
+
+
+@triton.jit
+def pulled_back(grads, weight, total, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr):
+    """total + gradients of votes [r e] · weight: [r d]."""
+    found = ()
+    for r in tl.static_range(R):
+        for d in tl.static_range(D):
+            x = total[r * D + d]
+            for e in tl.static_range(E):
+                x = tl.fma(grads[r * E + e], weight[d * E + e], x)
+            found += (x,)
+    return found
+
+
+@triton.jit
+def seen_by(
+    j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes,
+    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """What lanes of inputs need of output j: the transform, distances from its mean before, ∂D and p + 2 q u, s · ignore."""
+    start = numbers(model + j, J, R * E)
+    if PAIRS:
+        w, start, use, ignore = own_parameters(weight, bias, beta_use, beta_ignore, start, i.to(tl.int64) * J + j, here, R, D, E, BIAS)
+    else:
+        w, use, ignore = numbers(weight + j, J, D * E), tl.load(beta_use + j), tl.load(beta_ignore + j)
+    off = transformed(pose, w, start, R, D, E)
+    grad_score = tl.load(slopes + (3 * R * E + 1) * J + j)
+    constant = tl.load(slopes + 3 * R * E * J + j) + grad_score * (use + ignore)
+    p, q = numbers(slopes + R * E * J + j, J, R * E), numbers(slopes + 2 * R * E * J + j, J, R * E)
+    data, steep = data_gradient(plus(off, numbers(slopes + j, J, R * E), R * E), p, q, constant, R * E)
+    return w, off, data, steep, grad_score * ignore
+
+
+@triton.jit
+def expectations(
+    gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, slopes, expected, grad_gates, n_in,
+    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
+    ADD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """`expected` [b i]: Σ_j R ∂D, and with it the gradients of the gates. Lanes are inputs, the walk is over outputs.
+
+    ADD: on top of what the passes after this one left there.
+    """
+    n_blocks = tl.cdiv(n_in, BLOCK)
+    b = (tl.program_id(0) // n_blocks).to(tl.int64)
+    i = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+    here = i < n_in
+    row = b * n_in + i
+    pose = columns(poses + row * (R * D), 1, tl.load(gates + row, mask=here, other=0.0) > 0, R * D)
+    top = tl.load(softmax + row * 2, mask=here, other=-ABSENT)
+    model += b * (2 * R * E + 1) * J
+    slopes += b * (3 * R * E + 2) * J
+    total, paid = zeros(BLOCK, 2)
+    for j in range(J):
+        _, off, data, _, cost = seen_by(j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes, J, R, D, E, PAIRS, BIAS)
+        factors = numbers(model + R * E * J + j, J, R * E)
+        total += tl.exp(logit_of(off, factors, tl.load(model + 2 * R * E * J + j), R * E) - top) * data
+        paid += cost
+    total = total * tl.load(softmax + row * 2 + 1, mask=here, other=0.0)
+    tl.store(expected + row, total, mask=here)
+    found = total - paid
+    if ADD:
+        found += tl.load(grad_gates + row, mask=here, other=0.0)
+    tl.store(grad_gates + row, found, mask=here)
+
+
+@triton.jit
+def pose_gradients(
+    gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, slopes, expected, grad_poses, n_in,
+    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
+    ADD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One pass's gradients of the poses. Lanes are inputs, the walk is over outputs.
+
+    A walk of its own: summing apart what `expected` multiplies, in the walk that finds it, would be a difference of large numbers.
+    """
+    n_blocks = tl.cdiv(n_in, BLOCK)
+    b = (tl.program_id(0) // n_blocks).to(tl.int64)
+    i = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+    here = i < n_in
+    row = b * n_in + i
+    gate = tl.load(gates + row, mask=here, other=0.0)
+    pose = columns(poses + row * (R * D), 1, gate > 0, R * D)
+    top = tl.load(softmax + row * 2, mask=here, other=-ABSENT)
+    expectation = tl.load(expected + row, mask=here, other=0.0)
+    model += b * (2 * R * E + 1) * J
+    slopes += b * (3 * R * E + 2) * J
+    total = zeros(BLOCK, R * D)
+    for j in range(J):
+        w, off, data, steep, _ = seen_by(j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes, J, R, D, E, PAIRS, BIAS)
+        factors = numbers(model + R * E * J + j, J, R * E)
+        share = tl.exp(logit_of(off, factors, tl.load(model + 2 * R * E * J + j), R * E) - top)
+        votes = vote_gradients(steep, off, factors, share, share * (data - expectation), R * E)
+        total = pulled_back(votes, w, total, R, D, E)
+    scale = gate * tl.load(softmax + row * 2 + 1, mask=here, other=0.0)
+    for k in tl.static_range(R * D):
+        found = scale * total[k]
+        if ADD:
+            found += tl.load(grad_poses + row * (R * D) + k, mask=here, other=0.0)
+        tl.store(grad_poses + row * (R * D) + k, found, mask=here)
+
+
+@triton.jit
+def first_gradients(
+    gates, poses, weight, bias, beta_use, beta_ignore, model, slopes, expected, grad_gates, grad_poses, out_scores, out_poses, n_in,
+    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
+    ADD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Both for the first pass, where every probability is 1/J; reached last, so that gradients of gates become those of scores."""
+    n_blocks = tl.cdiv(n_in, BLOCK)
+    b = (tl.program_id(0) // n_blocks).to(tl.int64)
+    i = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+    here = i < n_in
+    row = b * n_in + i
+    gate = tl.load(gates + row, mask=here, other=0.0)
+    pose = columns(poses + row * (R * D), 1, gate > 0, R * D)
+    model += b * (2 * R * E + 1) * J
+    slopes += b * (3 * R * E + 2) * J
+    sum_data, paid = zeros(BLOCK, 2)
+    total = zeros(BLOCK, R * D)
+    for j in range(J):
+        w, _, data, steep, cost = seen_by(j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes, J, R, D, E, PAIRS, BIAS)
+        sum_data += data
+        paid += cost
+        total = pulled_back(steep, w, total, R, D, E)
+    tl.store(expected + row, sum_data / J, mask=here)
+    found = sum_data / J - paid
+    if ADD:
+        found += tl.load(grad_gates + row, mask=here, other=0.0)
+    tl.store(out_scores + row, (found * (gate * (1.0 - gate))).to(out_scores.dtype.element_ty), mask=here)
+    for k in tl.static_range(R * D):
+        found = (gate / J) * total[k]
+        if ADD:
+            found += tl.load(grad_poses + row * (R * D) + k, mask=here, other=0.0)
+        tl.store(out_poses + row * (R * D) + k, found.to(out_poses.dtype.element_ty), mask=here)

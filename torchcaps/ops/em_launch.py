@@ -1,0 +1,197 @@
+"""How the kernels of em_triton.py are launched: into how many programs a problem is cut, and which kernel follows which."""
+
+from typing import NamedTuple
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from torchcaps.ops.em import EPS
+
+# lanes that are inputs: (inputs, warps) of a program. More inputs per thread share what is read of an output, fewer hide latency.
+SOFTMAX_LANES = 64, 1
+EXPECTATION_LANES = 64, 1
+POSE_GRADIENT_LANES = 64, 1
+FIRST_GRADIENT_LANES = 64, 1
+MANY_NUMBERS = 16  # of a pose, or of a transform of its own: beyond it a thread has registers for one input only
+# lanes that are outputs: at most so many of a program, one per thread
+STATISTICS_OUTPUTS = 64
+GRADIENT_OUTPUTS = 64
+PROGRAMS = 1056  # at least, that the chunks of inputs shall make in those kernels: 8 for each of an H200's 132 multiprocessors
+LEAST_INPUTS = 16  # of a chunk, where there are so many
+MERGED_OUTPUTS, MERGED_NUMBERS, MERGE_WARPS = 8, 2048, 4  # of a program that puts chunks together; numbers of its tile
+SLICE_NUMBERS = 64  # of a weight's gradient that a program sums at once
+
+
+class Problem(NamedTuple):
+    """The inputs as the kernels want them, and how they are cut."""
+
+    gates: Tensor  # [b i]
+    poses: Tensor  # [b i r d]
+    weight: Tensor  # [d·e j], or [i j d e] of every pair
+    bias: Tensor  # [r·e j] or [i j r e]; anything where there is none
+    beta_use: Tensor
+    beta_ignore: Tensor
+    has_bias: bool
+    n_out: int
+    d_out: int
+
+    @classmethod
+    def of(cls, scores, poses, weight, bias, beta_use, beta_ignore) -> "Problem":
+        n_out, _, d_out = weight.shape[-3:]
+        parameters = [weight, bias, beta_use, beta_ignore]
+        if weight.ndim == 3:  # few numbers, read by every program: laid out for it
+            parameters[:2] = [None if x is None else rearrange(x, "j x e -> (x e) j") for x in parameters[:2]]
+            parameters = [None if x is None else x.float() for x in parameters]
+        parameters = [None if x is None else x.contiguous() for x in parameters]
+        gates = scores.float().sigmoid().contiguous()
+        if bias is None:
+            parameters[1] = gates
+        return cls(gates, poses.contiguous(), *parameters, bias is not None, n_out, d_out)
+
+    @property
+    def pairs(self) -> bool:
+        return self.weight.ndim == 4
+
+    @property
+    def numbers(self) -> int:
+        """Of an output pose."""
+        return self.poses.shape[2] * self.d_out
+
+    def inputs(self, *rest: Tensor) -> tuple[Tensor, ...]:
+        """What every kernel that makes votes is given first, and the rest."""
+        return self.gates, self.poses, self.weight, self.bias, self.beta_use, self.beta_ignore, *rest
+
+    @property
+    def constants(self) -> dict[str, int | bool]:
+        rows, d_in = self.poses.shape[2:]
+        return {"J": self.n_out, "R": rows, "D": d_in, "E": self.d_out, "PAIRS": self.pairs, "BIAS": self.pairs and self.has_bias}
+
+    def lanes(self, most: int) -> dict[str, int]:
+        block = min(most, _power(self.n_out))
+        return {"BLOCK": block, "num_warps": max(1, block // 32)}
+
+    def cut(self, most: int) -> tuple[int, int]:
+        """Chunks of inputs, and the inputs of each: a power of two, so that few programs are compiled where their number varies."""
+        n_batch, n_in = self.gates.shape
+        wanted = n_batch * n_in * _up(self.n_out, min(most, _power(self.n_out))) // PROGRAMS
+        length = min(max(LEAST_INPUTS, _power(wanted + 1) // 2), _power(max(1, n_in)))
+        return max(1, _up(n_in, length)), length
+
+    def merging(self, n_chunks: int) -> tuple[tuple[int], dict[str, int]]:
+        """Grid and sizes of a kernel that puts chunks together."""
+        block, numbers = min(MERGED_OUTPUTS, _power(self.n_out)), _power(self.numbers)
+        chunks = min(_power(n_chunks), max(1, MERGED_NUMBERS // (block * numbers)))
+        tile = {"STEPS": _power(_up(n_chunks, chunks)), "CHUNKS": chunks, "NUMBERS": numbers, "BLOCK": block}
+        return (len(self.gates) * _up(self.n_out, block),), {"J": self.n_out, "RE": self.numbers, **tile, "num_warps": MERGE_WARPS}
+
+    def over_inputs(self, kernel, lanes: tuple[int, int], *tensors: Tensor, **flags: bool) -> None:
+        """Launch a kernel whose lanes are inputs."""
+        (n_batch, n_in), (block, warps) = self.gates.shape, lanes
+        rows, d_in = self.poses.shape[2:]
+        if max(rows * d_in, self.numbers, d_in * self.d_out if self.pairs else 0) > MANY_NUMBERS:
+            block = 32 * warps
+        grid = (n_batch * _up(n_in, block),)
+        kernel[grid](*self.inputs(*tensors), n_in, **self.constants, **flags, BLOCK=block, num_warps=warps)
+
+    def slice(self) -> int:
+        """Rows of a weight whose gradient a program sums at once."""
+        return max(1, min(self.poses.shape[3], SLICE_NUMBERS // self.d_out))
+
+    def new(self, *shape: int) -> Tensor:
+        return self.gates.new_empty(shape)
+
+
+def _up(n: int, size: int) -> int:
+    return -(-n // size)
+
+
+def _power(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats: Tensor, softmax: Tensor) -> None:
+    """Write scores, poses and variances, and for the backward pass `models`, `stats` [t b . j], `softmax` [t b i 2]."""
+    from torchcaps.ops import em_forward_triton as kernels
+
+    n_batch, n_in = problem.gates.shape
+    lanes, (n_chunks, length) = problem.lanes(STATISTICS_OUTPUTS), problem.cut(STATISTICS_OUTPUTS)
+    partial = problem.new(n_batch, n_chunks, 2 * problem.numbers + 3, problem.n_out)
+    shared_bias = problem.has_bias and not problem.pairs
+
+    def statistics(t: int, before: Tensor, last: bool, n_chunks: int, length: int) -> None:
+        """The M-step of pass t with what `models[t]` and `softmax[t]` say; `stats` start one pass earlier."""
+        grid = (n_batch * n_chunks * _up(problem.n_out, lanes["BLOCK"]),)
+        inputs = problem.inputs(models[max(t, 0)], softmax[max(t, 0)], partial)
+        kernels.chunk_statistics[grid](*inputs, n_in, n_chunks, **problem.constants, FIRST=t <= 0, LENGTH=length, **lanes)
+        grid, tile = problem.merging(n_chunks)
+        kernels.statistics[grid](
+            partial, problem.bias, before, stats[t + 1], models[t if last else t + 1], *outputs, n_chunks, EPS,
+            BIAS=shared_bias, LAST=last, **tile,
+        )  # fmt: skip
+
+    # before the first pass every output fits every vote alike, and distances are from 0
+    models[0].zero_()
+    softmax[0, ..., 0], softmax[0, ..., 1] = 0, 1 / problem.n_out
+    if shared_bias:
+        models[0, :, : problem.numbers] = problem.bias
+    # from a few inputs, means near those of all: distances from them are small, and so is their rounding
+    statistics(-1, torch.zeros_like(stats[0]), False, 1, min(LEAST_INPUTS, length))
+    models[0, :, problem.numbers :] = 0
+    for t in range(len(models)):
+        if t > 0:
+            problem.over_inputs(kernels.softmax_parts, SOFTMAX_LANES, models[t], softmax[t])
+        statistics(t, stats[t], t == len(models) - 1, n_chunks, length)
+
+
+def backward(
+    problem: Problem, incoming: list[Tensor], outputs: tuple[Tensor, ...], models: Tensor, stats: Tensor, softmax: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Write the gradients of scores, poses and of parameters that pairs have for themselves.
+
+    For shared parameters return their parts: of the weight [b chunk d·e j], of bias and betas [t b r·e+2 j].
+    """
+    from torchcaps.ops import em_backward_triton as kernels
+    from torchcaps.ops import em_inputs_triton as of_inputs
+
+    (n_batch, n_in), (n_out, n) = problem.gates.shape, (problem.n_out, problem.numbers)
+    summed = torch.empty_like(problem.gates), torch.empty_like(problem.poses, dtype=torch.float32)
+    slopes, tallies = problem.new(len(models), n_batch, 3 * n + 2, n_out), problem.new(len(models), n_batch, n + 2, n_out)
+    expected = problem.new(len(models), n_batch, n_in)
+    lanes, (n_chunks, length), piece = problem.lanes(GRADIENT_OUTPUTS), problem.cut(GRADIENT_OUTPUTS), problem.slice()
+    slices = 1 if problem.pairs else _up(problem.poses.shape[3], piece)
+    grid = n_batch * n_chunks * _up(n_out, lanes["BLOCK"]), slices
+    merge_grid, merge = problem.merging(n_chunks)
+    partial = problem.new(n_batch, n_chunks, 2 * n + 1, n_out)
+    grad_weight = partial if problem.pairs else problem.new(n_batch, n_chunks, len(problem.weight), n_out)
+    for t in range(len(models) - 1, -1, -1):
+        first, last = t == 0, t == len(models) - 1
+        kernels.slopes_of[merge_grid](
+            *incoming, partial, stats[t + 1], stats[t], models[t if last else t + 1], slopes[t], tallies[t], n_chunks, EPS,
+            LAST=last, **merge,
+        )  # fmt: skip
+        seen = models[t], softmax[t], slopes[t], expected[t]
+        if first:
+            written = models[t], slopes[t], expected[t], *summed, *outputs[:2]
+            problem.over_inputs(of_inputs.first_gradients, FIRST_GRADIENT_LANES, *written, ADD=not last)
+        else:
+            problem.over_inputs(of_inputs.expectations, EXPECTATION_LANES, *seen, summed[0], ADD=not last)
+            problem.over_inputs(of_inputs.pose_gradients, POSE_GRADIENT_LANES, *seen, summed[1], ADD=not last)
+        if not (first and problem.pairs):
+            flags = {"FIRST": first, "ADD": not last, "LENGTH": length, "SLICE": piece}
+            inputs = problem.inputs(*seen, partial, grad_weight)
+            kernels.chunk_gradients[grid](*inputs, n_in, n_chunks, **problem.constants, **flags, **lanes)
+    if problem.pairs:
+        _pair_gradients(problem, models, softmax, slopes, expected, outputs[2:])
+    return grad_weight, tallies
+
+
+def _pair_gradients(problem: Problem, models, softmax, slopes, expected, outputs) -> None:
+    from torchcaps.ops.em_pairs_triton import pair_gradients
+
+    n_batch, n_in = problem.gates.shape
+    lanes, piece = problem.lanes(GRADIENT_OUTPUTS), problem.slice()
+    grid = n_in, _up(problem.n_out, lanes["BLOCK"]), _up(problem.poses.shape[3], piece)
+    constants = {name: x for name, x in problem.constants.items() if name != "PAIRS"}
+    inputs = problem.inputs(models, softmax, slopes, expected, *outputs)
+    pair_gradients[grid](*inputs, n_batch, n_in, **constants, PASSES=len(models), SLICE=piece, **lanes)
