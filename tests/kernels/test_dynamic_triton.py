@@ -9,7 +9,7 @@ from torchcaps.ops import dynamic_routing, dynamic_routing_backend, dynamic_trit
 from torchcaps.ops.dynamic_triton import Sizes, route
 from torchcaps.testing import compare_routing
 
-SIZES = {"b": 3, "i": 6, "n": 2, "j": 3, "d": 5, "e": 3}
+SIZES = {"b": 3, "i": 4, "n": 2, "j": 3, "d": 5, "e": 3}
 WEIGHTS = ("ijde", "njde", "jde", "de")
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -30,11 +30,15 @@ def kept(request, monkeypatch):
     monkeypatch.setattr(dynamic_triton, "KEPT_BYTES", request.param)
 
 
-@pytest.mark.parametrize("detach", [False, True])
 @pytest.mark.parametrize("weight", WEIGHTS)
-def test_value_and_gradients_are_right_for_every_weight(rng, device, kept, weight, detach):
-    margins = compare_routing(partial(dynamic_routing, detach=detach), arguments(rng, device, weight), backend="triton")
+def test_value_and_gradients_are_right_for_every_weight(rng, device, kept, weight):
+    margins = compare_routing(dynamic_routing, arguments(rng, device, weight), backend="triton")
     assert set(margins) == {"poses", "pose_sum", "grad poses", "grad weight", "grad bias"}
+
+
+@pytest.mark.parametrize("weight", ["ijde", "jde"])
+def test_votes_detached_in_all_passes_but_the_last(rng, device, weight):
+    compare_routing(partial(dynamic_routing, detach=True), arguments(rng, device, weight), backend="triton")
 
 
 @pytest.mark.parametrize("couplings", ["leaky", "uniform"])
@@ -48,9 +52,8 @@ def test_any_number_of_passes(rng, device, n_iters):
     compare_routing(partial(dynamic_routing, n_iters=n_iters), arguments(rng, device), backend="triton")
 
 
-@pytest.mark.parametrize("detach", [False, True])
-def test_without_a_bias(rng, device, detach):
-    compare_routing(partial(dynamic_routing, detach=detach), arguments(rng, device, bias=False), backend="triton")
+def test_without_a_bias(rng, device):
+    compare_routing(dynamic_routing, arguments(rng, device, bias=False), backend="triton")
 
 
 @pytest.mark.parametrize("weight", ["ijde", "njde"])
@@ -75,7 +78,7 @@ def test_odd_sizes(rng, device, sizes):
 @pytest.mark.parametrize("batch", [(), (2, 1, 3)], ids=str)
 def test_any_leading_axes(rng, device, batch):
     args = arguments(rng, device)
-    args["poses"] = torch.randn(*batch, 6, 5, generator=rng).to(device)
+    args["poses"] = torch.randn(*batch, 4, 5, generator=rng).to(device)
     compare_routing(dynamic_routing, args, backend="triton")
 
 
@@ -83,6 +86,8 @@ def test_any_leading_axes(rng, device, batch):
 @pytest.mark.parametrize("scale", [0.0, 1e4])
 def test_extreme_poses(rng, device, kept, scale, dtype):
     """At zero nothing may be NaN; at 1e4 the couplings are all or nothing, and a gradient is the difference of two equal numbers."""
+    if dtype == torch.bfloat16 and device == "cpu":
+        pytest.skip("the interpreter computes it in float32")
     compare_routing(dynamic_routing, arguments(rng, device, scale=scale), backend="triton", dtype=dtype)
 
 
@@ -137,9 +142,9 @@ def test_what_it_cannot_do_is_refused(rng, device):
     args = arguments(rng, device)
     for change, message in [
         ({"couplings": "max-min"}, "knows softmax, leaky and uniform couplings without prior logits, got max-min"),
-        ({"prior": torch.zeros(6, 3, device=device)}, "without prior logits, got softmax and a prior"),
+        ({"prior": torch.zeros(4, 3, device=device)}, "without prior logits, got softmax and a prior"),
         ({name: x.double() for name, x in args.items()}, "computes in float32 or bfloat16, got torch.float64"),
-        ({"poses": torch.zeros(2, 6, 65), "weight": torch.zeros(6, 3, 65, 3)}, "takes poses of 1 to 64 numbers"),
+        ({"poses": torch.zeros(2, 4, 65), "weight": torch.zeros(4, 3, 65, 3)}, "takes poses of 1 to 64 numbers"),
     ]:
         change = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in change.items()}
         with pytest.raises(ValueError, match=f"dynamic_routing: backend 'triton' .*{message}.* or use backend='reference'"):
