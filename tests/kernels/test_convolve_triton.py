@@ -1,5 +1,7 @@
 """The strided convolution against conv2d."""
 
+from importlib import import_module
+
 import pytest
 import torch
 from torch.nn.functional import conv2d
@@ -8,6 +10,7 @@ from torchcaps.ops import convolve
 from torchcaps.ops.convolve_triton import _busiest_first, convolve_strided
 from torchcaps.testing import compare_routing
 
+convolve_module = import_module("torchcaps.ops.convolve")  # the package has a function of that name
 # images, channels, height, width, filters, rows, columns, stride
 SMALL = [(3, 64, 7, 8, 64, 3, 3, 2), (17, 64, 6, 7, 128, 4, 2, 1), (2, 128, 9, 10, 64, 5, 5, 3), (1, 64, 3, 3, 64, 3, 3, 2)]
 
@@ -51,8 +54,11 @@ def test_registered_as_torch_library_wants_it(rng, device):
 
 
 @pytest.mark.parametrize("sizes", [(5, 1, 28, 28, 256, 9, 9, 1), (5, 3, 16, 18, 64, 5, 5, 2), (8, 64, 12, 12, 64, 5, 5, 2)], ids=str)
-def test_convolve_takes_the_fast_way_and_agrees_with_conv2d(gpu_only, rng, sizes):
+def test_convolve_takes_the_fast_way_and_agrees_with_conv2d(gpu_only, rng, sizes, monkeypatch):
     *sizes, stride = sizes
+    taken, name = [], "_by_patches" if sizes[1] < 64 else "convolve_strided"
+    way = getattr(convolve_module, name)
+    monkeypatch.setattr(convolve_module, name, lambda *args: taken.append(name) or way(*args))
     args = tensors(rng, "cuda", *sizes) | {"bias": torch.randn(sizes[4], generator=rng).cuda()}
 
     def either(backend, images, weight, bias):
@@ -61,5 +67,6 @@ def test_convolve_takes_the_fast_way_and_agrees_with_conv2d(gpu_only, rng, sizes
             return (convolve if backend == "fast" else conv2d)(images, weight, bias, stride)
 
     compare_routing(either, args, backend="fast")
+    assert taken == [name]
     plain = convolve(*(x.permute(0, 3, 1, 2) for x in (args["images"], args["weight"])), args["bias"], stride)
     assert plain.dtype == torch.float32

@@ -216,13 +216,11 @@ def get(name: str, root: str | Path | None = None, progress: Callable[[str], obj
 def status(name: str, root: str | Path | None = None) -> str:
     """One line for a list of sets: 'built in', 'complete in <folder>', 'missing: 4 files', or what to install."""
     entry = _entry(name)
-    if entry.forms:
-        return forms.status(entry.forms, root)
-    if entry.files is not None:
-        return files.status(entry.files, root)
     if entry.needs and importlib.util.find_spec(entry.needs) is None:
         return f"needs {entry.needs}: pip install 'torchcaps[experiments]'"
-    return "built in"
+    if entry.forms:
+        return forms.status(entry.forms, root)
+    return "built in" if entry.files is None else files.status(entry.files, root)
 
 
 def fingerprint(data: Labelled | PairSource | Pairs) -> str:

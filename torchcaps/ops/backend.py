@@ -61,13 +61,21 @@ def cannot_run_kernels(tensor: Tensor) -> str | None:
         return "needs the package triton, and it is not installed; install it"
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.bfloat16:
         return f"computes in float32 or bfloat16, got autocast to {torch.get_autocast_dtype(device)}; leave the region"
-    if torch.compiler.is_compiling():
-        return None  # the rest cannot be asked there
-    if device == "cuda" and torch.cuda.get_device_capability(tensor.device) < (8, 0):
-        return "needs a GPU of compute capability 8.0 or more; use another"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if not _has_room(device):
+        return "needs a GPU of compute capability 9 or 10, whose tiles fit in on-chip memory; use another"
+    # a program that is compiled whole cannot be asked
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         return "does not run inside torch.func transforms; leave them"
     return None
+
+
+def _has_room(device: str) -> bool:
+    """Tiles take up to 226 KB of a multiprocessor's memory; others than these have half of it."""
+    return device != "cuda" or torch.cuda.get_device_capability()[0] in (9, 10)
+
+
+# what torch.compiler.assume_constant_result does, without importing the compiler: a compiled program asks once
+_has_room._dynamo_marked_constant = True
 
 
 def many_programs():

@@ -27,13 +27,20 @@ def convolve(
         return conv2d(images, weight, bias, stride)
     if weight[0].numel() <= FEW:
         return _by_patches(images, weight, bias, stride)
-    low = images.dtype == torch.bfloat16 or (torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16)
+    low = _in_bfloat16(images, weight)
     if low and stride > 1 and weight[0, 0].numel() >= MANY_TAPS and cannot_run_kernels(images) is None:
         last = [rearrange(x.to(torch.bfloat16), "b c h w -> b h w c") for x in (images, weight)]
         if supports(*last):
             maps = convolve_strided(*last, stride)
             return rearrange(maps if bias is None else maps + bias.to(torch.bfloat16), "b h w c -> b c h w")
     return conv2d(images, weight, bias, stride)
+
+
+def _in_bfloat16(images: Tensor, weight: Tensor) -> bool:
+    """As conv2d: autocast leaves float64 alone, and without it nothing is converted."""
+    if torch.is_autocast_enabled("cuda"):
+        return torch.get_autocast_dtype("cuda") == torch.bfloat16 and torch.float64 not in (images.dtype, weight.dtype)
+    return images.dtype == weight.dtype == torch.bfloat16
 
 
 def _by_patches(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:

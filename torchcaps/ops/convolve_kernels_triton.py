@@ -47,9 +47,9 @@ def add_up(partial, out, total, SPLITS: tl.constexpr, SIZE: tl.constexpr):
 def backward(
     grad, weight, out, order, n, h, w, p, q,
     C: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRIDE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, P: tl.constexpr, Q: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One pixel (y, x) of the input: sum over the pixels (i, j) of the output that saw it, at most P x Q of them."""
+    """One pixel (y, x) of the input: sum over the pixels (i, j) of the output that saw it."""
     pixel = tl.load(order + tl.program_id(0))
     y, x = pixel // w, pixel % w
     b = tl.program_id(2) * BM + tl.arange(0, BM)

@@ -6,7 +6,7 @@ gradient of the input visits exactly the pixels that saw it, where an implicit m
 The weight's gradient is cuDNN's, which is fast.
 """
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ def _output(images, weight, stride):
     return images.new_empty(n, (h - rows) // stride + 1, (w - columns) // stride + 1, k)
 
 
-@lru_cache(maxsize=16)
+@cache  # a captured graph keeps the address
 def _busiest_first(h: int, w: int, rows: int, columns: int, stride: int, device: torch.device) -> Tensor:
     """Pixels of the input, those that most pixels of the output see first: the long programs shall not start last."""
     p, q = (h - rows) // stride + 1, (w - columns) // stride + 1
@@ -85,7 +85,7 @@ def convolve_strided_backward(grad: Tensor, weight: Tensor, like: Tensor, stride
     order = _busiest_first(h, w, rows, columns, stride, like.device)
     kernels.backward[(h * w, c // BN, -(-n // BM))](
         grad, weight, out, order, n, h, w, p, q, C=c, K=k, ROWS=rows, COLUMNS=columns, STRIDE=stride,
-        BM=BM, BN=BN, BK=BLOCK, P=-(-rows // stride), Q=-(-columns // stride), **options,
+        BM=BM, BN=BN, BK=BLOCK, **options,
     )  # fmt: skip
     return out
 

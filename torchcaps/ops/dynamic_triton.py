@@ -2,8 +2,9 @@
 
 Kept between forward and backward: the sums before squash and the sums of poses [t b j e], and two numbers per image, input and
 pass, the bounds of its softmax. Gradients go through all passes. Nothing is added up by atomics, so the same
-inputs give the same bits. Matrix products are taken in bfloat16 where the poses are or autocast says so, with everything
-else in float32; float32 poses get products of float32 accuracy, three of TF32 each.
+inputs give the same bits. Where the poses are bfloat16 or autocast says so, the operands of matrix products are bfloat16:
+weights (a copy is kept for the backward pass unless it is large), sums of poses, gradients of sums, couplings times poses. Softmax,
+sums and squash are float32. Float32 poses get products of float32 accuracy, three of TF32 each.
 """
 
 from typing import NamedTuple
