@@ -12,6 +12,7 @@ from triton.runtime.jit import JITFunction
 H200 = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int32: "*i32", torch.int64: "*i64"}
 OPTIONS = ("num_warps", "num_stages")
+LARGEST_SHARED = 232_448  # bytes of a multiprocessor's memory that a program may have
 
 
 @contextmanager
@@ -39,7 +40,8 @@ def compiled_instead_of_run() -> Iterator[list[str]]:
         key = f"{self.fn.__name__} {signature} {constants} {options}"
         if key not in seen:
             seen.add(key)
-            triton.compile(ASTSource(self, signature, constants, hints), target=H200, options=options)
+            kernel = triton.compile(ASTSource(self, signature, constants, hints), target=H200, options=options)
+            assert kernel.metadata.shared <= LARGEST_SHARED, f"{key} needs {kernel.metadata.shared:,} bytes of shared memory"
             done.append(self.fn.__name__)
 
     launch, JITFunction.run = JITFunction.run, run

@@ -8,11 +8,12 @@ from ahead import compiled_instead_of_run
 from torchcaps.ops import convolve_triton, dynamic_triton
 
 
-def dynamic(dtype: torch.dtype, weight: tuple[int, ...], batch: int = 128) -> None:
-    poses, bias = torch.zeros(batch, 1152, 8, dtype=dtype), torch.zeros(10, 16)
+def dynamic(dtype: torch.dtype, weight: tuple[int, ...], batch: int = 128, n_in: int = 1152) -> None:
     weight = torch.zeros(weight)
+    *_, n_out, d_in, d_out = weight.shape
+    poses, bias = torch.zeros(batch, n_in, d_in, dtype=dtype), torch.zeros(n_out, d_out)
     low = dtype == torch.bfloat16
-    outputs = dynamic_triton.route(poses, weight, bias, 10, 3, False, False, low)
+    outputs = dynamic_triton.route(poses, weight, bias, n_out, 3, False, False, low)
     dynamic_triton.route_backward(outputs[0], None, poses, weight, *outputs[2:], False, False)
 
 
@@ -27,5 +28,9 @@ if __name__ == "__main__":
         dynamic(torch.bfloat16, (1152, 10, 8, 16))
         dynamic(torch.float32, (32, 10, 8, 16))
         dynamic(torch.float32, (1152, 10, 8, 16), batch=1)
+        for dtype in (torch.float32, torch.bfloat16):
+            dynamic(dtype, (33, 7, 64, 64), batch=70, n_in=33)
+            dynamic(dtype, (7, 33, 64), batch=70, n_in=33)
+            dynamic(dtype, (33, 7, 1, 64), batch=70, n_in=33)
         convolve()
     sys.stdout.write(" ".join(sorted(set(names))))

@@ -65,7 +65,7 @@ def test_several_tiles_of_images_and_chunks_of_inputs(rng, device, weight, monke
     monkeypatch.setattr(dynamic_triton, "NARROW_TILE", 16)
     monkeypatch.setattr(dynamic_triton, "PROGRAMS", 8)
     args = arguments(rng, device, weight, b=18, i=14, n=2, j=2, d=3)
-    sizes = Sizes.of(args["poses"], args["weight"], 2, 16)
+    sizes = Sizes.of(args["poses"], args["weight"], 2, low=False, tile=16)
     assert (sizes.image_tiles, sizes.input_tiles, sizes.blocks, sizes.chunks) == (2, 4, 2, 2)
     compare_routing(dynamic_routing, args, backend="triton")
 

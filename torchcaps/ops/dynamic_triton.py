@@ -20,6 +20,8 @@ LARGEST = 64  # numbers of a pose: beyond it a tile of transforms does not fit
 TILE = 64  # columns (input, dimension) of a tile
 NARROW_TILE = 32  # the same in float32, and where three tiles are kept in registers
 ROWS = 64  # images of a tile
+WIDE_ROWS = 16  # the same in float32 where poses or transforms are wide, whose tiles fill the chip's memory
+WIDE, WIDE_TRANSFORM = 64, 512  # numbers of an output pose, of a transform
 PROGRAMS = 512  # that the chunks of a sum shall make: a few for each of an H200's 132 multiprocessors
 KEPT_BYTES = 16 << 20  # couplings and gradients of logits of all passes are kept for the weight's gradient while they are this few
 NARROW_BYTES = 64 << 20  # a weight up to this many bytes is converted once, a larger one tile by tile, again and again
@@ -65,12 +67,13 @@ class Sizes(NamedTuple):
     EP: int
 
     @classmethod
-    def of(cls, poses: Tensor, weight: Tensor, n_out: int, tile: int) -> "Sizes":
+    def of(cls, poses: Tensor, weight: Tensor, n_out: int, low: bool, tile: int) -> "Sizes":
         n_batch, n_in, d_in = poses.shape
         d_out = weight.shape[-1]
         DP, EP = _power(d_in), max(16, _power(d_out))
         # tensor cores want 16 rows and columns at least
-        BB = min(ROWS, max(16, _power(n_batch)))
+        wide = not low and (EP >= WIDE or DP * EP >= WIDE_TRANSFORM)
+        BB = min(WIDE_ROWS if wide else ROWS, max(16, _power(n_batch)))
         IB = max(min(tile // DP, _power(n_in)), 16 // DP, 1)
         return cls(n_batch, n_in, weight.shape[0] if weight.ndim == 4 else 1, n_out, d_in, d_out, BB, IB, DP, EP)
 
@@ -115,7 +118,7 @@ class _Launch:
 
         self.forward, self.backward, self.poses, self.weight = dynamic_forward_triton, dynamic_backward_triton, poses, weight
         # in float32 all kernels have the same tiles, so that what two of them compute is equal to the last bit
-        self.sizes = sizes = Sizes.of(poses, weight, n_out, TILE if low and not narrow else NARROW_TILE)
+        self.sizes = sizes = Sizes.of(poses, weight, n_out, low, TILE if low and not narrow else NARROW_TILE)
         strides = (0,) * (4 - weight.ndim) + weight.stride()
         self.where = (sizes.n_batch, sizes.n_in), (sizes.places, strides[0], strides[1])
         self.tile = {

@@ -82,7 +82,7 @@ def slopes_of(
 def data_gradient(off, p, q, constant, N: tl.constexpr):
     """∂D, and p + 2 q u for every number of the vote."""
     half = tl.fma(q[0], off[0], p[0])
-    total = off[0] * half
+    total = tl.fma(off[0], half, 0.0)
     steep = (tl.fma(q[0], off[0], half),)
     for k in tl.static_range(1, N):
         half = tl.fma(q[k], off[k], p[k])
@@ -146,11 +146,11 @@ def some_columns(start, first, there, R: tl.constexpr, D: tl.constexpr, SLICE: t
 @triton.jit
 def chunk_gradients(
     gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, slopes, expected, partial, grad_weight,
-    n_in, n_chunks,
+    n_in, n_chunks, length,
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr,
-    ADD: tl.constexpr, LENGTH: tl.constexpr, SLICE: tl.constexpr, BLOCK: tl.constexpr,
+    ADD: tl.constexpr, SLICE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One pass's sums over LENGTH inputs for every output. Lanes are outputs, the walk is over inputs.
+    """One pass's sums over `length` inputs for every output. Lanes are outputs, the walk is over inputs.
 
     `partial` [b chunk 2·R·E+1 j]: of the gradients of means, variances and score of the pass before. `grad_weight` [b chunk d·e j],
     for a weight that inputs share; a program sums SLICE rows of it, so that the sums fit into registers.
@@ -175,12 +175,14 @@ def chunk_gradients(
     grad_score = tl.load(slopes + (3 * R * E + 1) * J, mask=here, other=0.0)
     if not PAIRS:
         w = columns(weight + j, J, here, D * E)
-        constant += grad_score * (tl.load(beta_use + j, mask=here, other=0.0) + tl.load(beta_ignore + j, mask=here, other=0.0))
+        betas = tl.load(beta_use + j, mask=here, other=0.0) + tl.load(beta_ignore + j, mask=here, other=0.0)
+        constant = tl.fma(grad_score, betas, constant)
     grad_means, grad_spreads = zeros(BLOCK, R * E), zeros(BLOCK, R * E)
     grad_level = tl.zeros((BLOCK,), tl.float32)
     sums = zeros(BLOCK, SLICE * E)
-    for step in range(LENGTH):
-        i = chunk * LENGTH + step
+    step = 0
+    while step < length:
+        i = chunk * length + step
         real = i < n_in
         row = b * n_in + i
         gate = tl.load(gates + row, mask=real, other=0.0)
@@ -189,7 +191,7 @@ def chunk_gradients(
         if PAIRS:
             pair = i.to(tl.int64) * J + j
             w, start, use, ignore = own_parameters(weight, bias, beta_use, beta_ignore, start, pair, here & real, R, D, E, BIAS)
-            base += grad_score * (use + ignore)
+            base = tl.fma(grad_score, use + ignore, base)
         off = transformed(pose, w, start, R, D, E)
         grad_data, steep = data_gradient(plus(off, shift, R * E), p, q, base, R * E)
         if FIRST:
@@ -203,6 +205,7 @@ def chunk_gradients(
         if not PAIRS:
             part = pose if SLICE == D else some_columns(poses + row * (R * D), first, gate > 0, R, D, SLICE)
             sums = outer(part, votes, sums, R, SLICE, E)
+        step += 1
     if not FIRST:
         partial += (b * n_chunks + chunk) * (2 * R * E + 1) * J + j
         mine = here & (first == 0)

@@ -140,11 +140,11 @@ def include(off, means, spreads, ratio, kept, N: tl.constexpr):
 
 @triton.jit
 def chunk_statistics(
-    gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, partial, n_in, n_chunks,
+    gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, partial, n_in, n_chunks, length,
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
-    FIRST: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """E- and M-step of LENGTH inputs for every output: `partial` [b chunk 2·R·E+3 j]: means, spreads, used, ignored, score.
+    """E- and M-step of `length` inputs for every output: `partial` [b chunk 2·R·E+3 j]: means, spreads, used, ignored, score.
 
     Lanes are outputs, the walk is over inputs.
     """
@@ -164,8 +164,9 @@ def chunk_statistics(
         ignore = tl.load(beta_ignore + j, mask=here, other=0.0)
     used, ignored, score = zeros(BLOCK, 3)
     means, spreads = zeros(BLOCK, R * E), zeros(BLOCK, R * E)
-    for step in range(LENGTH):
-        i = chunk * LENGTH + step
+    step = 0
+    while step < length:
+        i = chunk * length + step
         real = i < n_in
         row = b * n_in + i
         gate = tl.load(gates + row, mask=real, other=0.0)
@@ -185,6 +186,7 @@ def chunk_statistics(
         used += data
         ignored += gate - data
         score += use * data - ignore * (gate - data)
+        step += 1
     partial += (b * n_chunks + chunk) * (2 * R * E + 3) * J + j
     for k in tl.static_range(R * E):
         tl.store(partial + k * J, means[k], mask=here)
@@ -249,7 +251,7 @@ def statistics(
 
     at, here = k[:, None] * J + j[None, :], (k < RE)[:, None] & (j < J)[None, :]
     origin = tl.load(before + b * ((3 * RE + 3) * J) + at, mask=here, other=0.0)
-    mean = (origin + average) * (used / (used + eps))
+    mean = tl.fma(origin + average, used / (used + eps), 0.0)  # or a compiler would subtract it before it is rounded
     # the sum of squares is wanted about the mean as it is, moved by eps and rounded
     off = average + (origin - mean)
     variance = (spread + used * off * off) / (used + eps)

@@ -33,7 +33,7 @@ def seen_by(
         w, use, ignore = numbers(weight + j, J, D * E), tl.load(beta_use + j), tl.load(beta_ignore + j)
     off = transformed(pose, w, start, R, D, E)
     grad_score = tl.load(slopes + (3 * R * E + 1) * J + j)
-    constant = tl.load(slopes + 3 * R * E * J + j) + grad_score * (use + ignore)
+    constant = tl.fma(grad_score, use + ignore, tl.load(slopes + 3 * R * E * J + j))
     p, q = numbers(slopes + R * E * J + j, J, R * E), numbers(slopes + 2 * R * E * J + j, J, R * E)
     data, steep = data_gradient(plus(off, numbers(slopes + j, J, R * E), R * E), p, q, constant, R * E)
     return w, off, data, steep, grad_score * ignore

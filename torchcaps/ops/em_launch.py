@@ -17,7 +17,10 @@ MANY_NUMBERS = 16  # of a pose, or of a transform of its own: beyond it a thread
 # lanes that are outputs: at most so many of a program, one per thread
 STATISTICS_OUTPUTS = 64
 GRADIENT_OUTPUTS = 64
-PROGRAMS = 1056  # at least, that the chunks of inputs shall make in those kernels: 8 for each of an H200's 132 multiprocessors
+# at most so many programs, unless the batch alone makes more: what an H200's 132 multiprocessors hold at once, 8 and 4 each.
+# A few more than they hold, and all would wait for those few.
+STATISTICS_PROGRAMS = 1056
+GRADIENT_PROGRAMS = 528
 LEAST_INPUTS = 16  # of a chunk, where there are so many
 MERGED_OUTPUTS, MERGED_NUMBERS, MERGE_WARPS = 8, 2048, 4  # of a program that puts chunks together; numbers of its tile
 SLICE_NUMBERS = 64  # of a weight's gradient that a program sums at once
@@ -71,11 +74,11 @@ class Problem(NamedTuple):
         block = min(most, _power(self.n_out))
         return {"BLOCK": block, "num_warps": max(1, block // 32)}
 
-    def cut(self, most: int) -> tuple[int, int]:
-        """Chunks of inputs, and the inputs of each: a power of two, so that few programs are compiled where their number varies."""
+    def cut(self, most: int, programs: int) -> tuple[int, int]:
+        """Chunks of inputs, and the inputs of each."""
         n_batch, n_in = self.gates.shape
-        wanted = n_batch * n_in * _up(self.n_out, min(most, _power(self.n_out))) // PROGRAMS
-        length = min(max(LEAST_INPUTS, _power(wanted + 1) // 2), _power(max(1, n_in)))
+        n_chunks = max(1, programs // max(1, n_batch * _up(self.n_out, min(most, _power(self.n_out)))))
+        length = max(LEAST_INPUTS, _up(n_in, n_chunks))
         return max(1, _up(n_in, length)), length
 
     def merging(self, n_chunks: int) -> tuple[tuple[int], dict[str, int]]:
@@ -115,7 +118,7 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
     from torchcaps.ops import em_forward_triton as kernels
 
     n_batch, n_in = problem.gates.shape
-    lanes, (n_chunks, length) = problem.lanes(STATISTICS_OUTPUTS), problem.cut(STATISTICS_OUTPUTS)
+    lanes, (n_chunks, length) = problem.lanes(STATISTICS_OUTPUTS), problem.cut(STATISTICS_OUTPUTS, STATISTICS_PROGRAMS)
     partial = problem.new(n_batch, n_chunks, 2 * problem.numbers + 3, problem.n_out)
     shared_bias = problem.has_bias and not problem.pairs
 
@@ -123,7 +126,7 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
         """The M-step of pass t with what `models[t]` and `softmax[t]` say; `stats` start one pass earlier."""
         grid = (n_batch * n_chunks * _up(problem.n_out, lanes["BLOCK"]),)
         inputs = problem.inputs(models[max(t, 0)], softmax[max(t, 0)], partial)
-        kernels.chunk_statistics[grid](*inputs, n_in, n_chunks, **problem.constants, FIRST=t <= 0, LENGTH=length, **lanes)
+        kernels.chunk_statistics[grid](*inputs, n_in, n_chunks, length, **problem.constants, FIRST=t <= 0, **lanes)
         grid, tile = problem.merging(n_chunks)
         kernels.statistics[grid](
             partial, problem.bias, before, stats[t + 1], models[t if last else t + 1], *outputs, n_chunks, EPS,
@@ -158,7 +161,7 @@ def backward(
     summed = torch.empty_like(problem.gates), torch.empty_like(problem.poses, dtype=torch.float32)
     slopes, tallies = problem.new(len(models), n_batch, 3 * n + 2, n_out), problem.new(len(models), n_batch, n + 2, n_out)
     expected = problem.new(len(models), n_batch, n_in)
-    lanes, (n_chunks, length), piece = problem.lanes(GRADIENT_OUTPUTS), problem.cut(GRADIENT_OUTPUTS), problem.slice()
+    lanes, (n_chunks, length), piece = problem.lanes(GRADIENT_OUTPUTS), problem.cut(GRADIENT_OUTPUTS, GRADIENT_PROGRAMS), problem.slice()
     slices = 1 if problem.pairs else _up(problem.poses.shape[3], piece)
     grid = n_batch * n_chunks * _up(n_out, lanes["BLOCK"]), slices
     merge_grid, merge = problem.merging(n_chunks)
@@ -178,9 +181,9 @@ def backward(
             problem.over_inputs(of_inputs.expectations, EXPECTATION_LANES, *seen, summed[0], ADD=not last)
             problem.over_inputs(of_inputs.pose_gradients, POSE_GRADIENT_LANES, *seen, summed[1], ADD=not last)
         if not (first and problem.pairs):
-            flags = {"FIRST": first, "ADD": not last, "LENGTH": length, "SLICE": piece}
+            flags = {"FIRST": first, "ADD": not last, "SLICE": piece}
             inputs = problem.inputs(*seen, partial, grad_weight)
-            kernels.chunk_gradients[grid](*inputs, n_in, n_chunks, **problem.constants, **flags, **lanes)
+            kernels.chunk_gradients[grid](*inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes)
     if problem.pairs:
         _pair_gradients(problem, models, softmax, slopes, expected, outputs[2:])
     return grad_weight, tallies

@@ -41,7 +41,7 @@ def pair_gradients(
             level = tl.load(of_model + 2 * R * E * J, mask=here, other=ABSENT)
             off = transformed(pose, w, plus(own, centre, R * E) if BIAS else centre, R, D, E)
             grad_score = tl.load(of_slopes + (3 * R * E + 1) * J, mask=here, other=0.0)
-            constant = tl.load(of_slopes + 3 * R * E * J, mask=here, other=0.0) + grad_score * (use + ignore)
+            constant = tl.fma(grad_score, use + ignore, tl.load(of_slopes + 3 * R * E * J, mask=here, other=0.0))
             p = columns(of_slopes + R * E * J, J, here, R * E)
             q = columns(of_slopes + 2 * R * E * J, J, here, R * E)
             grad_data, steep = data_gradient(plus(off, columns(of_slopes, J, here, R * E), R * E), p, q, constant, R * E)
