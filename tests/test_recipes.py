@@ -20,8 +20,8 @@ CLAIMED = [name for name, recipe in RECIPES.items() if recipe.claim]
 def test_the_registry_holds_what_we_think():
     assert len(PAPERS) == 3
     assert len(SMOKE) == 6
-    assert len(CLAIMED) == 6
-    assert len(RECIPES) == 19
+    assert len(CLAIMED) == 28
+    assert len(RECIPES) == 52
     assert {RECIPES[name].make().model for name in SMOKE} == set(MODELS)  # a smoke recipe for every model
 
 
@@ -37,8 +37,8 @@ def test_a_recipe_is_documented_builds_and_survives_json(name):
 @pytest.mark.parametrize("name", CLAIMED)
 def test_a_claimed_recipe_trains_on_all_images_and_its_quick_variant_runs(name, tmp_path):
     run = RECIPES[name].make()
-    assert run.hold_out == 0
-    small = {"channels": 8, "n_types": 2, "hidden": (8, 8)}  # the sizes do not matter here, the wiring does
+    assert run.hold_out == 0 or run.tests  # where digits are kept aside to stop by, the row is about other sets
+    small = {"channels": 8, "n_types": 2, "hidden": (8, 8)} if run.model == "capsnet" else {"preset": "small"}  # sizes do not matter here
     run = quick(replace(run, model_args=run.model_args | small), steps=2)
     assert train(run, name=name, seed=0, options=Options(out=tmp_path, progress=False)).steps == 2
 
@@ -94,5 +94,7 @@ def test_a_stored_run_of_the_future_is_refused():
 
 
 def test_quick_never_touches_real_data():
-    assert {quick(RECIPES[name].make()).data for name in CLAIMED} == {"generated", "generated-16"}
+    runs = [quick(RECIPES[name].make()) for name in CLAIMED]
+    assert {run.data for run in runs} == {"generated", "generated-16", "generated-48", "generated-pairs"}
+    assert not any(run.tests or run.hold_out or run.stages[0].stop for run in runs)
     assert isinstance(quick(RECIPES["digits/writers"].make()), Run)

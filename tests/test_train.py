@@ -18,7 +18,8 @@ from torchcaps.data import Labelled, hold_out, load
 from torchcaps.data.batches import Batches, Shift
 from torchcaps.machine import commit
 from torchcaps.papers import RECIPES
-from torchcaps.recipe import Cosine, Exponential
+from torchcaps.parts import part
+from torchcaps.recipe import Cosine, Exponential, Stop
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
 from torchcaps.train import Diverged, Interrupted, Options, train
@@ -53,6 +54,44 @@ def test_held_out_images_are_not_trained_on():
     keys = {image.numpy().tobytes() for image in rest.images}
     assert len(rest.labels) + len(held.labels) == len(data.labels)
     assert not any(image.numpy().tobytes() in keys for image in held.images)
+
+
+def stopping(accuracy: float, part: str = "validation", **changes):
+    run = replace(RECIPES["smoke/capsnet"].make(), **({"hold_out": 64} | changes))
+    return replace(run, stages=(replace(run.stages[0], steps=40, stop=Stop(accuracy=accuracy, part=part, every=3)),))
+
+
+def test_a_stopping_rule_ends_a_run_at_the_first_step_that_meets_it(tmp_path):
+    looked = smoke(tmp_path / "never", run=stopping(101)).curve
+    seen = {line["step"]: 100 - line["validation_error_percent"] for line in looked if "validation_error_percent" in line}
+    assert set(range(3, 40, 3)) < set(seen) and smoke(tmp_path / "never", run=stopping(101)).steps == 40
+    wanted = sorted(seen.values())[len(seen) // 2]
+    first = min(step for step, accuracy in seen.items() if accuracy >= wanted and step % 3 == 0)
+    stopped = smoke(tmp_path / "stopped", run=stopping(wanted))
+    assert stopped.steps == first < 40 and not stopped.stopped_early
+    assert 100 - stopped.evaluations["validation"].metrics["error_percent"] == pytest.approx(seen[first])  # the weights of that step
+    again = smoke(tmp_path / "stopped", run=stopping(wanted))  # finished: nothing is trained any further
+    assert again.steps == first
+    assert again.evaluations["validation"].metrics == stopped.evaluations["validation"].metrics
+
+
+def test_a_stopped_run_resumes_to_the_same_step(tmp_path):
+    whole = smoke(tmp_path / "whole", run=stopping(30))
+    assert smoke(tmp_path / "cut", run=stopping(30), max_steps=2).stopped_early
+    assert smoke(tmp_path / "cut", run=stopping(30)).steps == whole.steps
+
+
+def test_further_test_sets_are_tested_and_named(tmp_path):
+    run = replace(RECIPES["smoke/capsnet"].make(), tests=("generated-16",))
+    trained = smoke(tmp_path, run=run)
+    assert set(trained.evaluations) == {"test", "test_ema", "generated-16", "generated-16_ema"}
+    assert trained.evaluations["generated-16"].metrics == trained.evaluations["test"].metrics  # the same set, asked for twice
+    assert trained.data["generated-16"] == trained.data["test"]
+
+
+def test_a_part_that_a_run_has_not_is_refused():
+    with pytest.raises(ValueError, match="no part 'validation'; it has train, test"):
+        part(RECIPES["smoke/capsnet"].make(), "validation", None, 0)
 
 
 def test_a_shift_moves_the_image_and_lets_zeros_in():

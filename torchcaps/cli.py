@@ -193,7 +193,7 @@ def reproduce(
     wanted = _wanted(name, row)
     if not smoke:
         make_folder(results)  # before hours of training, not after
-        for needed in sorted({recipe.make().data for recipe in wanted}):
+        for needed in sorted({name for recipe in wanted for name in (recipe.make().data, *recipe.make().tests)}):
             if datasets.status(needed, data).startswith("missing"):
                 datasets.get(needed, data)
     for recipe in wanted:
@@ -242,9 +242,10 @@ def _print_table(paper: str, results: Path, as_markdown: bool = False, extra: st
     if as_markdown:
         print(markdown(rows), end="")
         return
-    lines = _table("recipe", "row", "printed", "ours", title=f"{paper}, {rows[0].metric}" if rows else paper)
+    lines = _table("recipe", "row", "metric", "printed", "ours", title=paper)
     for row in rows:
-        lines.add_row(row.recipe.name, f"table {row.recipe.claim.table}: {row.recipe.claim.row}", row.printed(), row.ours())
+        place = f"{row.recipe.claim.table}: {row.recipe.claim.row}"
+        lines.add_row(row.recipe.name, place, row.metric, row.printed(), row.ours())
     console.print(lines)
 
 

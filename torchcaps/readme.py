@@ -1,6 +1,7 @@
 """Write the generated tables into README.md and docs/: `python -m torchcaps.readme` (or `make table`).
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`; NAME is a paper, or a paper and `ema` for averaged weights.
+A table stands between `<!-- table NAME -->` and `<!-- end -->`; NAME is a paper, or a paper and `ema` for averaged weights, or a
+paper and `run` for the rows that have results.
 """
 
 import re
@@ -9,7 +10,7 @@ from pathlib import Path
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.results import markdown, table
 
-MARKED = re.compile(r"(<!-- table (?P<paper>\w+)(?P<ema> ema)? -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- table (?P<paper>\w+)(?P<how> ema| run)? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def filled(text: str, results: Path) -> str:
@@ -20,7 +21,8 @@ def filled(text: str, results: Path) -> str:
         if paper not in PAPERS:
             raise ValueError(f"a table of {paper!r} is marked and there is no such paper; there are {', '.join(PAPERS)}")
         recipes = {name: recipe for name, recipe in RECIPES.items() if name.startswith(paper + "/")}
-        return found[1] + markdown(table(recipes, results, "_ema" if found["ema"] else "")) + found[4]
+        rows = table(recipes, results, "_ema" if found["how"] == " ema" else "")
+        return found[1] + markdown([row for row in rows if row.values or not found["how"]]) + found[4]
 
     return MARKED.sub(fill, text)
 

@@ -10,12 +10,12 @@ from typing import Any
 from torch import nn
 
 from torchcaps.data import DataInfo, info
-from torchcaps.data.batches import Augmentation, Crop, Light, Shift, Standardise, shape_after
+from torchcaps.data.batches import Augmentation, Crop, Flip, Light, Shift, Standardise, shape_after
 from torchcaps.models import MODELS
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
 from torchcaps.tasks.classify_pairs import ClassifyPairs
-from torchcaps.tasks.logits import ClassifyLogits
+from torchcaps.tasks.logits import ClassifyLogits, ClassifyPairLogits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,15 @@ class Cosine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stop:
+    """End a stage, with the weights as they are, once `part` is answered so well; asked every so many steps."""
+
+    accuracy: float  # percent
+    part: str = "validation"  # "test" is selection on the test set, and a row has to say so
+    every: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """One task trained for a number of epochs (or of steps, where given) with one schedule."""
 
@@ -55,6 +64,7 @@ class Stage:
     rate: float = 1e-3
     schedule: Exponential | Cosine = Exponential()
     ema: float = 0.0  # decay of an average of the weights; 0 keeps none
+    stop: Stop | None = None  # before the last step, which the schedule still counts on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +75,9 @@ class Run:
     model: str
     model_args: dict[str, Any]
     augment: tuple[Augmentation, ...] = ()
-    hold_out: int = 0  # training images kept aside for choices; such a run never sees the test set
+    hold_out: int = 0  # training images kept aside for choices; such a run sees no test set but those in `tests`
+    views: tuple[str, ...] = ()  # how those are shown (data/views.py); as they are, if none is named
+    tests: tuple[str, ...] = ()  # further data sets whose test part is tested at the end
     stages: tuple[Stage, ...] = (Stage(),)
 
     def build(self) -> nn.Module:
@@ -78,9 +90,9 @@ class Run:
         return model
 
 
-_TASKS = Classify, ClassifyPairs, ClassifyLogits
-_SCHEDULES = Exponential, Cosine
-_AUGMENTATIONS = Shift, Crop, Light, Standardise
+_TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits
+_SCHEDULES = Exponential, Cosine, Stop
+_AUGMENTATIONS = Shift, Crop, Flip, Light, Standardise
 KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_SCHEDULES, *_AUGMENTATIONS)}
 
 
@@ -129,11 +141,11 @@ def unlike(stored: dict[str, Any], run: Run) -> list[str]:
 
 def quick(run: Run, steps: int = 20) -> Run:
     """The same run made seconds long: generated images, a few small steps per stage. For smoke tests, not for numbers."""
-    stages = tuple(replace(stage, steps=steps, batch=min(stage.batch, 16)) for stage in run.stages)
+    stages = tuple(replace(stage, steps=steps, batch=min(stage.batch, 16), stop=None) for stage in run.stages)
     sets = {16: "generated-16", 28: "generated", 48: "generated-48", 96: "generated-96"}
     data = sets[max(size for size in sets if size <= max(16, info(run.data).shape[-1]))]  # no smaller than it must be: crops have to fit
     data = "generated-pairs" if info(run.data).n_labels == 2 else data
-    return replace(run, data=data, stages=stages, hold_out=0)
+    return replace(run, data=data, stages=stages, hold_out=0, views=(), tests=())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchcaps import parts
 from torchcaps.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint
-from torchcaps.data import Labelled, fingerprint, hold_out, load
+from torchcaps.data import Labelled, fingerprint
 from torchcaps.data.batches import Batches
 from torchcaps.data.pair_batches import batches_for
 from torchcaps.journal import Journal, Speed, progress_bar
@@ -52,12 +53,12 @@ class Trained:
     """A finished run: the model, and all that a result file tells."""
 
     model: nn.Module
-    evaluations: dict[str, Evaluation]  # by split: test, test_ema, validation
+    evaluations: dict[str, Evaluation]  # by part: test, test_ema, validation, another test set
     steps: int
     seconds: float
     peak_memory_bytes: int
     curve: list[dict[str, Any]]
-    data: dict[str, str]  # hashes by split
+    data: dict[str, str]  # hashes by part
     routing: str  # the backend, in words
     made_by: list[dict[str, Any]]  # device, versions and commit; several where a run was resumed elsewhere
     evaluated_by: dict[str, Any]
@@ -77,6 +78,7 @@ class _State:
     options: Options
     stage: int = 0
     done: int = 0  # steps of earlier stages
+    ended: bool = False  # the stage: its last step is done, or its stopping rule is met
     seconds: float = 0.0
     routing: str = ""
     made_by: list[dict[str, Any]] = field(default_factory=list)
@@ -103,9 +105,9 @@ def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
             state.stage = number
             step = _stage(state, run.stages[number], found, caught, device)
             state.done += int(step.counter)
-            if step.counter < _n_steps(run.stages[number], state.data["train"]):
+            if not state.ended:
                 return _finish(state, device, {}, stopped_early=True)
-            ema, found = step.ema, None
+            ema, found, state.ended = step.ema, None, False
         trained = _finish(state, device, ema)
         if caught:
             raise Interrupted(f"the training is finished and saved in {state.path}; the same command evaluates it", caught[0])
@@ -118,11 +120,8 @@ def _begin(run: Run, name: str, seed: int, options: Options, device: torch.devic
     if device.type == "cuda":
         gc.collect()  # a compiled step refers to itself: what an earlier run of this process held goes only now
         torch.cuda.reset_peak_memory_stats(device)
-    data = {"train": load(run.data, "train", options.root, seed)}
-    if run.hold_out:
-        data["train"], data["validation"] = hold_out(data["train"], run.hold_out, seed)
-    else:
-        data["test"] = load(run.data, "test", options.root, seed)
+    # further test sets are large, and not wanted before the end
+    data = {name: parts.part(run, name, options.root, seed) for name in ("train", *parts.names(run)) if name not in run.tests}
     model = run.build()
     model = model.to(device, memory_format=torch.channels_last) if device.type == "cuda" else model.to(device)
     state = _State(run, name, seed, model, torch.Generator().manual_seed(seed), data, options)
@@ -142,6 +141,7 @@ def _resume(state: _State, found: Checkpoint, device: torch.device) -> None:
         raise ValueError(f"{state.path} belongs to another run ({'; '.join(other[:3])}); give another folder, or remove that file")
     load_into(state.model, found.part("model"), state.path)
     state.stage, state.done, state.seconds, state.made_by = about["stage"], about["done"], about["seconds"], about["made_by"]
+    state.ended = about.get("ended", False)
     state.rng.set_state(found.tensors["rng/epoch"])
     torch.set_rng_state(found.tensors["rng/cpu"])
     if "rng/cuda" in found.tensors and device.type == "cuda":
@@ -159,6 +159,8 @@ def _stage(state: _State, stage: Stage, found: Checkpoint | None, caught: list[i
         step.load_state(found.part("step"))
     at, epoch, speed = int(step.counter), batches.n_steps, Speed(int(step.counter))
     stop = n_steps if state.options.max_steps is None else min(n_steps, state.options.max_steps - state.done)
+    state.ended |= at >= n_steps
+    stop = at if state.ended else stop
     if at % epoch and at < stop:
         _new_epoch(state, batches)
     if at < stop and (maker := made_by(device)) not in state.made_by[-1:]:
@@ -177,8 +179,12 @@ def _stage(state: _State, stage: Stage, found: Checkpoint | None, caught: list[i
                 _log(state, step, at, speed, show)
             if at % epoch == 0 and at < n_steps:
                 _validate(state, stage, at, n_steps, epoch, device)
+            state.ended = at == n_steps or _reached(state, stage, at, device)
+            if state.ended and at < stop:
+                stop = at
+                _log(state, step, at, speed, show) if step.unread else None
             if caught or at == stop or _save_due(state, at):
-                _save(state, step, at, ended=at % epoch == 0 or at == n_steps)
+                _save(state, step, at, whole_epoch=at % epoch == 0 or at == n_steps)
             if caught and at < stop:
                 state.journal.close()
                 raise Interrupted(
@@ -215,12 +221,23 @@ def _kept(state: _State) -> str:
 
 def _validate(state: _State, stage: Stage, at: int, n_steps: int, epoch: int, device: torch.device) -> None:
     """About ten times in a run, where training images are held out."""
-    if "validation" in state.data and (at // epoch) % max(1, n_steps // epoch // 10) == 0:
-        _journal_validation(state, state.done + at, stage.task.evaluate(state.model, state.data["validation"], device))
+    if state.run.hold_out and (at // epoch) % max(1, n_steps // epoch // 10) == 0:
+        for part in [name for name in state.data if name != "train"]:
+            _journal(state, state.done + at, part, stage.task.evaluate(state.model, state.data[part], device))
 
 
-def _journal_validation(state: _State, at: int, evaluation: Evaluation) -> None:
-    state.journal.write(at, stage=state.stage, **{f"validation_{name}": value for name, value in evaluation.metrics.items()})
+def _reached(state: _State, stage: Stage, at: int, device: torch.device) -> bool:
+    """Whether the stopping rule is met."""
+    rule = stage.stop
+    if rule is None or at % rule.every:
+        return False
+    evaluation = stage.task.evaluate(state.model, state.data[rule.part], device)
+    _journal(state, state.done + at, rule.part, evaluation)
+    return 100 - evaluation.metrics["error_percent"] >= rule.accuracy
+
+
+def _journal(state: _State, at: int, part: str, evaluation: Evaluation) -> None:
+    state.journal.write(at, stage=state.stage, **{f"{part}_{name}": value for name, value in evaluation.metrics.items()})
 
 
 def _save_due(state: _State, at: int) -> bool:
@@ -229,18 +246,18 @@ def _save_due(state: _State, at: int) -> bool:
     return time.perf_counter() - state.saved_at > 60
 
 
-def _save(state: _State, step: TrainingStep, at: int, ended: bool) -> None:
+def _save(state: _State, step: TrainingStep, at: int, whole_epoch: bool) -> None:
     _refuse_bad(state, step)
     tensors = {f"model/{name}": tensor for name, tensor in state.model.state_dict().items()}
     if not all(tensor.isfinite().all() for tensor in tensors.values()):  # a finite loss may have a gradient that is not
         raise Diverged(f"the weights are not finite after step {state.done + at}; {_kept(state)}")
     tensors |= {f"step/{name}": tensor for name, tensor in step.state().items()}
     # within an epoch the generator's state at its start, since its draws are made again on resume; at its end, the present one
-    tensors |= {"rng/epoch": state.rng.get_state() if ended else state.epoch_rng, "rng/cpu": torch.get_rng_state()}
+    tensors |= {"rng/epoch": state.rng.get_state() if whole_epoch else state.epoch_rng, "rng/cpu": torch.get_rng_state()}
     if step.device.type == "cuda":
         tensors["rng/cuda"] = torch.cuda.get_rng_state(step.device)
     about = {"name": state.name, "seed": state.seed, "run": to_plain(state.run), "stage": state.stage, "done": state.done}
-    about |= {"step": state.done + at, "seconds": state.spent(), "made_by": state.made_by}
+    about |= {"step": state.done + at, "ended": state.ended, "seconds": state.spent(), "made_by": state.made_by}
     save_checkpoint(state.path, tensors, about)
     state.saved_at = time.perf_counter()
 
@@ -248,19 +265,20 @@ def _save(state: _State, step: TrainingStep, at: int, ended: bool) -> None:
 def _finish(state: _State, device: torch.device, ema: dict[str, Tensor], stopped_early: bool = False) -> Trained:
     """Evaluate once, with the weights of the last step; averaged weights are a labelled extra."""
     seconds, memory, task = state.spent(), peak_memory(device), state.run.stages[-1].task
-    split = "validation" if "validation" in state.data else "test"
+    hashes = {name: fingerprint(data) for name, data in state.data.items()}
     evaluations = {}
-    if not stopped_early:
-        evaluations[split] = task.evaluate(state.model, state.data[split], device)
-        if split == "validation":
-            _journal_validation(state, state.done, evaluations[split])
+    for name in () if stopped_early else parts.names(state.run):
+        data = state.data[name] if name in state.data else parts.part(state.run, name, state.options.root, state.seed)
+        hashes[name] = hashes.get(name) or fingerprint(data)
+        evaluations[name] = task.evaluate(state.model, data, device)
+        if name.startswith(parts.HELD):
+            _journal(state, state.done, name, evaluations[name])
         if ema:
             raw = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
             load_into(state.model, raw | ema, "the average")
-            evaluations[f"{split}_ema"] = task.evaluate(state.model, state.data[split], device)
+            evaluations[f"{name}_ema"] = task.evaluate(state.model, data, device)
             load_into(state.model, raw, "the run")
     state.journal.close()
-    hashes = {part: fingerprint(labelled) for part, labelled in state.data.items()}
     return Trained(
         model=state.model, evaluations=evaluations, steps=state.done, seconds=seconds, peak_memory_bytes=memory,
         curve=state.journal.lines, data=hashes, routing=state.routing,

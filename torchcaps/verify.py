@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchcaps.data import fingerprint, hold_out, load
+from torchcaps import parts
+from torchcaps.data import fingerprint
 from torchcaps.recipe import Recipe, Run, differences, from_plain, unlike
 from torchcaps.results import REPLAYED, unpack
 from torchcaps.train import Diverged, Interrupted, Options, train
@@ -44,9 +45,7 @@ def check_metrics(result: Mapping[str, Any], run: Run, root: Path | None) -> lis
     checks = []
     for split, metrics in result["metrics"].items():
         part = split.removesuffix("_ema")
-        data = load(run.data, "train" if part == "validation" else part, root, result["seed"])
-        if part == "validation":
-            data = hold_out(data, run.hold_out, result["seed"])[1]
+        data = parts.part(run, part, root, result["seed"])
         if (found := fingerprint(data)) != result["data"].get(part):
             made_on = str(result["data"].get(part))
             checks.append(Check(split, False, f"the data has sha256 {found[:8]}…, the result was made on {made_on[:8]}…"))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches import Augmentation, Batches, Crop, Light, Shift, Standardise, as_seen, in_order, shape_after
+from torchcaps.data.batches import Augmentation, Batches, Crop, Flip, Light, Shift, Standardise, as_seen, in_order, shape_after
 from torchcaps.papers import RECIPES
 from torchcaps.recipe import from_plain, quick, to_plain
 from torchcaps.train import Options, train
@@ -127,3 +127,12 @@ def test_a_run_with_crops_trains_and_is_evaluated_on_the_centre(tmp_path):
     with torch.no_grad():
         said = trained.model.eval()(Standardise().finish(test.images[..., 6:22, 6:22].float() / 255)).activity.argmax(-1)
     assert trained.evaluations["test"].predictions.long().equal(said)
+
+
+def test_a_flip_mirrors_those_that_are_drawn(rng):
+    images = torch.arange(12, dtype=torch.uint8).view(2, 1, 2, 3)
+    flipped = Flip().apply(images, torch.tensor([0, 1]))
+    assert torch.equal(flipped[0], images[0])
+    assert flipped[1, 0].tolist() == [[8, 7, 6], [11, 10, 9]]
+    assert 450 < int(Flip().draw(1000, rng).sum()) < 550
+    assert torch.equal(as_seen(images, (Flip(),)), images / 255)  # never in evaluation

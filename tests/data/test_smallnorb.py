@@ -15,7 +15,7 @@ from archives import picture, put, tar
 from torchcaps.data import DataError, info, load, smallnorb, status
 from torchcaps.data.files import FileSet
 from torchcaps.data.forms import Pictures, read_split
-from torchcaps.data.smallnorb import CATEGORIES, FORMS, PARTS, factors, halved, parse_matrix
+from torchcaps.data.smallnorb import CATEGORIES, FORMS, PARTS, by_toys, factors, halved, instances, parse_matrix
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 real = pytest.mark.skipif(not REAL_FILES, reason="TORCHCAPS_DATA names no folder")
@@ -183,3 +183,18 @@ def test_the_factors_of_the_test_pairs_are_balanced():
 def test_the_lossless_forms_come_first():
     assert [form.about for form in FORMS] == ["the official files", "the official files, unpacked", "a lossy JPEG copy"]
     assert info("smallnorb").files == info("smallnorb-48").files == 6
+
+
+def test_one_toy_of_each_category_is_kept_aside_to_choose_by():
+    toys = torch.tensor([4, 9, 6, 9, 7])
+    pictures = Pictures(torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1), torch.arange(5))
+    assert by_toys("train", pictures, toys).labels.tolist() == [0, 2, 4]
+    assert by_toys("test", pictures, toys).labels.tolist() == [1, 3]
+
+
+def test_toys_are_known_by_the_names_in_the_copy(tmp_path, monkeypatch):
+    form = put(tmp_path, COPY, {"smallnorb-train.tar.xz": tar(jpegs(3))})
+    monkeypatch.setattr("torchcaps.data.smallnorb.FORMS", (form,))
+    assert instances("train", tmp_path).tolist() == [4, 4, 4]
+    with pytest.raises(DataError, match=r"-training-info\.mat\.gz"):
+        instances("train", tmp_path / "nothing")

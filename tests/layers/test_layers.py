@@ -211,6 +211,19 @@ def test_primary_keeps_the_size_with_same_padding():
     assert PrimaryCapsules(3, 2, 4, kernel=3, stride=1, padding="same")(torch.rand(1, 3, 5, 6)).poses.shape == (1, 2 * 5 * 6, 4)
 
 
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "before", "after"), [(24, 9, 2, 3, 4), (7, 3, 2, 1, 1), (8, 3, 2, 0, 1), (5, 1, 2, 0, 0)]
+)
+def test_same_padding_puts_the_odd_zero_right_and_below(size, kernel, stride, before, after, rng):
+    """As TensorFlow does: ceil(size / stride) places."""
+    layer = PrimaryCapsules(2, 1, 3, kernel, stride, padding="same")
+    images = torch.randn(1, 2, size, size, generator=rng)
+    padded = torch.nn.functional.pad(images, [before, after, before, after])
+    wanted = torch.nn.functional.conv2d(padded, layer.weight, layer.bias, stride)
+    assert layer.places(size) == wanted.shape[-1] == -(-size // stride)
+    torch.testing.assert_close(layer(images).poses, squash(wanted.flatten(2).mT))
+
+
 def test_primary_goes_on_in_float32_under_autocast():
     layer, features = PrimaryCapsules(3, 2, 4, kernel=3), torch.rand(1, 3, 7, 7)
     with torch.autocast("cpu", torch.bfloat16):

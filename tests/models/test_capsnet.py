@@ -259,3 +259,14 @@ def test_the_smallest_image_that_fits_has_one_place():
 def test_unknown_presets_are_refused():
     with pytest.raises(ValueError, match="CapsNet: preset must be one of official, paper; got 'tf'"):
         CapsNet(preset="tf")
+
+
+def test_same_padding_is_that_of_the_authors_cifar_network(rng):
+    """24x24 stays 24x24, then 12x12; 64 types."""
+    with torch.device("meta"):
+        model = CapsNet((3, 24, 24), same=True, n_types=64, reconstruction=False)
+    assert model.grid == (12, 12) and model.classes.weight.shape[0] == 9216
+    small = CapsNet((1, 8, 8), same=True, channels=4, kernel=3, n_types=2, primary_kernel=3, reconstruction=False)
+    assert small(torch.rand(2, 1, 8, 8, generator=rng)).poses.shape == (2, 10, 16)
+    with pytest.raises(ValueError, match=r"same=True needs an odd kernel.*got 4"):
+        CapsNet((1, 8, 8), same=True, kernel=4)

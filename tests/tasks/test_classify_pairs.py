@@ -15,6 +15,7 @@ from torchcaps.papers import RECIPES
 from torchcaps.recipe import Recipe, Run, Stage, from_plain, quick, to_plain
 from torchcaps.results import make_result, unpack
 from torchcaps.tasks.classify_pairs import ClassifyPairs, iou, reconstruct_both, segmentation_iou
+from torchcaps.tasks.logits import ClassifyPairLogits
 from torchcaps.train import Options, train
 from torchcaps.verify import check_metrics, check_recipe, check_replay
 
@@ -203,3 +204,41 @@ def test_multimnist_capsnet_has_the_papers_number_of_parameters():
 def test_two_classes_present_is_what_the_margin_loss_takes():
     lengths, present = torch.tensor([[0.9, 0.9, 0.1]]), torch.tensor([[1.0, 1.0, 0.0]])
     assert margin_loss(lengths, present).item() == pytest.approx(0)
+
+
+# The same by logits.
+
+
+class Logits(nn.Module):
+    n_classes = 4
+
+    def __init__(self, *logits):
+        super().__init__()
+        self.logits = torch.tensor(logits)
+
+    def forward(self, images):
+        return self.logits.expand(len(images), -1)
+
+
+def test_the_loss_of_logits_by_hand():
+    batch = PairBatch(torch.zeros(1, 1, 2, 2), torch.tensor([[3, 0]]), torch.zeros(1, 2, 1, 2, 2))
+    losses = ClassifyPairLogits().losses(Logits(2.0, -1.0, 0.5, 1.0), batch)
+    right, wrong = (lambda x: torch.tensor(1 + torch.e**-x).log()), (lambda x: torch.tensor(1 + torch.e**x).log())
+    torch.testing.assert_close(losses["loss"], right(2.0) + wrong(-1.0) + wrong(0.5) + right(1.0))
+    assert losses["error_percent"] == 0
+    assert ClassifyPairLogits().losses(Logits(2.0, 1.5, 0.5, 1.0), batch)["error_percent"] == 100  # one of two is not enough
+
+
+def test_the_two_highest_logits_are_the_prediction():
+    pairs = load("generated-pairs", "test")
+    evaluation = ClassifyPairLogits().evaluate(Logits(0.1, 0.9, 0.3, 0.8), pairs, CPU)
+    assert evaluation.predictions.unique(dim=0).tolist() == [[1, 3]]
+    assert evaluation.metrics == ClassifyPairLogits().score(evaluation.predictions.long(), pairs.labels)
+
+
+def test_a_baseline_trains_on_pairs(tmp_path):
+    stage = Stage(task=ClassifyPairLogits(), steps=20, batch=16, rate=3e-3)
+    run = Run(data="generated-pairs", model="baseline", model_args={"preset": "small"}, stages=(stage,))
+    trained = train(run, name="x", seed=0, options=Options(out=tmp_path, progress=False, log_every=5))
+    assert trained.curve[-1]["loss"] < trained.curve[0]["loss"]
+    assert set(trained.evaluations["test"].metrics) == {"exact_match_error_percent", "half_credit_error_percent"}

@@ -103,6 +103,18 @@ def _generated_set(name: str, size: int) -> DataSet:
     return DataSet(facts, lambda split, root, seed: generated.read_split(split, seed, size))
 
 
+def _norb_toys() -> DataSet:
+    """Other toys in the test part, as in the official one, but none of its toys."""
+    about = "the training part of the same, its toys split again: to choose by"
+    facts = DataInfo(name="smallnorb-48-toys", shape=(2, 48, 48), n_classes=5, n_train=19_440, n_test=4_860, about=about)
+
+    def read(split: str, root: str | Path | None, seed: int) -> forms.Pictures:
+        pictures = smallnorb.halved(forms.read_split(smallnorb.FORMS, "train", root))
+        return smallnorb.by_toys(split, pictures, smallnorb.instances("train", root))
+
+    return DataSet(replace(facts, files=len(smallnorb.FORMS[0].files.sha256)), read, forms=smallnorb.FORMS)
+
+
 DATASETS: dict[str, DataSet] = {
     "mnist": _idx_set(mnist.MNIST, "handwritten digits"),
     "fashion-mnist": _idx_set(mnist.FASHION_MNIST, "pieces of clothing"),
@@ -158,6 +170,7 @@ DATASETS: dict[str, DataSet] = {
         DataInfo(name="smallnorb-48", shape=(2, 48, 48), n_classes=5, n_train=24_300, n_test=24_300, about="the same at half the size"),
         smallnorb.halved,
     ),
+    "smallnorb-48-toys": _norb_toys(),
     "svhn": _forms_set(
         svhn.FORMS,
         DataInfo(

@@ -74,7 +74,8 @@ def read_like(split: str, root: str | Path | None = None, n_each: int = N_EACH) 
             "to make choices, warp held-out training digits with torchcaps.data.affine.warped"
         )
     images, labels = mnist.read_split(mnist.MNIST, split, root)
-    return warped(images, torch.Generator().manual_seed(SEED), n_each).images, labels.repeat(n_each)
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # the bytes are the same, and a GPU is sooner done
+    return warped(images.to(device), torch.Generator().manual_seed(SEED), n_each).images.cpu(), labels.repeat(n_each)
 
 
 def read_placed(split: str, root: str | Path | None = None) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:

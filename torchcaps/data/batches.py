@@ -101,10 +101,22 @@ class Crop(Augmentation):
 
 
 @dataclass(frozen=True)
+class Flip(Augmentation):
+    """Every second image, on average, as in a mirror: left becomes right."""
+
+    def draw(self, n: int, rng: torch.Generator) -> Int64[Tensor, "n"]:
+        return torch.randint(0, 2, (n,), generator=rng)
+
+    def apply(self, images: UInt8[Tensor, "b c h w"], drawn: Int64[Tensor, "b"]) -> UInt8[Tensor, "b c h w"]:
+        return torch.where(rearrange(drawn, "b -> b 1 1 1") == 1, images.flip(-1), images)
+
+
+@dataclass(frozen=True)
 class Light(Augmentation):
     """Another exposure: contrast about the mean of each channel by a factor in 1 ± contrast, then up to ± brightness grey levels.
 
-    It saturates at black and white, as a camera does. Without that, `Standardise` would take the brightness out again.
+    It saturates at black and white, as a camera does. Without that, `Standardise` would take the brightness out again, and of one
+    channel the contrast too: the authors' code does not saturate, so that there it changes next to nothing.
     """
 
     brightness: int = 63

@@ -25,6 +25,7 @@ from torchcaps.data.forms import Form, Pictures
 from torchcaps.data.pictures import decode_pictures, tar_members
 
 SIZE = 96
+HELD_TOY = 9  # of the training part's 4, 6, 7, 8, 9
 CATEGORIES = ("animal", "human", "airplane", "truck", "car")  # as the official files number them
 PARTS = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
 DTYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
@@ -122,6 +123,27 @@ def factors(split: str, root: str | Path | None = None) -> Factors:
     if table.ndim != 2 or table.shape[1] != len(Factors._fields):
         raise DataError(f"{name} holds {list(table.shape)} numbers, expected four for each pair; replace it")
     return Factors(*torch.from_numpy(table.astype(np.int64)).unbind(1))
+
+
+def instances(split: str, root: str | Path | None = None) -> Int64[Tensor, " n"]:
+    """The toy, 0..9 within its category, of every pair: by the official table, else by the names in the copy."""
+    try:
+        return factors(split, root).instance
+    except DataError as error:
+        copy = FORMS[-1]
+        (name,) = copy.parts[split]
+        try:
+            (content,) = read(copy.files, [name], root)
+        except DataError:
+            raise error from None  # the official table is the one to ask for
+        members = sorted(member.name for member in tar_members(content, name))
+        return torch.tensor([int(member.split("_")[2]) for member in members[::2]])
+
+
+def by_toys(split: str, pictures: Pictures, toys: Int64[Tensor, " n"]) -> Pictures:
+    """Of the official training part, one toy of each category to test on and the others to train on: to choose by, not to report."""
+    wanted = (toys == HELD_TOY) == (split == "test")
+    return Pictures(pictures.images[wanted], pictures.labels[wanted])
 
 
 def halved(pictures: Pictures) -> Pictures:

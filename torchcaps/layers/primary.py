@@ -4,7 +4,7 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
+from torch.nn.functional import pad
 
 from torchcaps.layers.capsules import Capsules
 from torchcaps.ops import convolve, squash
@@ -15,6 +15,7 @@ class PrimaryCapsules(nn.Module):
 
     `share`: what the convolution's output is divided by before bias and squash. The authors' code routes the primary
     capsules once with equal couplings, which amounts to dividing by the number of types; the paper's text divides by 1.
+    `padding`: zeros on each side, or "same" for ceil(size / stride) places, TensorFlow's way: an odd one goes right and below.
     """
 
     def __init__(
@@ -27,15 +28,23 @@ class PrimaryCapsules(nn.Module):
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
     def forward(self, features: Float[Tensor, "b c h w"]) -> Capsules:
-        if self.padding == 0:
-            cut = convolve(features, self.weight, stride=self.stride) / self.share
-        else:
-            cut = conv2d(features, self.weight, stride=self.stride, padding=self.padding) / self.share
+        around = [n for size in (features.shape[3], features.shape[2]) for n in self._around(size)]  # columns first, as pad wants it
+        cut = convolve(pad(features, around) if any(around) else features, self.weight, stride=self.stride) / self.share
         cut = cut + self.bias.view(-1, 1, 1)
         # the channels of one type form a pose; without naming the axes a "capsule" is eight neighbouring pixels
         poses = rearrange(cut, "b (n d) h w -> b (n h w) d", d=self.d_out)
         # back from autocast: from here on lengths are compared, and near 1 they need more than eight bits
         return Capsules.of(squash(poses.to(self.weight.dtype)))
+
+    def _around(self, size: int) -> tuple[int, int]:
+        if self.padding == "same":
+            missing = max((-(-size // self.stride) - 1) * self.stride + self.kernel - size, 0)
+            return missing // 2, missing - missing // 2
+        return self.padding, self.padding
+
+    def places(self, size: int) -> int:
+        """Along an axis of so many pixels."""
+        return (size + sum(self._around(size)) - self.kernel) // self.stride + 1
 
     def extra_repr(self) -> str:
         c_in = self.weight.shape[1]

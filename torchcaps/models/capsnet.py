@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import one_hot, relu
+from torch.nn.functional import one_hot, pad, relu
 
 from torchcaps.layers import Capsules, Decoder, PrimaryCapsules, RoutedCapsules
 from torchcaps.ops import RoutingStep, convolve
@@ -47,6 +47,7 @@ class CapsNet(nn.Module):
         d_primary: int = 8,
         primary_kernel: int = 9,
         primary_stride: int = 2,
+        same: bool = False,
         d_class: int = 16,
         hidden: tuple[int, ...] = (512, 1024),
         couplings: str = "softmax",
@@ -56,17 +57,20 @@ class CapsNet(nn.Module):
         super().__init__()
         if preset not in PRESETS:
             raise ValueError(f"CapsNet: preset must be one of {', '.join(PRESETS)}; got {preset!r}")
+        if same and kernel % 2 == 0:
+            raise ValueError(f"CapsNet: same=True needs an odd kernel, whose zeros are alike on all sides; got {kernel}")
         self.image, self.n_classes, self.preset = tuple(image), n_classes, preset
-        grid = tuple((size - kernel + 1 - primary_kernel) // primary_stride + 1 for size in self.image[1:])
+        share = (n_types + (couplings == "leaky")) if PRESETS[preset].share_primary else 1
+        padding = "same" if same else 0  # zeros around both convolutions: as many places as pixels, then one in two
+        self.conv = nn.Conv2d(self.image[0], channels, kernel, padding=kernel // 2 if same else 0)
+        self.primary = PrimaryCapsules(channels, n_types, d_primary, primary_kernel, primary_stride, padding, share=share)
+        grid = tuple(self.primary.places(size if same else size - kernel + 1) for size in self.image[1:])
         if min(grid) < 1:
             raise ValueError(
                 f"CapsNet: an image of {self.image[1]}x{self.image[2]} is too small for kernels of {kernel} and {primary_kernel}; "
                 "give smaller kernels"
             )
         self.grid = grid
-        share = (n_types + (couplings == "leaky")) if PRESETS[preset].share_primary else 1
-        self.conv = nn.Conv2d(self.image[0], channels, kernel)
-        self.primary = PrimaryCapsules(channels, n_types, d_primary, primary_kernel, primary_stride, share=share)
         self.classes = RoutedCapsules(
             n_types * grid[0] * grid[1], n_classes, d_primary, d_class, n_iters,
             couplings=couplings, sharing=sharing, n_types=n_types, backend=backend,
@@ -83,7 +87,8 @@ class CapsNet(nn.Module):
         """What the class capsules are routed from, ordered (type, row, column) over `grid`."""
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
             raise ValueError(f"CapsNet expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}")
-        return self.primary(relu(convolve(images, self.conv.weight, self.conv.bias)))
+        around = self.conv.padding[0]
+        return self.primary(relu(convolve(pad(images, [around] * 4) if around else images, self.conv.weight, self.conv.bias)))
 
     def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[RoutingStep]:
         """Every routing pass between primary and class capsules."""

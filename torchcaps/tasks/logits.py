@@ -5,11 +5,13 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from torchcaps.data import Labelled
 from torchcaps.data.batches import Batch, in_order
-from torchcaps.metrics import error_percent
+from torchcaps.data.pair_batches import PairBatch, pairs_in_order
+from torchcaps.data.pairs import Pairs
+from torchcaps.metrics import error_percent, exact_match_error_percent, half_credit_error_percent
 from torchcaps.tasks import Evaluation, Task
 
 
@@ -33,3 +35,28 @@ class ClassifyLogits(Task):
 
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
         return {"error_percent": error_percent(predictions, labels)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyPairLogits(Task):
+    """Two classes in one picture: cross entropy of a sigmoid for every class; the two highest logits are the answer."""
+
+    def losses(self, model: nn.Module, batch: PairBatch) -> dict[str, Tensor]:
+        logits = model(batch.images)
+        present = one_hot(batch.labels, model.n_classes).sum(-2).float()  # two ones: the classes differ
+        found = present.gather(-1, logits.topk(2).indices).sum(-1)
+        loss = binary_cross_entropy_with_logits(logits.float(), present, reduction="none").sum(-1).mean()
+        return {"loss": loss, "error_percent": 100 * (found < 2).float().mean()}  # both must be right
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, data: Pairs, device: torch.device) -> Evaluation:
+        was_training = model.training
+        model.eval()
+        said = [model(batch.images).topk(2).indices.sort().values for batch in pairs_in_order(data, 500, device)]
+        model.train(was_training)
+        predictions = torch.cat(said).cpu()
+        return Evaluation(self.score(predictions, data.labels), predictions.to(torch.uint8))
+
+    def score(self, predictions: Int64[Tensor, "n 2"], labels: Int64[Tensor, "n 2"]) -> dict[str, float]:
+        exact, half = exact_match_error_percent(predictions, labels), half_credit_error_percent(predictions, labels)
+        return {"exact_match_error_percent": exact, "half_credit_error_percent": half}

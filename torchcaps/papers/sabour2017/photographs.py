@@ -1,0 +1,46 @@
+"""Section 7: smallNORB, SVHN and CIFAR-10. Pictures are standardised one by one, and a sigmoid cannot redraw those: no decoder."""
+
+from torchcaps.data.batches import Crop, Flip, Light, Standardise
+from torchcaps.recipe import Cosine, Run, Stage, reproduces
+
+
+def _args(**model_args) -> dict:
+    return {"preset": "official", "n_iters": 3, "reconstruction": False} | model_args
+
+
+@reproduces(table="7", row="smallNORB (a lossy copy), CapsNet, 3 iterations", metric="test.error_percent", printed=2.7)
+def smallnorb() -> Run:
+    """smallNORB at 48x48, random light and crops of 32x32, the centre in the test; both eyes as two channels."""
+    stage = Stage(epochs=200, batch=128, rate=1e-3, schedule=Cosine())
+    return Run(
+        data="smallnorb-48", model="capsnet", model_args=_args(), augment=(Light(), Crop(32), Standardise()), stages=(stage,)
+    )  # fmt: skip
+
+
+@reproduces(table="7", row="SVHN (cut anew), small CapsNet, 3 iterations", metric="test.error_percent", printed=4.3)
+def svhn() -> Run:
+    """SVHN's 73,257 training digits, the small network: 64 channels, 16 types of 6 numbers, class capsules of 8."""
+    args = _args(channels=64, n_types=16, d_primary=6, d_class=8)
+    stage = Stage(epochs=100, batch=128, rate=1e-3, schedule=Cosine())
+    return Run(data="svhn", model="capsnet", model_args=args, augment=(Crop(28), Standardise()), stages=(stage,))
+
+
+def _cifar(**model_args) -> Run:
+    args = _args(n_types=64, same=True) | model_args
+    augment = Crop(24), Flip(), Light(), Standardise()
+    stage = Stage(steps=60_000, batch=128, rate=1e-3, schedule=Cosine())
+    return Run(data="cifar10", model="capsnet", model_args=args, augment=augment, stages=(stage,))
+
+
+@reproduces(
+    table="7", row="CIFAR-10, CapsNet, 3 iterations, leaky, one model (printed: 7 together)", metric="test.error_percent", printed=10.6
+)
+def cifar10() -> Run:
+    """CIFAR-10, crops of 24x24, 64 types, zeros around both convolutions, a logit for none of the above."""
+    return _cifar(couplings="leaky")
+
+
+@reproduces(table="7", row="CIFAR-10, CapsNet, 3 iterations, one model", metric="test.error_percent")
+def cifar10_plain() -> Run:
+    """The same without a logit for none of the above."""
+    return _cifar()

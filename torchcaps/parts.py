@@ -1,0 +1,39 @@
+"""Which data a run is trained on, and on which parts it is judged.
+
+A part's name is the name of its numbers in a result file: `test`, `validation`, `validation_warped` (a view of what was held
+out), or another data set whose test part is tested as well.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from torchcaps.data import Labelled, hold_out, load
+from torchcaps.data.views import shown
+from torchcaps.recipe import Run
+
+HELD = "validation"
+
+
+def names(run: Run) -> tuple[str, ...]:
+    """Those that a finished run is judged on, in this order."""
+    own = tuple(f"{HELD}_{view}" for view in run.views) or (HELD,) if run.hold_out else ("test",)
+    return own + run.tests
+
+
+def training(run: Run, root: Path | None, seed: int) -> Any:
+    """What is trained on."""
+    data = load(run.data, "train", root, seed)
+    return hold_out(data, run.hold_out, seed)[0] if run.hold_out else data
+
+
+def part(run: Run, name: str, root: Path | None, seed: int) -> Any:
+    """A part by its name; `train` too."""
+    if name == "train":
+        return training(run, root, seed)
+    if name == "test" or name in run.tests:
+        return load(run.data if name == "test" else name, "test", root, seed)
+    if not run.hold_out or not name.startswith(HELD):
+        raise ValueError(f"this run has no part {name!r}; it has train, {', '.join(names(run))}")
+    held: Labelled = hold_out(load(run.data, "train", root, seed), run.hold_out, seed)[1]
+    view = name.removeprefix(HELD).removeprefix("_")
+    return shown(held, view) if view else held
