@@ -15,12 +15,12 @@ from torchcaps.step import WARM_UP, TrainingStep
 CPU = torch.device("cpu")
 
 
-def make_step(n_steps: int = 6) -> TrainingStep:
+def make_step(n_steps: int = 6, device: torch.device = CPU) -> TrainingStep:
     run = RECIPES["smoke/capsnet"].make()
     torch.manual_seed(0)
-    batches = Batches(load(run.data, "train"), 16, run.augment, CPU)
+    batches = Batches(load(run.data, "train"), 16, run.augment, device)
     batches.new_epoch(torch.Generator().manual_seed(0))
-    return TrainingStep(run.stages[0], run.build(), batches, n_steps, CPU)
+    return TrainingStep(run.stages[0], run.build().to(device), batches, n_steps, device)
 
 
 @pytest.fixture
@@ -74,3 +74,26 @@ def test_the_comparison_sees_a_step_more(graphs):
     captured._capture()
     captured()
     assert everything(captured) != everything(eager)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("resumed", [False, True])
+def test_the_compiled_update_is_that_of_adam_and_the_average(resumed):
+    """The same gradients through the compiled update and, on the CPU, through PyTorch's own Adam: three steps, from the start or resumed."""
+    rng = torch.Generator().manual_seed(1)
+    fast, plain = make_step(device=torch.device("cuda")), make_step()
+    if resumed:
+        plain()
+        for name, tensor in fast.model.state_dict().items():
+            tensor.copy_(plain.model.state_dict()[name])
+        fast.load_state(plain.state())
+    for _ in range(3):
+        for ours, theirs in zip(fast.parameters.values(), plain.parameters.values(), strict=True):
+            theirs.grad = torch.randn(theirs.shape, generator=rng)
+            ours.grad = theirs.grad.to("cuda").to(memory_format=torch.contiguous_format)
+        fast.update()
+        plain.update()
+    for name, tensor in plain._everything().items():
+        if name.startswith(("model/", "ema/", "optimizer/")):
+            torch.testing.assert_close(fast._everything()[name].cpu(), tensor, rtol=1e-5, atol=1e-7, msg=name)
