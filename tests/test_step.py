@@ -80,7 +80,7 @@ def test_the_comparison_sees_a_step_more(graphs):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("resumed", [False, True])
 def test_the_compiled_update_is_that_of_adam_and_the_average(resumed):
-    """The same gradients through the compiled update and, on the CPU, through PyTorch's own Adam: three steps, from the start or resumed."""
+    """The same gradients through the compiled update and, on a CPU, through PyTorch's own Adam: three steps, from the start or resumed."""
     rng = torch.Generator().manual_seed(1)
     fast, plain = make_step(device=torch.device("cuda")), make_step()
     if resumed:

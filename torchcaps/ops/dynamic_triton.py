@@ -7,6 +7,7 @@ weights (a copy is kept for the backward pass unless it is large), sums of poses
 sums and squash are float32. Float32 poses get products of float32 accuracy, three of TF32 each.
 """
 
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -253,8 +254,8 @@ def route_backward(
     low_grads = torch.empty_like(totals, dtype=pose_sums.dtype)
     several = n_iters > 1
     summed = torch.empty_like(poses, dtype=torch.float32) if several else None
-    kept = pose_sums.new_empty(n_iters - 1, 2, n_out, n_batch, poses.shape[1]) if several else None
-    kept = kept if several and kept.nbytes <= KEPT_BYTES else None
+    shape = n_iters - 1, 2, n_out, n_batch, poses.shape[1]
+    kept = pose_sums.new_empty(shape) if several and prod(shape) * pose_sums.itemsize <= KEPT_BYTES else None
     launch.finish_backward(None, grad_poses_out.contiguous(), running, totals[-1], grads[-1], low_grads[-1], keep=False)
     incoming = torch.zeros_like(running) if grad_pose_sum is None else grad_pose_sum.contiguous()
     for t in range(n_iters - 1, 0, -1):

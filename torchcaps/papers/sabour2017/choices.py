@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Crop, Light, Shift, Standardise
+from torchcaps.data.batches import Crop, Light, Standardise
 from torchcaps.papers.sabour2017 import affine, photographs, rows
 from torchcaps.recipe import Cosine, Exponential, Run
 
@@ -63,18 +63,9 @@ def choose_smallnorb_faint() -> Run:
     return _toys(augment=(Light(32, 0.4), Crop(32), Standardise()))
 
 
-def _svhn(**changes) -> Run:
-    return replace(photographs.svhn(), hold_out=5000, **changes)
-
-
 def choose_svhn() -> Run:
-    """SVHN, the augmentation that the row uses, on held-out training images."""
-    return _svhn()
-
-
-def choose_svhn_shift() -> Run:
-    """Shifts of two pixels instead of crops."""
-    return _svhn(augment=(Shift(2), Standardise()))
+    """SVHN as the row trains it, on held-out training images."""
+    return replace(photographs.svhn(), hold_out=5000)
 
 
 def _warped(**model_args) -> Run:
