@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from torchcaps import cli
 from torchcaps.data import DATASETS
 from torchcaps.papers import RECIPES
+from torchcaps.results import read_result
+from torchcaps.train import Options, train
 
 HOME = Path(__file__).parent.parent
 
@@ -237,3 +240,24 @@ def test_it_runs_from_a_bare_checkout():
     done = subprocess.run(command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "sabour2017" in done.stdout
+
+
+def test_eval_says_what_the_routing_does_and_keeps_it(command, trained):
+    code, out, _ = command("eval", str(trained / "checkpoint.safetensors"), "--device", "cpu", "--json", "numbers.json")
+    assert code == 0 and "accuracy after 1 to 5 passes" in out and "entropy of the couplings" in out
+    kept = json.loads(Path("numbers.json").read_text())
+    assert kept["test"]["error_percent"] == read_result(trained / "result.json")["metrics"]["test"]["error_percent"]
+    assert len(kept["diagnostics"]["passes"]) == 5
+
+
+def test_equivariance_of_two_checkpoints_side_by_side(command):
+    for recipe in ("smoke/capsnet", "smoke/baseline"):
+        run = RECIPES[recipe].make()
+        sizes = {"kernel": 9, "primary_kernel": 9} if run.model == "capsnet" else {}
+        run = replace(run, data="generated", model_args=run.model_args | sizes)
+        train(run, name=recipe, seed=0, options=Options(out=Path(recipe), progress=False))
+    paths = [f"smoke/{name}/checkpoint.safetensors" for name in ("capsnet", "baseline")]
+    code, out, err = command("equivariance", *paths, "--copies", "1", "--device", "cpu", "--json", "numbers.json")
+    assert code == 0, err
+    assert all(word in out for word in ("rotation", "stroke width", "smoke/capsnet seed 0", "smoke/baseline seed 0"))
+    assert set(json.loads(Path("numbers.json").read_text())) == {"smoke/capsnet seed 0", "smoke/baseline seed 0"}

@@ -20,6 +20,7 @@ from torchcaps.machine import commit
 from torchcaps.papers import RECIPES
 from torchcaps.parts import part
 from torchcaps.recipe import Cosine, Exponential, Stop
+from torchcaps.results import make_result
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
 from torchcaps.train import Diverged, Interrupted, Options, train
@@ -87,6 +88,28 @@ def test_further_test_sets_are_tested_and_named(tmp_path):
     assert set(trained.evaluations) == {"test", "test_ema", "generated-16", "generated-16_ema"}
     assert trained.evaluations["generated-16"].metrics == trained.evaluations["test"].metrics  # the same set, asked for twice
     assert trained.data["generated-16"] == trained.data["test"]
+
+
+def test_a_probe_writes_into_the_journal_and_changes_nothing(tmp_path):
+    run = RECIPES["smoke/capsnet"].make()
+    probing = replace(run, stages=(replace(run.stages[0], probe_every=8),))
+    plain, probed = smoke(tmp_path / "plain", run=run), smoke(tmp_path / "probed", run=probing)
+    seen = [line for line in probed.curve if "logit_change_2" in line]
+    assert [line["step"] for line in seen] == [8, 16] and all(line["logit_change_3"] > 0 for line in seen)
+    assert [line["loss"] for line in probed.curve if "loss" in line] == [line["loss"] for line in plain.curve]
+    assert probed.evaluations["test"].metrics == plain.evaluations["test"].metrics
+
+
+def test_a_task_without_a_probe_says_so(tmp_path):
+    run = RECIPES["smoke/baseline"].make()
+    with pytest.raises(TypeError, match=r"ClassifyLogits must define probe\(model, images\), or its stage has probe_every=0"):
+        smoke(tmp_path, run=replace(run, stages=(replace(run.stages[0], probe_every=8),)))
+
+
+def test_a_result_keeps_what_the_routing_did(tmp_path):
+    found = make_result("smoke/capsnet", 0, RECIPES["smoke/capsnet"].make(), smoke(tmp_path))["diagnostics"]
+    assert len(found["passes"]) == 5 and found["n_iters"] == 3
+    assert found["passes"][2]["accuracy_percent"] == pytest.approx(100 - smoke(tmp_path).evaluations["test"].metrics["error_percent"])
 
 
 def test_a_part_that_a_run_has_not_is_refused():

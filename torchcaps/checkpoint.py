@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchcaps.data.files import write_whole
+from torchcaps.recipe import Run, from_plain
 
 
 class Checkpoint(NamedTuple):
@@ -54,6 +55,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
         said = header.get("sha256", "nothing")
         raise ValueError(f"{path} is damaged: its content has sha256 {found[:8]}…, its header says {said[:8]}…; use another one")
     return Checkpoint(tensors, json.loads(header["torchcaps"]))
+
+
+def load_model(path: Path, device: torch.device) -> tuple[nn.Module, Run, dict[str, Any]]:
+    """The model as it was trained, its run, and what the checkpoint says of itself."""
+    found = load_checkpoint(path)
+    run = from_plain(found.about["run"])
+    model = run.build().to(device)
+    load_into(model, found.part("model"), path)
+    return model, run, found.about
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor], header: str = "") -> str:

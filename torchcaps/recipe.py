@@ -65,6 +65,7 @@ class Stage:
     schedule: Exponential | Cosine = Exponential()
     ema: float = 0.0  # decay of an average of the weights; 0 keeps none
     stop: Stop | None = None  # before the last step, which the schedule still counts on
+    probe_every: int = 0  # steps between two looks of the task's `probe` at the model; 0: none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +142,10 @@ def unlike(stored: dict[str, Any], run: Run) -> list[str]:
 
 def quick(run: Run, steps: int = 20) -> Run:
     """The same run made seconds long: generated images, a few small steps per stage. For smoke tests, not for numbers."""
-    stages = tuple(replace(stage, steps=steps, batch=min(stage.batch, 16), stop=None) for stage in run.stages)
+    stages = tuple(
+        replace(stage, steps=steps, batch=min(stage.batch, 16), stop=None, probe_every=min(stage.probe_every, steps // 2))
+        for stage in run.stages
+    )
     sets = {16: "generated-16", 28: "generated", 48: "generated-48", 96: "generated-96"}
     data = sets[max(size for size in sets if size <= max(16, info(run.data).shape[-1]))]  # no smaller than it must be: crops have to fit
     data = "generated-pairs" if info(run.data).n_labels == 2 else data

@@ -33,6 +33,7 @@ def make_result(name: str, seed: int, run: Run, trained: Trained) -> dict[str, A
         "seconds": round(trained.seconds, 2),
         "peak_memory_bytes": trained.peak_memory_bytes,
         "routing": trained.routing,
+        "diagnostics": rounded(trained.diagnostics),
         **trained.made_by[-1],
         "dirty": any(maker["dirty"] for maker in [*trained.made_by, trained.evaluated_by]),
         "evaluated_by": trained.evaluated_by,
@@ -81,8 +82,16 @@ def thin(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
     later = [line for line in curve if line["step"] > REPLAYED and "loss" in line]
     kept = later[:: max(1, -(-len(later) // CURVE_POINTS))] + later[-1:]
     keep = {id(line) for line in kept} | {id(line) for line in curve if line["step"] <= REPLAYED or "loss" not in line}
-    rounded = lambda value: float(f"{value:.6g}") if isinstance(value, float) else value  # noqa: E731
-    return [{name: rounded(value) for name, value in line.items()} for line in curve if id(line) in keep]
+    return [rounded(line) for line in curve if id(line) in keep]
+
+
+def rounded(value: Any) -> Any:
+    """Plain data, its numbers to six digits."""
+    if isinstance(value, Mapping):
+        return {name: rounded(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [rounded(part) for part in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,16 @@ from torch import Tensor, nn
 from torchcaps import parts
 from torchcaps.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint
 from torchcaps.data import Labelled, fingerprint
-from torchcaps.data.batches import Batches
+from torchcaps.data.batches import Batches, in_order
 from torchcaps.data.pair_batches import batches_for
+from torchcaps.diagnostics import diagnose
 from torchcaps.journal import Journal, Speed, progress_bar
 from torchcaps.machine import algorithms, device_name, made_by, make_folder, noted_signals, own_randomness, peak_memory, pick_device
 from torchcaps.recipe import Run, Stage, differences, to_plain, unlike
 from torchcaps.step import TrainingStep
 from torchcaps.tasks import Evaluation
+
+PROBED = 50  # images that a stage's probe looks at: their votes may lie in memory
 
 
 class Diverged(RuntimeError):
@@ -60,6 +63,7 @@ class Trained:
     curve: list[dict[str, Any]]
     data: dict[str, str]  # hashes by part
     routing: str  # the backend, in words
+    diagnostics: dict[str, Any]  # of the first part, by the weights of the last step
     made_by: list[dict[str, Any]]  # device, versions and commit; several where a run was resumed elsewhere
     evaluated_by: dict[str, Any]
     stopped_early: bool = False
@@ -177,6 +181,8 @@ def _stage(state: _State, stage: Stage, found: Checkpoint | None, caught: list[i
             at += 1
             if at % state.options.log_every == 0 or at == stop:
                 _log(state, step, at, speed, show)
+            if stage.probe_every and at % stage.probe_every == 0:
+                _probe(state, stage, at, device)
             if at % epoch == 0 and at < n_steps:
                 _validate(state, stage, at, n_steps, epoch, device)
             state.ended = at == n_steps or _reached(state, stage, at, device)
@@ -224,6 +230,12 @@ def _validate(state: _State, stage: Stage, at: int, n_steps: int, epoch: int, de
     if state.run.hold_out and (at // epoch) % max(1, n_steps // epoch // 10) == 0:
         for part in [name for name in state.data if name != "train"]:
             _journal(state, state.done + at, part, stage.task.evaluate(state.model, state.data[part], device))
+
+
+def _probe(state: _State, stage: Stage, at: int, device: torch.device) -> None:
+    """On the first training images, as evaluation shows them."""
+    first = next(in_order(Labelled(*(part[:PROBED] for part in state.data["train"])), PROBED, device, state.run.augment))
+    state.journal.write(state.done + at, stage=state.stage, **stage.task.probe(state.model, first.images))
 
 
 def _reached(state: _State, stage: Stage, at: int, device: torch.device) -> bool:
@@ -279,9 +291,10 @@ def _finish(state: _State, device: torch.device, ema: dict[str, Tensor], stopped
             evaluations[f"{name}_ema"] = task.evaluate(state.model, data, device)
             load_into(state.model, raw, "the run")
     state.journal.close()
+    diagnostics = {} if stopped_early else diagnose(state.model, state.data[parts.names(state.run)[0]], device)
     return Trained(
         model=state.model, evaluations=evaluations, steps=state.done, seconds=seconds, peak_memory_bytes=memory,
-        curve=state.journal.lines, data=hashes, routing=state.routing,
+        curve=state.journal.lines, data=hashes, routing=state.routing, diagnostics=diagnostics,
         made_by=state.made_by, evaluated_by=made_by(device), stopped_early=stopped_early,
     )  # fmt: skip
 

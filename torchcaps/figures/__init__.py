@@ -8,9 +8,11 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from torchcaps.data import Labelled
+from torchcaps.data.pairs import Pairs
 from torchcaps.figures.canvas import png
 from torchcaps.figures.draw import confusion_matrix, couplings_over_iterations, dimension_sweeps, learning_curve, reconstructions
 from torchcaps.figures.numbers import pick_examples, predict, series, watch_routing
+from torchcaps.figures.overlap import overlapping_digits
 from torchcaps.metrics import confusion
 from torchcaps.ops.couplings import FIXED
 
@@ -26,10 +28,12 @@ __all__ = [
 
 
 def all_figures(
-    model: nn.Module, data: Labelled, curve: list[dict[str, Any]], device: torch.device | str = "cpu"
+    model: nn.Module, data: Labelled | Pairs, curve: list[dict[str, Any]], device: torch.device | str = "cpu"
 ) -> dict[str, tuple[Figure, str]]:
     """Every figure that this model allows, with its caption, in the order of a report. The model is moved to `device`."""
     model.to(device)
+    if isinstance(data, Pairs):
+        return _figures_of_pairs(model, data, curve)
     predictions = predict(model, data)
     examples = pick_examples(predictions, data.labels, model.n_classes)
     figures: dict[str, tuple[Figure, str]] = {}
@@ -44,6 +48,15 @@ def all_figures(
         for index in indices[:1] if _routes(model) else []:
             image, label = data.images[index], int(data.labels[index])
             figures[name] = couplings_over_iterations(model, image, label), _coupling_words(model, image, label)
+    return figures
+
+
+def _figures_of_pairs(model: nn.Module, data: Pairs, curve: list[dict[str, Any]]) -> dict[str, tuple[Figure, str]]:
+    figures: dict[str, tuple[Figure, str]] = {}
+    if series(curve, "loss")[0]:
+        figures["learning_curve"] = learning_curve(curve), _learning_words(curve)
+    if getattr(model, "decoder", None) is not None:
+        figures["overlapping_digits"] = overlapping_digits(model, data)
     return figures
 
 

@@ -4,8 +4,6 @@ Letters beyond the usual: `k` the columns of a sweep, `t` the routing passes.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +13,7 @@ from torch import Tensor, nn
 
 from torchcaps.data import Labelled
 from torchcaps.data.batches import as_seen, in_order
+from torchcaps.diagnostics import watching
 from torchcaps.metrics import coupling_entropy
 from torchcaps.ops import length
 
@@ -46,18 +45,6 @@ class RoutingView(NamedTuple):
     places: Float[Tensor, "t h w"]  # where the mass of the label's capsule comes from; sums to its mass
     entropy: list[float]
     lengths: Float[Tensor, "t j"]
-
-
-@contextmanager
-def watching(model: nn.Module) -> Iterator[nn.Module]:
-    """Evaluation mode and no gradients inside; put back afterwards."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield model
-    finally:
-        model.train(was_training)
 
 
 def as_input(model: nn.Module, images: UInt8[Tensor, "*b c h w"] | Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:

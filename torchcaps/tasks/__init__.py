@@ -2,14 +2,15 @@
 
 A task is a frozen dataclass of plain settings, stored with every result. The loop calls, in this order:
 `init` once at the start of a stage, then per step `losses` (compiled on CUDA, so no side effects on Python objects) and
-`backward`, which must leave gradients in `.grad`; `evaluate` at the end. A rule without backpropagation overrides `backward`.
+`backward`, which must leave gradients in `.grad`; now and then `probe`, where a stage asks for it; `evaluate` at the end.
+A rule without backpropagation overrides `backward`.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from torchcaps.data import Labelled
@@ -41,6 +42,10 @@ class Task:
     def backward(self, model: nn.Module, batch: Batch, losses: dict[str, Tensor]) -> None:
         """Leave the gradients of what is trained in `.grad`."""
         losses["loss"].backward()
+
+    def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
+        """Numbers about the model for the journal, on the same few images every time; see `Stage.probe_every`."""
+        raise TypeError(f"{type(self).__name__} must define probe(model, images), or its stage has probe_every=0")
 
     def score(self, predictions: Tensor, labels: Tensor) -> dict[str, float]:
         """The metrics, from stored predictions alone: what `torchcaps verify` recomputes."""

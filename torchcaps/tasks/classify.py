@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from torchcaps.data import Labelled
 from torchcaps.data.batches import Batch, in_order
+from torchcaps.diagnostics import logit_changes
 from torchcaps.metrics import error_percent
 from torchcaps.ops import margin_loss, reconstruction_loss
 from torchcaps.tasks import Evaluation, Task
@@ -39,6 +40,9 @@ class Classify(Task):
         said = torch.cat([model(batch.images).activity.argmax(-1) for batch in batches]).cpu()
         model.train(was_training)
         return Evaluation(self.score(said, data.labels), said.to(torch.uint8))
+
+    def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
+        return logit_changes(model, images)
 
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
         return {"error_percent": error_percent(predictions, labels)}

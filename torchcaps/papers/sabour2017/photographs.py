@@ -44,3 +44,9 @@ def cifar10() -> Run:
 def cifar10_plain() -> Run:
     """The same without a logit for none of the above."""
     return _cifar()
+
+
+@reproduces(table="A", row="CIFAR-10, CapsNet, 1 iteration, one model", metric="test.error_percent")
+def cifar10_r1() -> Run:
+    """One routing pass: for figure A.2 and the error against passes."""
+    return _cifar(n_iters=1, couplings="leaky")

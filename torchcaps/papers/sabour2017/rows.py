@@ -44,6 +44,25 @@ def mnist_r3_recon() -> Run:
     return _MNIST
 
 
+@reproduces(table="A", row="CapsNet, 2 iterations, reconstruction", metric="test.error_percent")
+def mnist_r2_recon() -> Run:
+    """MNIST, two routing passes: for the error against passes."""
+    return _with(n_iters=2)
+
+
+@reproduces(table="A", row="CapsNet, 4 iterations, reconstruction", metric="test.error_percent")
+def mnist_r4_recon() -> Run:
+    """MNIST, four routing passes: for the error against passes."""
+    return _with(n_iters=4)
+
+
+@reproduces(table="A", row="CapsNet, 5 iterations, reconstruction", metric="test.error_percent")
+def mnist_r5_recon() -> Run:
+    """MNIST, five routing passes; how far each pass moves the logits goes to the journal once per epoch, for figure A.1."""
+    run = _with(n_iters=5)
+    return replace(run, stages=(replace(run.stages[0], probe_every=468),))
+
+
 @reproduces(table="1", row="baseline CNN", metric="test.error_percent", printed=0.39)
 def mnist_cnn() -> Run:
     """MNIST, the convolutional network of 35.4M parameters, trained as CapsNet is."""

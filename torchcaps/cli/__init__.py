@@ -4,25 +4,23 @@ import json
 import os
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from torchcaps import bench as benches
 from torchcaps import data as datasets
-from torchcaps.checkpoint import load_checkpoint, load_into
+from torchcaps.cli import checkpoints
+from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, say
+from torchcaps.cli.options import table as make_table
 from torchcaps.demo import demo as run_demo
-from torchcaps.figures import all_figures, save_figures
-from torchcaps.journal import read_journal
+from torchcaps.figures import save_figures
 from torchcaps.layers import RoutedCapsules
 from torchcaps.machine import make_folder, pick_device
-from torchcaps.papers import PAPERS, RECIPES
-from torchcaps.recipe import Recipe, find, from_plain, quick, to_plain, unlike
+from torchcaps.papers import FIGURES, PAPERS, RECIPES
+from torchcaps.recipe import Recipe, find, quick, to_plain, unlike
 from torchcaps.results import DEFAULT_SEEDS, make_result, markdown, read_result, result_path, table, write_result
 from torchcaps.train import Diverged, Interrupted, Options, train
 from torchcaps.verify import verify
@@ -32,14 +30,9 @@ data_app = typer.Typer(no_args_is_help=True, help="The data sets: which there ar
 bench_app = typer.Typer(no_args_is_help=True, help="Speed and memory.")
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
-console = Console()
-say = partial(print, file=sys.stderr, flush=True)  # progress: what is piped away stays clean
-
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
-Root = Annotated[Path | None, typer.Option("--data", help="a folder with data files; else TORCHCAPS_DATA, then the cache")]
-Results = Annotated[Path, typer.Option(help="the folder of result files")]
-Out = Annotated[Path | None, typer.Option(help="folder for checkpoint, metrics and result; default runs/RECIPE/SEED")]
-Seed = Annotated[int, typer.Option(help="decides weights, order and augmentation")]
+app.command("eval")(checkpoints.evaluate)
+app.command()(checkpoints.figures)
+app.command()(checkpoints.equivariance)
 
 
 def main() -> None:
@@ -62,15 +55,6 @@ def _leave(message: str, code: int) -> None:
     sys.exit(code)
 
 
-def _table(first: str, *rest: str, title: str | None = None) -> Table:
-    """A table that never cuts a name short: the first column stays whole, the others wrap."""
-    lines = Table(title=title)
-    lines.add_column(first, no_wrap=True)
-    for name in rest:
-        lines.add_column(name, overflow="fold")
-    return lines
-
-
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="folder for the report")] = Path("demo"), seed: Seed = 0) -> None:
     """Train a CapsNet on 1,797 handwritten digits in under a minute and show what it learnt."""
@@ -80,7 +64,7 @@ def demo(out: Annotated[Path, typer.Option(help="folder for the report")] = Path
 @app.command("ls")
 def list_recipes() -> None:
     """All recipes, with the number each is for."""
-    lines = _table("recipe", "what it is", "printed")
+    lines = make_table("recipe", "what it is", "printed")
     for name, recipe in RECIPES.items():
         lines.add_row(name, recipe.about.splitlines()[0], f"{recipe.claim.printed:g}" if recipe.claim and recipe.claim.printed else "")
     console.print(lines)
@@ -109,7 +93,7 @@ def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the 
 @data_app.command("ls")
 def list_data(data: Root = None) -> None:
     """All data sets and where they are."""
-    lines = _table("data set", "train + test", "where", "about")
+    lines = make_table("data set", "train + test", "where", "about")
     for name in datasets.DATASETS:
         about = datasets.info(name)
         shape = "x".join(map(str, about.shape))
@@ -139,12 +123,8 @@ def train_one(
     found = find(recipe, RECIPES)
     path = _train(found, seed, out, device, data, hold_out, deterministic, smoke)
     for split, metrics in read_result(path)["metrics"].items():
-        console.print(f"{found.name} seed {seed}, {split}: {_numbers_of(metrics)}")
+        console.print(f"{found.name} seed {seed}, {split}: {numbers_of(metrics)}")
     console.print(f"result: {path}", soft_wrap=True)
-
-
-def _numbers_of(metrics: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
 
 
 def _train(recipe: Recipe, seed: int, out, device, data, hold_out, deterministic, smoke) -> Path:
@@ -157,25 +137,6 @@ def _train(recipe: Recipe, seed: int, out, device, data, hold_out, deterministic
     path = options.out / "result.json"
     write_result(path, make_result(recipe.name + kind, seed, run, trained))
     return path
-
-
-@app.command("eval")
-def evaluate(
-    checkpoint: Path, split: Annotated[str, typer.Option(help="test or train")] = "test", device: Device = "auto", data: Root = None
-) -> None:
-    """Evaluate a checkpoint, with the weights as they are."""
-    where = pick_device(device)
-    model, run, about = _load_model(checkpoint, where)
-    metrics = run.stages[-1].task.evaluate(model, datasets.load(run.data, split, data, about["seed"]), where).metrics
-    console.print(f"{about['name']} seed {about['seed']} step {about['step']}, {split}: {_numbers_of(metrics)}")
-
-
-def _load_model(checkpoint: Path, device: torch.device):
-    found = load_checkpoint(checkpoint)
-    run = from_plain(found.about["run"])
-    model = run.build().to(device)
-    load_into(model, found.part("model"), checkpoint)
-    return model, run, found.about
 
 
 @app.command()
@@ -206,7 +167,17 @@ def reproduce(
             if not smoke:
                 write_result(kept, read_result(path))
     if not smoke:
-        _print_table(wanted[0].name.split("/")[0], results)
+        paper = wanted[0].name.split("/")[0]
+        _print_table(paper, results)
+        _draw(paper, results, device, data)
+
+
+def _draw(paper: str, results: Path, device: str, data: Path | None) -> None:
+    """The paper's figures, as far as results and checkpoints are there."""
+    if paper in FIGURES:
+        made = FIGURES[paper](results, Path("runs"), data, pick_device(device))
+        for path in save_figures(made, Path("figures") / paper):
+            console.print(f"figure: {path}", soft_wrap=True)
 
 
 def _wanted(name: str, rows: list[str] | None) -> list[Recipe]:
@@ -242,7 +213,7 @@ def _print_table(paper: str, results: Path, as_markdown: bool = False, extra: st
     if as_markdown:
         print(markdown(rows), end="")
         return
-    lines = _table("recipe", "row", "metric", "printed", "ours", title=paper)
+    lines = make_table("recipe", "row", "metric", "printed", "ours", title=paper)
     for row in rows:
         place = f"{row.recipe.claim.table}: {row.recipe.claim.row}"
         lines.add_row(row.recipe.name, place, row.metric, row.printed(), row.ours())
@@ -262,16 +233,6 @@ def verify_result(
         console.print(f"{'[green]ok [/]' if check.passed else '[red]BAD[/]'} {check.name}: {check.text}", highlight=False, soft_wrap=True)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)
-
-
-@app.command()
-def figures(checkpoint: Path, out: Path = Path("figures"), device: Device = "auto", data: Root = None) -> None:
-    """Pictures of what a trained model does, from its checkpoint."""
-    where = pick_device(device)
-    model, run, about = _load_model(checkpoint, where)
-    curve = read_journal(checkpoint.parent / "metrics.jsonl")
-    for path in save_figures(all_figures(model, datasets.load(run.data, "test", data, about["seed"]), curve, where), out):
-        print(path)
 
 
 @bench_app.command("train")

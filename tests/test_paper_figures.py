@@ -1,0 +1,52 @@
+"""What `reproduce` draws of Sabour 2017: from whatever results and checkpoints are there, and nothing from what is not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from torchcaps.papers import RECIPES
+from torchcaps.papers.sabour2017.figures import figures
+from torchcaps.recipe import quick
+from torchcaps.results import make_result, result_path, write_result
+from torchcaps.train import Options, train
+
+pytest.importorskip("matplotlib")
+CPU = torch.device("cpu")
+SMALL = {"channels": 8, "n_types": 2, "hidden": (8, 8)}
+
+
+def put(name, tmp_path, seed=0):
+    """A run of the row, made small, where `reproduce` would have left it."""
+    run = quick(RECIPES[f"sabour2017/{name}"].make(), steps=4)
+    run = replace(run, model_args=run.model_args | SMALL)
+    out = tmp_path / "runs/sabour2017" / name / str(seed)
+    trained = train(run, name=name, seed=seed, options=Options(out=out, progress=False, log_every=1))
+    write_result(result_path(tmp_path / "results", f"sabour2017/{name}", seed), make_result(name, seed, run, trained))
+
+
+def drawn(tmp_path):
+    return figures(tmp_path / "results", tmp_path / "runs", None, CPU)
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path):
+    assert drawn(tmp_path) == {}
+
+
+def test_figures_of_models_need_their_checkpoints(tmp_path):
+    put("mnist-r3-recon", tmp_path)
+    assert set(drawn(tmp_path)) <= {"figure-3", "figure-4"} and "figure-3" in drawn(tmp_path)
+    put("multimnist-4-r3", tmp_path)
+    assert "figure-5" in drawn(tmp_path)
+
+
+def test_figures_of_training_need_their_results(tmp_path):
+    for name in ("mnist-r3-recon", "mnist-r5-recon", "cifar10"):
+        put(name, tmp_path)
+    put("mnist-r3-recon", tmp_path, seed=1)
+    made = drawn(tmp_path)
+    assert {"figure-A1", "error-by-passes"} < set(made) and "figure-A2" not in made
+    assert "MNIST: 2 of 3, 1 of 5" in made["error-by-passes"][1]
+    put("cifar10-r1", tmp_path)
+    made = drawn(tmp_path)
+    assert "figure-A2" in made and "CIFAR-10: 1 of 1, 1 of 3" in made["error-by-passes"][1]

@@ -1,0 +1,75 @@
+"""Commands that look at a trained model."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchcaps import data as datasets
+from torchcaps.checkpoint import load_model
+from torchcaps.cli.options import Device, Root, console, numbers_of
+from torchcaps.data.files import write_whole
+from torchcaps.diagnostics import diagnose, lines
+from torchcaps.equivariance import equivariance as measure
+from torchcaps.equivariance import side_by_side
+from torchcaps.figures import all_figures, save_figures
+from torchcaps.journal import read_journal
+from torchcaps.machine import pick_device
+
+# sets whose pictures are moved or paired already: their digits as they were
+OF_MNIST = {"mnist-40", "affnist-like", "affnist", "multimnist-4", "multimnist-6"}
+Json = Annotated[Path | None, typer.Option("--json", help="write the numbers into this file as well")]
+
+
+def evaluate(
+    checkpoint: Path,
+    split: Annotated[str, typer.Option(help="test or train")] = "test",
+    device: Device = "auto",
+    data: Root = None,
+    file: Json = None,
+) -> None:
+    """Evaluate a checkpoint, with the weights as they are, and say what its routing does."""
+    where = pick_device(device)
+    model, run, about = load_model(checkpoint, where)
+    pictures = datasets.load(run.data, split, data, about["seed"])
+    metrics = run.stages[-1].task.evaluate(model, pictures, where).metrics
+    console.print(f"{about['name']} seed {about['seed']} step {about['step']}, {split}: {numbers_of(metrics)}")
+    found = diagnose(model, pictures, where)
+    for line in lines(found):
+        console.print(line, highlight=False, soft_wrap=True)
+    if file:
+        _write(file, {"name": about["name"], "seed": about["seed"], "step": about["step"], split: metrics, "diagnostics": found})
+
+
+def figures(checkpoint: Path, out: Path = Path("figures"), device: Device = "auto", data: Root = None) -> None:
+    """Pictures of what a trained model does, from its checkpoint."""
+    where = pick_device(device)
+    model, run, about = load_model(checkpoint, where)
+    curve = read_journal(checkpoint.parent / "metrics.jsonl")
+    for path in save_figures(all_figures(model, datasets.load(run.data, "test", data, about["seed"]), curve, where), out):
+        print(path)
+
+
+def equivariance(
+    checkpoints: Annotated[list[Path], typer.Argument(help="one or more, measured on the same digits")],
+    copies: Annotated[int, typer.Option(help="transformed pictures of every test digit")] = 4,
+    device: Device = "auto",
+    data: Root = None,
+    file: Json = None,
+) -> None:
+    """How much of known shifts, rotations, scales, shears and stroke widths a line reads off a model's pose: R² per factor."""
+    where = pick_device(device)
+    found = {}
+    for checkpoint in checkpoints:
+        model, run, about = load_model(checkpoint, where)
+        digits = datasets.load("mnist" if run.data in OF_MNIST else run.data, "test", data, about["seed"])
+        name = f"{about['name']} seed {about['seed']}"
+        found[name if name not in found else str(checkpoint)] = measure(model, digits, where, copies=copies)
+    print(side_by_side(found))
+    if file:
+        _write(file, {name: result.plain() for name, result in found.items()})
+
+
+def _write(file: Path, numbers: dict) -> None:
+    write_whole(file, (json.dumps(numbers, indent=1) + "\n").encode())

@@ -1,0 +1,32 @@
+"""What several commands take, and where they write."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+console = Console()
+say = partial(print, file=sys.stderr, flush=True)  # progress: what is piped away stays clean
+
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
+Root = Annotated[Path | None, typer.Option("--data", help="a folder with data files; else TORCHCAPS_DATA, then the cache")]
+Results = Annotated[Path, typer.Option(help="the folder of result files")]
+Out = Annotated[Path | None, typer.Option(help="folder for checkpoint, metrics and result; default runs/RECIPE/SEED")]
+Seed = Annotated[int, typer.Option(help="decides weights, order and augmentation")]
+
+
+def table(first: str, *rest: str, title: str | None = None) -> Table:
+    """A table that never cuts a name short: the first column stays whole, the others wrap."""
+    lines = Table(title=title)
+    lines.add_column(first, no_wrap=True)
+    for name in rest:
+        lines.add_column(name, overflow="fold")
+    return lines
+
+
+def numbers_of(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())

@@ -1,0 +1,57 @@
+"""Figures 3, 4, 5, A.1, A.2 and the error against routing passes: each where the runs that it shows are there."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchcaps.checkpoint import load_model
+from torchcaps.data import load
+from torchcaps.figures import all_figures
+from torchcaps.figures.routing_curves import error_by_passes, logit_change_curves, loss_curves
+from torchcaps.results import read_result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+else:
+    Figure = Any  # matplotlib is imported when something is drawn
+
+OF_A_MODEL = {  # recipe: our figures' names and the paper's
+    "mnist-r3-recon": {"reconstructions": "figure-3", "dimension_sweeps": "figure-4"},
+    "multimnist-4-r3": {"overlapping_digits": "figure-5"},
+}
+BY_PASSES = {
+    "MNIST": {1: "mnist-r1-recon", 2: "mnist-r2-recon", 3: "mnist-r3-recon", 4: "mnist-r4-recon", 5: "mnist-r5-recon"},
+    "CIFAR-10": {1: "cifar10-r1", 3: "cifar10"},
+}
+
+
+def figures(results: Path, runs: Path, root: Path | None, device: torch.device) -> dict[str, tuple[Figure, str]]:
+    """By the paper's number, with captions. `results` holds result files, `runs` checkpoints; what is missing is left out."""
+    made = {}
+    for recipe, wanted in OF_A_MODEL.items():
+        checkpoint = runs / "sabour2017" / recipe / "0" / "checkpoint.safetensors"
+        if checkpoint.exists():
+            model, run, about = load_model(checkpoint, device)
+            drawn = all_figures(model, load(run.data, "test", root, about["seed"]), [], device)
+            made |= {new: drawn[name] for name, new in wanted.items() if name in drawn}
+    found = _results(results)
+    if "mnist-r5-recon" in found:
+        made["figure-A1"] = logit_change_curves(found["mnist-r5-recon"][0]["curve"])
+    if "cifar10-r1" in found and "cifar10" in found:
+        made["figure-A2"] = loss_curves(found["cifar10-r1"][0]["curve"], found["cifar10"][0]["curve"])
+    errors = {
+        name: {n: [part["metrics"]["test"]["error_percent"] for part in found[recipe]] for n, recipe in row.items() if recipe in found}
+        for name, row in BY_PASSES.items()
+    }
+    if several := {name: row for name, row in errors.items() if len(row) > 1}:
+        made["error-by-passes"] = error_by_passes(several)
+    return made
+
+
+def _results(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Every result of the paper, by recipe, in the order of the seeds."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted((folder / "sabour2017").glob("*/*.json"), key=lambda path: (path.parent.name, int(path.stem))):
+        found.setdefault(path.parent.name, []).append(read_result(path))
+    return found
