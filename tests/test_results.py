@@ -21,7 +21,18 @@ from torchcaps.metrics import (
 )
 from torchcaps.papers import RECIPES
 from torchcaps.recipe import Claim, Recipe, to_plain
-from torchcaps.results import make_result, markdown, pack, read_result, result_path, table, thin, unpack, write_result
+from torchcaps.results import (
+    ensemble_error_percent,
+    make_result,
+    markdown,
+    pack,
+    read_result,
+    result_path,
+    table,
+    thin,
+    unpack,
+    write_result,
+)
 from torchcaps.train import Options, train
 from torchcaps.verify import check_commit, check_metrics, check_recipe, check_replay, verify
 
@@ -167,3 +178,35 @@ def test_metrics_by_hand():
     assert coupling_entropy(torch.full((2, 3, 4), 0.25)) == pytest.approx(1)
     assert coupling_entropy(torch.eye(4)) == pytest.approx(0)
     assert dead_capsules(torch.tensor([[0.0, 0.5], [0.001, 0.0]])).tolist() == [True, False]
+
+
+def member(scores, labels, recipe="sabour2017/cifar10"):
+    """A result of one that answers with these scores."""
+    part = {"scores": pack(torch.tensor(scores).half().view(torch.uint8)), "labels": pack(torch.tensor(labels))}
+    return {"recipe": recipe, "ensemble": {"test": part}}
+
+
+def test_an_ensemble_adds_up_what_its_members_say():
+    """Each member is wrong about another picture; together they are right about both."""
+    sure, unsure = [0.9, 0.1], [0.45, 0.55]
+    one, other = member([sure, unsure], [0, 0]), member([unsure, sure], [0, 0])
+    assert ensemble_error_percent([one], "test") == ensemble_error_percent([other], "test") == 50
+    assert ensemble_error_percent([one, other], "test") == 0
+    with pytest.raises(ValueError, match="must have the same test images"):
+        ensemble_error_percent([one, member([sure, sure], [0, 1])], "test")
+
+
+def test_the_row_of_an_ensemble_is_computed_from_its_members(tmp_path):
+    pytest.importorskip("sklearn")
+    run = replace(RECIPES["smoke/capsnet"].make(), data="digits-writers", keep_scores=True)  # the same test images for every seed
+    recipes = {
+        "smoke/one": Recipe("smoke/one", lambda: run, None),
+        "smoke/all": Recipe("smoke/all", lambda: run, Claim(table="-", row="-", metric="test.error_percent", members="one")),
+    }
+    for seed in (0, 1, 2):
+        trained = train(run, name="smoke/one", seed=seed, options=Options(out=tmp_path / "runs" / str(seed), progress=False))
+        write_result(result_path(tmp_path, "smoke/one", seed), make_result("smoke/one", seed, run, trained))
+        (row,) = table(recipes, tmp_path)
+        assert row.together == seed + 1
+        assert bool(row.values) == (seed > 0)  # one alone is no ensemble
+    assert "(3 together" in row.ours() and row.command().endswith("smoke/all")

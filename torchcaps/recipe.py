@@ -80,6 +80,7 @@ class Run:
     views: tuple[str, ...] = ()  # how those are shown (data/views.py); as they are, if none is named
     tests: tuple[str, ...] = ()  # further data sets whose test part is tested at the end
     stages: tuple[Stage, ...] = (Stage(),)
+    keep_scores: bool = False  # in the result file, with the labels: several runs' are added up for an ensemble
 
     def build(self) -> nn.Module:
         """The model, for the shape and the classes of the data."""
@@ -161,6 +162,7 @@ class Claim:
     metric: str  # "test.error_percent"
     printed: float | None = None
     printed_sd: float | None = None
+    members: str = ""  # of an ensemble: the row whose runs, one for each seed, answer together
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import base64
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchcaps.checkpoint import tensors_sha256
 from torchcaps.data.files import write_whole
+from torchcaps.metrics import error_percent
 from torchcaps.recipe import Recipe, Run, to_plain, unlike
 from torchcaps.train import Trained
 
@@ -34,6 +35,7 @@ def make_result(name: str, seed: int, run: Run, trained: Trained) -> dict[str, A
         "peak_memory_bytes": trained.peak_memory_bytes,
         "routing": trained.routing,
         "diagnostics": rounded(trained.diagnostics),
+        "extras": rounded(trained.extras),
         **trained.made_by[-1],
         "dirty": any(maker["dirty"] for maker in [*trained.made_by, trained.evaluated_by]),
         "evaluated_by": trained.evaluated_by,
@@ -43,6 +45,15 @@ def make_result(name: str, seed: int, run: Run, trained: Trained) -> dict[str, A
         "curve": thin(trained.curve),
         "weights_sha256": tensors_sha256(trained.model.state_dict()),
         "predictions": {split: pack(part.predictions) for split, part in trained.evaluations.items()},
+        **({"ensemble": _for_an_ensemble(trained)} if run.keep_scores else {}),
+    }
+
+
+def _for_an_ensemble(trained: Trained) -> dict[str, Any]:
+    """Scores in float16, and the labels: what others of its kind need to answer together with this one."""
+    return {
+        split: {"scores": pack(part.scores.half().view(torch.uint8)), "labels": pack(trained.labels[split])}
+        for split, part in trained.evaluations.items()
     }
 
 
@@ -103,6 +114,7 @@ class Row:
     values: dict[int, float]  # by seed
     stale: int  # results left out because today's recipe is another run
     dirty: int  # results that count, though made by code that was not committed
+    together: int = 0  # runs that answer together, in an ensemble
 
     def ours(self) -> str:
         """Mean ± sd and n; or that nobody ran it."""
@@ -112,11 +124,12 @@ class Row:
         spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
         late = f", {self.stale} stale left out" if self.stale else ""
         loose = f", {self.dirty} of uncommitted code" if self.dirty else ""
-        return f"{mean(values):.3f}{spread} (n={len(values)}{late}{loose})"
+        n = f"{self.together} together" if self.together else f"n={len(values)}"
+        return f"{mean(values):.3f}{spread} ({n}{late}{loose})"
 
     def command(self) -> str:
         """What makes this row anew."""
-        seeds = ",".join(map(str, sorted(self.values)))
+        seeds = ",".join(map(str, range(self.together) if self.together else sorted(self.values)))
         return f"torchcaps reproduce {self.recipe.name}" + (f" --seeds {seeds}" if seeds not in ("", DEFAULT_SEEDS) else "")
 
     def printed(self) -> str:
@@ -133,14 +146,29 @@ def table(recipes: Mapping[str, Recipe], folder: Path, extra: str = "") -> list[
         if recipe.claim is None:
             continue
         split, metric = recipe.claim.metric.split(".")
-        results = [read_result(path) for path in sorted((folder / name).glob("*.json"))]
+        home = f"{name.split('/')[0]}/{recipe.claim.members}" if recipe.claim.members else name
+        results = [read_result(path) for path in sorted((folder / home).glob("*.json"))]
         today = recipe.make()
         fresh = [result for result in results if not unlike(result["run"], today)]
         counted = [result for result in fresh if metric in result["metrics"].get(split + extra, {})]
         values = {result["seed"]: result["metrics"][split + extra][metric] for result in counted}
         dirty = sum(result.get("dirty", True) for result in counted)
+        if recipe.claim.members:
+            error = {0: ensemble_error_percent(counted, split)} if len(counted) > 1 and not extra else {}
+            rows.append(Row(recipe, f"{split}{extra}.{metric}", error, len(results) - len(fresh), dirty, len(counted)))
+            continue
         rows.append(Row(recipe, f"{split}{extra}.{metric}", values, len(results) - len(fresh), dirty))
     return rows
+
+
+def ensemble_error_percent(results: Sequence[Mapping[str, Any]], split: str) -> float:
+    """Of runs that answer together: each one's scores are added up."""
+    parts = [result["ensemble"][split] for result in results]
+    labels = unpack(parts[0]["labels"]).long()
+    if any(not torch.equal(unpack(part["labels"]).long(), labels) for part in parts[1:]):
+        raise ValueError(f"the runs of an ensemble must have the same {split} images; those of {results[0]['recipe']} have other labels")
+    scores = sum(unpack(part["scores"]).view(torch.float16).double() for part in parts)
+    return error_percent(scores.argmax(-1), labels)
 
 
 def markdown(rows: list[Row]) -> str:

@@ -61,9 +61,11 @@ class Trained:
     seconds: float
     peak_memory_bytes: int
     curve: list[dict[str, Any]]
+    labels: dict[str, Tensor]  # by part, as the evaluations
     data: dict[str, str]  # hashes by part
     routing: str  # the backend, in words
     diagnostics: dict[str, Any]  # of the first part, by the weights of the last step
+    extras: dict[str, Any]  # what the task has to say of it besides
     made_by: list[dict[str, Any]]  # device, versions and commit; several where a run was resumed elsewhere
     evaluated_by: dict[str, Any]
     stopped_early: bool = False
@@ -278,23 +280,24 @@ def _finish(state: _State, device: torch.device, ema: dict[str, Tensor], stopped
     """Evaluate once, with the weights of the last step; averaged weights are a labelled extra."""
     seconds, memory, task = state.spent(), peak_memory(device), state.run.stages[-1].task
     hashes = {name: fingerprint(data) for name, data in state.data.items()}
-    evaluations = {}
+    evaluations, labels = {}, {}
     for name in () if stopped_early else parts.names(state.run):
         data = state.data[name] if name in state.data else parts.part(state.run, name, state.options.root, state.seed)
         hashes[name] = hashes.get(name) or fingerprint(data)
-        evaluations[name] = task.evaluate(state.model, data, device)
+        evaluations[name], labels[name] = task.evaluate(state.model, data, device), data.labels
         if name.startswith(parts.HELD):
             _journal(state, state.done, name, evaluations[name])
         if ema:
             raw = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
             load_into(state.model, raw | ema, "the average")
-            evaluations[f"{name}_ema"] = task.evaluate(state.model, data, device)
+            evaluations[f"{name}_ema"], labels[f"{name}_ema"] = task.evaluate(state.model, data, device), data.labels
             load_into(state.model, raw, "the run")
     state.journal.close()
-    diagnostics = {} if stopped_early else diagnose(state.model, state.data[parts.names(state.run)[0]], device)
+    judged = state.data[parts.names(state.run)[0]]
+    diagnostics, extras = ({}, {}) if stopped_early else (diagnose(state.model, judged, device), task.extras(state.model, judged, device))
     return Trained(
-        model=state.model, evaluations=evaluations, steps=state.done, seconds=seconds, peak_memory_bytes=memory,
-        curve=state.journal.lines, data=hashes, routing=state.routing, diagnostics=diagnostics,
+        model=state.model, evaluations=evaluations, labels=labels, steps=state.done, seconds=seconds, peak_memory_bytes=memory,
+        curve=state.journal.lines, data=hashes, routing=state.routing, diagnostics=diagnostics, extras=extras,
         made_by=state.made_by, evaluated_by=made_by(device), stopped_early=stopped_early,
     )  # fmt: skip
 

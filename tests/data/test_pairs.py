@@ -8,7 +8,18 @@ import torch
 from torchcaps.data import Labelled, fingerprint, hold_out, info, load
 from torchcaps.data.batches import Batches, Shift
 from torchcaps.data.pair_batches import PairBatches, batches_for, pairs_in_order
-from torchcaps.data.pairs import Pairs, PairSource, draw_moves, draw_partners, fixed_pairs, overlap, overlap_line, overlay, read_multimnist
+from torchcaps.data.pairs import (
+    Pairs,
+    PairSource,
+    draw_moves,
+    draw_partners,
+    fixed_pairs,
+    overlap,
+    overlap_line,
+    overlay,
+    paired_again,
+    read_multimnist,
+)  # fmt: skip
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 CPU = torch.device("cpu")
@@ -193,3 +204,14 @@ def test_multimnist_overlaps_less_than_the_paper_says(shift, nominal, ink):
     assert list(batch.images.shape[1:]) == list(info(f"multimnist-{shift}").shape) == [1, 36, 36]
     more = read_multimnist("test", REAL_FILES, shift, n_each=12)
     assert torch.equal(more.picks[:100_000], pairs.picks)
+
+
+def test_more_pairs_begin_with_the_same_ones():
+    pairs = load("generated-pairs", "test")
+    more = paired_again(pairs, 3)
+    assert len(more.picks) == 3 * len(pairs.digits) > len(pairs.picks)
+    assert torch.equal(more.picks[: len(pairs.picks)], pairs.picks) and torch.equal(more.moves[: len(pairs.moves)], pairs.moves)
+    with pytest.raises(ValueError, match="each digit at least once; got n_each=0"):
+        paired_again(pairs, 0)
+    with pytest.raises(ValueError, match=r"only fixed pairs .* got Labelled"):
+        paired_again(load("generated", "test"), 2)

@@ -157,6 +157,12 @@ def test_training_on_pairs_lowers_the_loss(finished):
     assert sum(curve[-5:]) < 0.9 * sum(curve[:5])
 
 
+def test_a_result_of_pairs_says_how_much_they_overlap_and_what_is_found_of_each(finished):
+    extras = finished[1]["extras"]
+    assert 0 < extras["box_overlap_percent"]["ink"] <= 100 and 0 <= extras["segmentation_iou"] <= 1
+    assert extras["threshold"] == 0.5 and extras["n_segmented"] == extras["n_pairs"] == 512
+
+
 def test_a_result_of_pairs_is_verified_from_its_predictions(finished):
     result = finished[1]
     assert list(unpack(result["predictions"]["test"]).shape) == [512, 2]

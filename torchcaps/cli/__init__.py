@@ -181,11 +181,16 @@ def _draw(paper: str, results: Path, device: str, data: Path | None) -> None:
 
 
 def _wanted(name: str, rows: list[str] | None) -> list[Recipe]:
+    """What is to be trained: for an ensemble its members."""
     if name not in PAPERS:
-        return [find(name, RECIPES)]
-    if rows:
-        return [find(f"{name}/{row}", RECIPES) for row in rows]
-    return [recipe for recipe in RECIPES.values() if recipe.name.startswith(name + "/") and (recipe.claim or name == "smoke")]
+        asked = [find(name, RECIPES)]
+    elif rows:
+        asked = [find(f"{name}/{row}", RECIPES) for row in rows]
+    else:
+        asked = [recipe for recipe in RECIPES.values() if recipe.name.startswith(name + "/") and (recipe.claim or name == "smoke")]
+    members = {recipe.name: recipe.claim.members if recipe.claim else "" for recipe in asked}
+    names = [f"{whole.split('/')[0]}/{part}" if part else whole for whole, part in members.items()]
+    return [RECIPES[each] for each in dict.fromkeys(names)]
 
 
 def _numbers(text: str) -> list[int]:

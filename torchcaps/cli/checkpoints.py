@@ -10,6 +10,7 @@ from torchcaps import data as datasets
 from torchcaps.checkpoint import load_model
 from torchcaps.cli.options import Device, Root, console, numbers_of
 from torchcaps.data.files import write_whole
+from torchcaps.data.pairs import paired_again
 from torchcaps.diagnostics import diagnose, lines
 from torchcaps.equivariance import equivariance as measure
 from torchcaps.equivariance import side_by_side
@@ -27,12 +28,15 @@ def evaluate(
     split: Annotated[str, typer.Option(help="test or train")] = "test",
     device: Device = "auto",
     data: Root = None,
+    each: Annotated[int | None, typer.Option(help="of pairs: how often each test digit is the base; 1000 makes 10 million")] = None,
     file: Json = None,
 ) -> None:
     """Evaluate a checkpoint, with the weights as they are, and say what its routing does."""
     where = pick_device(device)
     model, run, about = load_model(checkpoint, where)
     pictures = datasets.load(run.data, split, data, about["seed"])
+    if each is not None:
+        pictures = paired_again(pictures, each)
     metrics = run.stages[-1].task.evaluate(model, pictures, where).metrics
     console.print(f"{about['name']} seed {about['seed']} step {about['step']}, {split}: {numbers_of(metrics)}")
     found = diagnose(model, pictures, where)

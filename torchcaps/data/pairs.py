@@ -92,6 +92,14 @@ def fixed_pairs(source: PairSource, n_each: int, seed: int = SEED) -> Pairs:
     return Pairs(source.images, source.labels, torch.cat(picks), torch.cat(moves))
 
 
+def paired_again(pairs: Pairs, n_each: int) -> Pairs:
+    """The same digits in more pairs, or in fewer, of which the smaller number is always the first part of the larger."""
+    if not isinstance(pairs, Pairs) or n_each < 1:
+        what = f"n_each={n_each}" if isinstance(pairs, Pairs) else type(pairs).__name__
+        raise ValueError(f"only fixed pairs can be made more or fewer, each digit at least once; got {what}")
+    return fixed_pairs(PairSource(pairs.digits, pairs.classes, int(pairs.moves.abs().max())), n_each)
+
+
 def overlap(pairs: Pairs) -> Overlap:
     """Measured on these very pairs; the paper says 80 %."""
     height, width = pairs.digits.shape[-2:]

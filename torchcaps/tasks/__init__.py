@@ -7,7 +7,7 @@ A rule without backpropagation overrides `backward`.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
@@ -22,6 +22,7 @@ class Evaluation(NamedTuple):
 
     metrics: dict[str, float]
     predictions: UInt8[Tensor, "n *k"]
+    scores: Float[Tensor, "n j"] | None = None  # what the classes were told apart by, where it is one class a picture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,10 @@ class Task:
     def score(self, predictions: Tensor, labels: Tensor) -> dict[str, float]:
         """The metrics, from stored predictions alone: what `torchcaps verify` recomputes."""
         raise TypeError(f"{type(self).__name__} must define score(predictions, labels)")
+
+    def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
+        """Plain numbers about a finished model that predictions do not tell; stored beside the metrics."""
+        return {}
 
     def evaluate(self, model: nn.Module, data: Labelled, device: torch.device) -> Evaluation:
         raise TypeError(f"{type(self).__name__} must define evaluate(model, data, device)")

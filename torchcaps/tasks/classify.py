@@ -37,9 +37,10 @@ class Classify(Task):
         was_training = model.training
         model.eval()
         batches = in_order(data, 500, device, getattr(model, "augment", ()))
-        said = torch.cat([model(batch.images).activity.argmax(-1) for batch in batches]).cpu()
+        scores = torch.cat([model(batch.images).activity for batch in batches]).cpu()
         model.train(was_training)
-        return Evaluation(self.score(said, data.labels), said.to(torch.uint8))
+        said = scores.argmax(-1)
+        return Evaluation(self.score(said, data.labels), said.to(torch.uint8), scores)
 
     def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
         return logit_changes(model, images)

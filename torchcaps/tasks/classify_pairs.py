@@ -1,6 +1,7 @@
 """Two classes in one picture, told by the two longest capsules; each digit is reconstructed by itself (Sabour 2017, section 6)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from einops import rearrange, repeat
@@ -9,12 +10,13 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from torchcaps.data.pair_batches import PairBatch, pairs_in_order
-from torchcaps.data.pairs import Pairs, PairSource, fixed_pairs
+from torchcaps.data.pairs import Pairs, PairSource, fixed_pairs, overlap
 from torchcaps.metrics import exact_match_error_percent, half_credit_error_percent
 from torchcaps.ops import margin_loss, reconstruction_loss
 from torchcaps.tasks import Evaluation, Task
 
 INK = 0.5  # a pixel belongs to a digit when it is brighter than this share of white
+SEGMENTED = 10_000  # pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,14 @@ class ClassifyPairs(Task):
         model.train(was_training)
         predictions = torch.cat(said).cpu()
         return Evaluation(self.score(predictions, pairs.labels), predictions.to(torch.uint8))
+
+    def extras(self, model: nn.Module, data: Pairs, device: torch.device) -> dict[str, Any]:
+        """How much the digits' boxes overlap, and how well each digit's pixels are found (10,000 pairs at most)."""
+        first = data._replace(picks=data.picks[:SEGMENTED], moves=data.moves[:SEGMENTED])
+        found = {"box_overlap_percent": overlap(data)._asdict(), "n_pairs": len(data.picks)}
+        if model.decoder is not None:
+            found |= {"segmentation_iou": segmentation_iou(model, first, device), "threshold": INK, "n_segmented": len(first.picks)}
+        return found
 
     def score(self, predictions: Int64[Tensor, "n 2"], labels: Int64[Tensor, "n 2"]) -> dict[str, float]:
         exact, half = exact_match_error_percent(predictions, labels), half_credit_error_percent(predictions, labels)

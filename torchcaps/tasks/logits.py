@@ -29,9 +29,10 @@ class ClassifyLogits(Task):
         was_training = model.training
         model.eval()
         batches = in_order(data, 500, device, getattr(model, "augment", ()))
-        said = torch.cat([model(batch.images).argmax(-1) for batch in batches]).cpu()
+        scores = torch.cat([model(batch.images) for batch in batches]).cpu()
         model.train(was_training)
-        return Evaluation(self.score(said, data.labels), said.to(torch.uint8))
+        said = scores.argmax(-1)
+        return Evaluation(self.score(said, data.labels), said.to(torch.uint8), scores)
 
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
         return {"error_percent": error_percent(predictions, labels)}
