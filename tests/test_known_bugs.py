@@ -1,7 +1,7 @@
 """Mistakes that many ports of capsule networks share. Each check passes on ours and is shown to fail on the mistake.
 
-The numbers are those of the list this is drawn from. Number 5 (selection on test images) is tested with data and training,
-number 9 with EM routing.
+The numbers are those of the list this is drawn from. Number 5 (selection on test images) and number 9 (EM routing) have files
+of their own.
 """
 
 import pytest

@@ -46,6 +46,24 @@ def conv_routed(layer=layers.ConvRoutedCapsules):
     differentiate(layer((4, 3), 2, 3, 4, 5)(layers.Capsules.of(torch.randn(24, 4))))
 
 
+def em(layer=layers.EMCapsules):
+    for options in (dict(), dict(sharing="inputs", cost="tied", density="laplace"), dict(sharing="all", cost="none", n_out=None)):
+        made = layer(**dict(n_in=6, n_out=3, rows=2, d_in=4, d_out=5) | options)
+        for batch in ((), (2,), (2, 3)):
+            differentiate(made(layers.Capsules(torch.randn(*batch, 6, 2, 4), torch.randn(*batch, 6))))
+        list(made.steps(torch.randn(6, 2, 4)))
+        assert made.backend_here() == "reference"
+
+
+def lazy(layer=layers.LazyRoutedCapsules):
+    for n_in in (6, None):
+        made = layer(n_in, 3, 4, 5)
+        for batch in ((), (2,), (2, 3)):
+            differentiate(made(layers.Capsules(torch.randn(*batch, 6, 4), torch.randn(*batch, 6))))
+        list(made.steps(torch.randn(6, 4)))
+        made.credit(torch.randn(2, 6, 4))
+
+
 def decoder(layer=layers.Decoder):
     differentiate(layer(3, 4, (1, 5, 6))(torch.randn(2, 3, 4), torch.eye(2, 3)))
 
@@ -58,6 +76,21 @@ def capsnet(model=models.CapsNet):
         list(made.steps(images))
         margin = ops.margin_loss(capsules.activity, torch.eye(3)[labels]) * made.margin_weight()
         differentiate(margin + ops.reconstruction_loss(made.reconstruct(capsules.poses, labels), images))
+
+
+def em_capsnet(model=models.EMCapsNet):
+    for options in (dict(), dict(coordinates=False, cost="none", density="student-t")):
+        made = model((2, 12, 14), 3, channels=4, strides=(1, 2), n_types=3, n_parts=4, d_pose=2, **options)
+        images = torch.rand(2, 2, 13, 12)
+        differentiate(made(images))
+        list(made.steps(images))
+
+
+def sentences(model=models.EMSentenceNet):
+    made = model(3, 8, 4, d_features=6, n_parts=5)
+    for present in (None, torch.rand(2, 5), torch.rand(2, 5) > 0.5):
+        differentiate(made(torch.randn(2, 5, 3, 8), present))
+    list(made.steps(torch.randn(1, 2, 3, 8)))
 
 
 def baseline(model=models.Baseline):
@@ -80,12 +113,13 @@ def functions():
     testing.compare_routing(ops.dynamic_routing, dict(poses=poses, weight=weight), backend="blocked")
 
 
-LAYERS = dict(PrimaryCapsules=primary, RoutedCapsules=routed, ConvRoutedCapsules=conv_routed, Decoder=decoder)
-MODELS = dict(capsnet=capsnet, baseline=baseline)
+LAYERS = dict(PrimaryCapsules=primary, RoutedCapsules=routed, ConvRoutedCapsules=conv_routed, Decoder=decoder, EMCapsules=em)
+LAYERS |= dict(LazyRoutedCapsules=lazy)
+MODELS = {"capsnet": capsnet, "baseline": baseline, "em-capsnet": em_capsnet}
 found = {name for name in layers.__all__ if issubclass(getattr(layers, name), nn.Module)}
 assert found == set(LAYERS), f"give every layer its lines in tests/test_shapes.py: {found ^ set(LAYERS)}"
 assert set(models.MODELS) == set(MODELS), f"give every model its lines in tests/test_shapes.py: {set(models.MODELS) ^ set(MODELS)}"
-for run in (*LAYERS.values(), *MODELS.values(), functions):
+for run in (*LAYERS.values(), *MODELS.values(), sentences, functions):
     run()
 
 caught = 0
@@ -106,4 +140,4 @@ print(len(LAYERS), "layers", len(MODELS), "models", caught, "caught")
 def test_the_shapes_in_the_signatures_are_true():
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split("\n")[0] == "4 layers 2 models 4 caught"
+    assert done.stdout.split("\n")[0] == "6 layers 3 models 4 caught"

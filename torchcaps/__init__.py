@@ -1,8 +1,20 @@
 """Capsule networks in PyTorch: routing behind one interface, and papers reproduced from one command each."""
 
-from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, PrimaryCapsules, RoutedCapsules
-from torchcaps.models import CapsNet
-from torchcaps.ops import dynamic_routing, dynamic_routing_steps, margin_loss, reconstruction_loss, recover_couplings, squash, unsquash
+from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, EMCapsules, LazyRoutedCapsules, PrimaryCapsules, RoutedCapsules
+from torchcaps.models import CapsNet, EMCapsNet, EMSentenceNet
+from torchcaps.ops import (
+    dynamic_routing,
+    dynamic_routing_steps,
+    em_routing,
+    em_routing_steps,
+    lazy_routing,
+    lazy_routing_steps,
+    margin_loss,
+    reconstruction_loss,
+    recover_couplings,
+    squash,
+    unsquash,
+)
 
 __version__ = "0.1.0"
 
@@ -11,10 +23,18 @@ __all__ = [
     "Capsules",
     "ConvRoutedCapsules",
     "Decoder",
+    "EMCapsNet",
+    "EMCapsules",
+    "EMSentenceNet",
+    "LazyRoutedCapsules",
     "PrimaryCapsules",
     "RoutedCapsules",
     "dynamic_routing",
     "dynamic_routing_steps",
+    "em_routing",
+    "em_routing_steps",
+    "lazy_routing",
+    "lazy_routing_steps",
     "margin_loss",
     "reconstruction_loss",
     "recover_couplings",

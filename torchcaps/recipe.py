@@ -15,7 +15,7 @@ from torchcaps.models import MODELS
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
 from torchcaps.tasks.classify_pairs import ClassifyPairs
-from torchcaps.tasks.logits import ClassifyLogits, ClassifyPairLogits
+from torchcaps.tasks.logits import ClassifyLogits, ClassifyPairLogits, ClassifyScores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Run:
         return model
 
 
-_TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits
+_TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores
 _SCHEDULES = Exponential, Cosine, Stop
 _AUGMENTATIONS = Shift, Crop, Flip, Light, Standardise
 KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_SCHEDULES, *_AUGMENTATIONS)}

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.data.batches import Batch, Batches
-from torchcaps.layers import RoutedCapsules
+from torchcaps.layers import EMCapsules, RoutedCapsules
 from torchcaps.ops.backend import many_programs
 from torchcaps.recipe import Stage
 
@@ -136,7 +136,7 @@ class TrainingStep:
 
 def _routing(model: nn.Module, compiled: bool) -> str:
     """Which backend routing takes in this step, in words: for the log."""
-    backends = sorted({layer.backend_here(compiled) for layer in model.modules() if isinstance(layer, RoutedCapsules)})
+    backends = sorted({layer.backend_here(compiled) for layer in model.modules() if isinstance(layer, EMCapsules | RoutedCapsules)})
     return (" and ".join(backends) or "none") + (" inside the compiled step, one CUDA graph" if compiled else "")
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import conv2d
 
 from torchcaps.ops import convolve
-from torchcaps.ops.convolve_triton import _busiest_first, convolve_strided
+from torchcaps.ops.convolve_triton import convolve_strided
 from torchcaps.testing import compare_routing
 
 convolve_module = import_module("torchcaps.ops.convolve")  # the package has a function of that name
@@ -27,8 +27,6 @@ def op(stride, images, weight, backend):
     return conv2d(images.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2), stride=stride).permute(0, 2, 3, 1)
 
 
-# the interpreter turns a bound of a loop into a number in a way that numpy 2.4 refuses
-@pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning")
 @pytest.mark.parametrize("sizes", SMALL, ids=str)
 def test_value_and_gradients_are_right(rng, device, sizes):
     if device == "cuda":
@@ -42,10 +40,16 @@ def test_value_and_gradients_are_right_in_bfloat16(gpu_only, rng, sizes):
     compare_routing(lambda **args: op(sizes[-1], **args), args, backend="triton", dtype=torch.bfloat16)
 
 
-def test_pixels_come_busiest_first_and_each_once():
-    """5x5 under 3x3 with stride 2: the middle pixel is seen by all four outputs, the corners by one."""
-    order = _busiest_first(5, 5, 3, 3, 2, torch.device("cpu"))
-    assert order[0] == 12 and sorted(order.tolist()) == list(range(25))
+@pytest.mark.parametrize(("images", "most", "taken"), [(4, 64 << 20, True), (4, 1, False)])
+def test_many_patches_are_not_written_out(rng, monkeypatch, images, most, taken):
+    """On a stand-in for CUDA: the way is chosen by shapes alone."""
+    monkeypatch.setattr(convolve_module, "MOST", most)
+    made = []
+    monkeypatch.setattr(convolve_module, "_by_patches", lambda *args: made.append(1) or conv2d(*args))
+    x = torch.randn(images, 3, 12, 12, generator=rng)
+    monkeypatch.setattr(convolve_module, "_on_cuda", lambda tensor: True)
+    convolve(x, torch.randn(8, 3, 9, 9, generator=rng), torch.zeros(8), 1)
+    assert bool(made) == taken
 
 
 def test_registered_as_torch_library_wants_it(rng, device):

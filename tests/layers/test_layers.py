@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import conv2d
 
 import torchcaps.layers
-from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, PrimaryCapsules, RoutedCapsules
+from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, EMCapsules, LazyRoutedCapsules, PrimaryCapsules, RoutedCapsules
 from torchcaps.ops import COUPLINGS, dynamic_routing, length, local_grid, local_routing, margin_loss, squash
 
 SHARING = {
@@ -20,6 +20,8 @@ LAYERS = {
     "PrimaryCapsules": (lambda: PrimaryCapsules(3, n_types=2, d_out=4, kernel=3), (torch.Size([2, 3, 7, 9]),)),
     "RoutedCapsules": (lambda: RoutedCapsules(6, 3, 4, 5, learn_prior=True), (torch.Size([2, 6, 4]),)),
     "ConvRoutedCapsules": (lambda: ConvRoutedCapsules((3, 3), 2, 3, 4, 5, kernel=2), (torch.Size([2, 18, 4]),)),
+    "EMCapsules": (lambda: EMCapsules(6, 3, 2, 4, 5), (torch.Size([2, 6, 2, 4]),)),
+    "LazyRoutedCapsules": (lambda: LazyRoutedCapsules(6, 3, 4, 5, normalise=False), (torch.Size([2, 6, 4]),)),
     "Decoder": (lambda: Decoder(3, 4, (1, 5, 6), hidden=(8, 7)), (torch.Size([2, 3, 4]), torch.Size([2, 3]))),
 }
 

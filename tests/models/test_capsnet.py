@@ -7,13 +7,16 @@ import torch
 from torch import nn
 
 from torchcaps.layers import Capsules
-from torchcaps.models import MODELS, CapsNet
+from torchcaps.models import MODELS, CapsNet, EMCapsNet
 from torchcaps.models.capsnet import PRESETS
 from torchcaps.ops import margin_loss, reconstruction_loss, squash
 
 SMALL = {"channels": 8, "kernel": 3, "n_types": 2, "d_primary": 4, "primary_kernel": 3, "d_class": 6, "hidden": (16, 8)}
 # how to build a small one of every model, for pictures of 1x12x12 and three classes
-REGISTRY = {"capsnet": lambda **options: CapsNet((1, 12, 12), 3, **SMALL | options)}
+REGISTRY = {
+    "capsnet": lambda **options: CapsNet((1, 12, 12), 3, **SMALL | options),
+    "em-capsnet": lambda reconstruction=None: EMCapsNet((1, 12, 12), 3, channels=8, strides=(1, 2), n_types=2, n_parts=4).eval(),
+}
 TRUNCATED_STD = 0.8796  # of a standard normal cut off at two
 
 

@@ -13,6 +13,7 @@ from torchcaps.figures.canvas import png
 from torchcaps.figures.draw import confusion_matrix, couplings_over_iterations, dimension_sweeps, learning_curve, reconstructions
 from torchcaps.figures.numbers import pick_examples, predict, series, watch_routing
 from torchcaps.figures.overlap import overlapping_digits
+from torchcaps.layers import RoutedCapsules
 from torchcaps.metrics import confusion
 from torchcaps.ops.couplings import FIXED
 
@@ -62,7 +63,8 @@ def _figures_of_pairs(model: nn.Module, data: Pairs, curve: list[dict[str, Any]]
 
 def _routes(model: nn.Module) -> bool:
     """With a single pass, or with fixed couplings, nothing changes and there is nothing to watch."""
-    return hasattr(model, "steps") and model.classes.n_iters > 1 and model.classes.couplings not in FIXED
+    classes = getattr(model, "classes", None)
+    return isinstance(classes, RoutedCapsules) and classes.n_iters > 1 and classes.couplings not in FIXED
 
 
 def save_figures(figures: dict[str, tuple[Figure, str]], folder: Path | str) -> list[Path]:

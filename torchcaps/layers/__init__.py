@@ -3,7 +3,9 @@
 from torchcaps.layers.capsules import Capsules
 from torchcaps.layers.conv_routed import ConvRoutedCapsules
 from torchcaps.layers.decoder import Decoder
+from torchcaps.layers.em import EMCapsules
+from torchcaps.layers.lazy import LazyRoutedCapsules
 from torchcaps.layers.primary import PrimaryCapsules
 from torchcaps.layers.routed import RoutedCapsules
 
-__all__ = ["Capsules", "ConvRoutedCapsules", "Decoder", "PrimaryCapsules", "RoutedCapsules"]
+__all__ = ["Capsules", "ConvRoutedCapsules", "Decoder", "EMCapsules", "LazyRoutedCapsules", "PrimaryCapsules", "RoutedCapsules"]

@@ -11,7 +11,7 @@ from torchcaps.ops import length
 class Capsules(NamedTuple):
     """Capsules in one row: i runs over (type, row, column) where they stand on a grid."""
 
-    poses: Float[Tensor, "*b i d"]
+    poses: Float[Tensor, "*b i d"] | Float[Tensor, "*b i r d"]  # r rows where a pose is a matrix
     activity: Float[Tensor, "*b i"]  # how much each is there: its length, score or ladder activity
 
     @classmethod

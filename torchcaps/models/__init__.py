@@ -1,10 +1,12 @@
-"""Architectures only, one file per paper. `MODELS` names them."""
+"""Architectures only; the head of a file cites the paper. `MODELS` names those that take images."""
 
 from torch import nn
 
 from torchcaps.models.baseline import Baseline
 from torchcaps.models.capsnet import CapsNet
+from torchcaps.models.em_images import EMCapsNet
+from torchcaps.models.em_sentences import EMSentenceNet
 
-MODELS: dict[str, type[nn.Module]] = {"capsnet": CapsNet, "baseline": Baseline}
+MODELS: dict[str, type[nn.Module]] = {"capsnet": CapsNet, "baseline": Baseline, "em-capsnet": EMCapsNet}
 
-__all__ = ["MODELS", "Baseline", "CapsNet"]
+__all__ = ["MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet"]

@@ -1,17 +1,24 @@
 """Pure functions: no parameters, no state, no device choice."""
 
+from torchcaps.ops.backend import without_kernels
 from torchcaps.ops.convolve import convolve
 from torchcaps.ops.couplings import COUPLINGS
 from torchcaps.ops.dynamic import Routed, RoutingStep, dynamic_routing, dynamic_routing_backend, dynamic_routing_steps, recover_couplings
-from torchcaps.ops.em import EMRouted, EMStep, em_routing, em_routing_steps
+from torchcaps.ops.em import EMRouted, EMStep, em_routing, em_routing_backend, em_routing_steps, own_output_prior
+from torchcaps.ops.em_densities import DENSITIES
+from torchcaps.ops.lazy import LazyRouted, LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
 from torchcaps.ops.local import LocalGrid, local_grid, local_routing
 from torchcaps.ops.losses import margin_loss, reconstruction_loss, spread_loss
 from torchcaps.ops.squash import length, squash, unsquash
 
 __all__ = [
     "COUPLINGS",
+    "DENSITIES",
     "EMRouted",
     "EMStep",
+    "LazyRouted",
+    "LazyStep",
+    "LazyWeights",
     "LocalGrid",
     "Routed",
     "RoutingStep",
@@ -20,14 +27,19 @@ __all__ = [
     "dynamic_routing_backend",
     "dynamic_routing_steps",
     "em_routing",
+    "em_routing_backend",
     "em_routing_steps",
+    "lazy_routing",
+    "lazy_routing_steps",
     "length",
     "local_grid",
     "local_routing",
     "margin_loss",
+    "own_output_prior",
     "reconstruction_loss",
     "recover_couplings",
     "spread_loss",
     "squash",
     "unsquash",
+    "without_kernels",
 ]

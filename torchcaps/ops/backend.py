@@ -1,7 +1,8 @@
 """The one place that chooses how an op is computed: reference, blocked, compiled, or a fused Triton kernel.
 
 The rule of `auto`, in order:
-1. on CUDA: triton where it supports the arguments, in `torch.compile` and `torch.export` too, which see it as one op;
+1. on CUDA: triton where it supports the arguments, in `torch.compile` and `torch.export` too, which see it as one op. It has
+   no second derivatives and says so when asked for them; `without_kernels` is the way out;
 2. inside `torch.compile` or `torch.export` otherwise: the reference, which is then compiled with everything around it
    (there a backend asked for as `compiled` means the same), and on CUDA outside of them: compiled;
 3. on a CPU: blocked where it supports the arguments (compiling costs half a minute there and gains nothing);
@@ -12,7 +13,8 @@ A backend asked for by name runs or refuses with the reason; it is never replace
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -23,6 +25,18 @@ NAMES = ("reference", "blocked", "compiled", "triton")
 AUTO = {"cuda": ("triton", "compiled"), "cpu": ("blocked",)}
 HAS_TRITON = find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch: kernels run on CPU tensors, slowly
+_switched_off = False
+
+
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """No Triton kernel runs inside: to measure what they gain, and for what they cannot do, as second derivatives."""
+    global _switched_off
+    before, _switched_off = _switched_off, True
+    try:
+        yield
+    finally:
+        _switched_off = before
 
 
 @dataclass(frozen=True)
@@ -55,27 +69,38 @@ def cannot_compile(poses: Tensor, **args) -> str | None:
 def cannot_run_kernels(tensor: Tensor) -> str | None:
     """Why no Triton kernel can run here, whatever its arguments, or None."""
     device = tensor.device.type
+    if _switched_off:
+        return "is switched off here by without_kernels(); leave the region"
     if device != "cuda" and not INTERPRETED:
         return f"needs CUDA tensors, got one on {device}; move the input"
     if not HAS_TRITON:
         return "needs the package triton, and it is not installed; install it"
-    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.bfloat16:
-        return f"computes in float32 or bfloat16, got autocast to {torch.get_autocast_dtype(device)}; leave the region"
-    if not _has_room(device):
+    return "does not run inside torch.func transforms; leave them" if _inside_a_transform() else None
+
+
+def cannot_hold_tiles(tensor: Tensor) -> str | None:
+    """The same for kernels of matrix products, whose tiles are large and of float32 or bfloat16."""
+    if reason := cannot_run_kernels(tensor):
+        return reason
+    device = tensor.device
+    if torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) != torch.bfloat16:
+        return f"computes in float32 or bfloat16, got autocast to {torch.get_autocast_dtype(device.type)}; leave the region"
+    if not _has_room(device.type, device.index):
         return "needs a GPU of compute capability 9 or 10, whose tiles fit in on-chip memory; use another"
-    # a program that is compiled whole cannot be asked
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
-        return "does not run inside torch.func transforms; leave them"
     return None
 
 
-def _has_room(device: str) -> bool:
-    """Tiles take up to 226 KB of a multiprocessor's memory; others than these have half of it."""
-    return device != "cuda" or torch.cuda.get_device_capability()[0] in (9, 10)
+def _has_room(device: str, index: int | None) -> bool:
+    """Tiles take up to 226 KB of a multiprocessor's memory, and other GPUs have 163 or less."""
+    return device != "cuda" or torch.cuda.get_device_capability(index)[0] in (9, 10)
+
+
+def _inside_a_transform() -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 # what torch.compiler.assume_constant_result does, without importing the compiler: a compiled program asks once
-_has_room._dynamo_marked_constant = True
+_has_room._dynamo_marked_constant = _inside_a_transform._dynamo_marked_constant = True
 
 
 def many_programs():

@@ -6,10 +6,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import conv2d, linear, pad
 
-from torchcaps.ops.backend import cannot_run_kernels
+from torchcaps.ops.backend import cannot_hold_tiles
 from torchcaps.ops.convolve_triton import convolve_strided, supports
 
 FEW = 256  # numbers of a patch up to which the patches are worth writing out
+MOST = 64 << 20  # bytes of all patches up to which they are
 MULTIPLE = 8  # tensor cores want rows of a multiple of 16 bytes
 MANY_TAPS = 25  # kernels of fewer taps are left to cuDNN
 
@@ -23,17 +24,26 @@ def convolve(
     cuDNN is slow at one channel: at batch 128, 28x28, 256 filters of 9x9 its forward and weight gradient took nearly a hundred
     microseconds each in a profile on an H200, the patches and both products 45 together.
     """
-    if images.device.type != "cuda":
+    if not _on_cuda(images):
         return conv2d(images, weight, bias, stride)
-    if weight[0].numel() <= FEW:
-        return _by_patches(images, weight, bias, stride)
     low = _in_bfloat16(images, weight)
-    if low and stride > 1 and weight[0, 0].numel() >= MANY_TAPS and cannot_run_kernels(images) is None:
+    if weight[0].numel() <= FEW and _patch_bytes(images, weight, stride, low) <= MOST:
+        return _by_patches(images, weight, bias, stride)
+    if low and stride > 1 and weight[0, 0].numel() >= MANY_TAPS and cannot_hold_tiles(images) is None:
         last = [rearrange(x.to(torch.bfloat16), "b c h w -> b h w c") for x in (images, weight)]
         if supports(*last):
             maps = convolve_strided(*last, stride)
             return rearrange(maps if bias is None else maps + bias.to(torch.bfloat16), "b h w c -> b c h w")
     return conv2d(images, weight, bias, stride)
+
+
+def _on_cuda(tensor: Tensor) -> bool:
+    return tensor.device.type == "cuda"
+
+
+def _patch_bytes(images: Tensor, weight: Tensor, stride: int, low: bool) -> int:
+    places = [(size - kernel) // stride + 1 for size, kernel in zip(images.shape[2:], weight.shape[2:], strict=True)]
+    return len(images) * places[0] * places[1] * weight[0].numel() * (2 if low else images.itemsize)
 
 
 def _in_bfloat16(images: Tensor, weight: Tensor) -> bool:

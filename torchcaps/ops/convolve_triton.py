@@ -6,8 +6,6 @@ gradient of the input visits exactly the pixels that saw it, where an implicit m
 The weight's gradient is cuDNN's, which is fast.
 """
 
-from functools import cache
-
 import torch
 from torch import Tensor
 
@@ -38,6 +36,12 @@ def convolve_strided(images: Tensor, weight: Tensor, stride: int) -> Tensor:
 
     images, weight = images.contiguous(), weight.contiguous()
     out = _output(images, weight, stride)
+    with torch.cuda.device_of(images):
+        _launch_forward(kernels, images, weight, out, stride)
+    return out
+
+
+def _launch_forward(kernels, images: Tensor, weight: Tensor, out: Tensor, stride: int) -> None:
     n, h, w, c = images.shape
     k, rows, columns, _ = weight.shape
     p, q = out.shape[1:3]
@@ -50,7 +54,6 @@ def convolve_strided(images: Tensor, weight: Tensor, stride: int) -> Tensor:
         C=c, K=k, COLUMNS=columns, BM=BM, BN=BN, BK=BLOCK, STEPS=-(-steps // splits), ALL=steps, SPLITS=splits, **options,
     )  # fmt: skip
     kernels.add_up[(-(-out.numel() // 1024),)](partial, out, out.numel(), SPLITS=splits, SIZE=1024, num_warps=4)
-    return out
 
 
 @convolve_strided.register_fake
@@ -60,16 +63,6 @@ def _output(images, weight, stride):
     return images.new_empty(n, (h - rows) // stride + 1, (w - columns) // stride + 1, k)
 
 
-@cache  # a captured graph keeps the address
-def _busiest_first(h: int, w: int, rows: int, columns: int, stride: int, device: torch.device) -> Tensor:
-    """Pixels of the input, those that most pixels of the output see first: the long programs shall not start last."""
-    p, q = (h - rows) // stride + 1, (w - columns) // stride + 1
-    seen = [sum(0 <= y - stride * i < rows for i in range(p)) for y in range(h)]
-    across = [sum(0 <= x - stride * i < columns for i in range(q)) for x in range(w)]
-    order = sorted(range(h * w), key=lambda pixel: -seen[pixel // w] * across[pixel % w])
-    return torch.tensor(order, dtype=torch.int32).to(device)
-
-
 @torch.library.custom_op("torchcaps::convolve_strided_backward", mutates_args=())
 def convolve_strided_backward(grad: Tensor, weight: Tensor, like: Tensor, stride: int) -> Tensor:
     """The gradient of the images."""
@@ -77,17 +70,21 @@ def convolve_strided_backward(grad: Tensor, weight: Tensor, like: Tensor, stride
 
     grad, weight = grad.contiguous(), weight.contiguous()
     out = like.new_empty(like.shape)
-    n, h, w, c = like.shape
+    with torch.cuda.device_of(like):
+        _launch_backward(kernels, grad, weight, out, stride)
+    return out
+
+
+def _launch_backward(kernels, grad: Tensor, weight: Tensor, out: Tensor, stride: int) -> None:
+    n, h, w, c = out.shape
     k, rows, columns, _ = weight.shape
     p, q = grad.shape[1:3]
     BM, BN = _tile(n), _widest(c, BACKWARD["BN"])
     options = {name: BACKWARD[name] for name in ("num_warps", "num_stages")}
-    order = _busiest_first(h, w, rows, columns, stride, like.device)
     kernels.backward[(h * w, c // BN, -(-n // BM))](
-        grad, weight, out, order, n, h, w, p, q, C=c, K=k, ROWS=rows, COLUMNS=columns, STRIDE=stride,
+        grad, weight, out, n, h, w, p, q, C=c, K=k, ROWS=rows, COLUMNS=columns, STRIDE=stride,
         BM=BM, BN=BN, BK=BLOCK, **options,
     )  # fmt: skip
-    return out
 
 
 @convolve_strided_backward.register_fake
@@ -112,7 +109,7 @@ def _backward(ctx, grad):
 
 
 def _refuse_second(ctx, *grads):
-    raise RuntimeError("convolve: the Triton convolution has no second derivatives; use torch.nn.functional.conv2d")
+    raise RuntimeError("convolve: the Triton convolution has no second derivatives; leave it out with torchcaps.ops.without_kernels()")
 
 
 convolve_strided.register_autograd(_backward, setup_context=_keep)

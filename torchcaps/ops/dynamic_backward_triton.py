@@ -24,7 +24,7 @@ def finish_backward(
     E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr, EPS: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Rows (b, j): the gradient of the poses of one pass, through squash. ADD: plus `partial`; KEEP: for the passes before, too."""
-    row, e = tl.program_id(0) * RB + tl.arange(0, RB), tl.arange(0, EP)
+    row, e = tl.program_id(0).to(tl.int64) * RB + tl.arange(0, RB), tl.arange(0, EP)
     there = (row < n_rows)[:, None] & (e < E)[None, :]
     at = row[:, None] * E + e[None, :]
     grad = tl.load(incoming + at, mask=there, other=0.0).to(tl.float32)
@@ -131,23 +131,23 @@ def poses_backward_first(
 
 @triton.jit(do_not_specialize=COUNTS)
 def weight_backward(
-    poses, weight, pose_sums, grads, bounds, delta, kept, grad_weight, scale, n_batch, n_in, n_rows, places, row_stride, out_stride,
+    poses, weight, pose_sums, grads, bounds, delta, kept, grad_weight, scale, n_batch, n_in, n_rows, places, row_stride, out_stride, blocks,
     J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    T: tl.constexpr, PRECISION: tl.constexpr, BLOCKS: tl.constexpr, BATCHES: tl.constexpr, PASSES: tl.constexpr,
+    T: tl.constexpr, PRECISION: tl.constexpr, BATCHES: tl.constexpr, PASSES: tl.constexpr,
     DETACH: tl.constexpr, PER_PAIR: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     """grad_weight_ijde = Σ_b poses_bid (gradient of the votes)_bije, through all passes.
 
     PER_PAIR: a program has a few inputs and writes their transforms. Else it has some of the inputs that share a row of the
-    weight and writes one part of that row, [part row j d e].
+    weight, `blocks` tiles, and writes one part of that row, [part row j d e].
     """
     j = tl.program_id(1)
     row = tl.program_id(0)
-    first = row * IB if PER_PAIR else row * places + tl.program_id(2) * BLOCKS * IB
+    first = row * IB if PER_PAIR else row * places + tl.program_id(2) * blocks * IB
     end = n_in if PER_PAIR else (row + 1) * places
     total = tl.zeros((IB * DP, EP), tl.float32)
     size, numbers = n_batch.to(tl.int64) * J * E, n_batch.to(tl.int64) * n_in
-    for k in range(BLOCKS):
+    for k in range(1 if PER_PAIR else blocks):
         start = first + k * IB
         i, d = columns(start, IB, DP)
         w = load_weight(weight, i, d, j, end, places, row_stride, out_stride, D, E, EP, T)

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 FIRST, FORWARD, BACKWARD = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-COUNTS = ("n_batch", "n_rows", "n_chunks")  # else each would be a constant where it is 1, and kernels would be compiled once more
+COUNTS = ("n_batch", "n_rows", "n_chunks", "blocks")  # else each would be a constant where it is 1, and kernels would be compiled once more
 
 
 @triton.jit
@@ -57,7 +57,7 @@ def load_weight(weight, i, d, j, end, places, row_stride, out_stride, D: tl.cons
 def load_parent(parents, b, j, n_batch, J: tl.constexpr, E: tl.constexpr, EP: tl.constexpr):
     """[b e] of a tensor [b j e]."""
     e = tl.arange(0, EP)
-    return tl.load(parents + (b[:, None] * J + j) * E + e[None, :], mask=(b < n_batch)[:, None] & (e < E)[None, :], other=0.0)
+    return tl.load(parents + (b.to(tl.int64)[:, None] * J + j) * E + e[None, :], mask=(b < n_batch)[:, None] & (e < E)[None, :], other=0.0)
 
 
 @triton.jit
@@ -115,11 +115,11 @@ def denominators(
 
 @triton.jit(do_not_specialize=COUNTS)
 def sums(
-    poses, weight, pose_sum, grad, bounds, delta, partial, kept, n_batch, n_in, places, row_stride, out_stride,
+    poses, weight, pose_sum, grad, bounds, delta, partial, kept, n_batch, n_in, places, row_stride, out_stride, blocks,
     J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    T: tl.constexpr, PRECISION: tl.constexpr, BLOCKS: tl.constexpr, MODE: tl.constexpr, KEEP: tl.constexpr,
+    T: tl.constexpr, PRECISION: tl.constexpr, MODE: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """partial[chunk]_bje = Σ_i x_bij votes_bije over the inputs of one chunk.
+    """partial[chunk]_bje = Σ_i x_bij votes_bije over the inputs of one chunk, which are `blocks` tiles.
 
     x is 1 in the first pass (the caller scales), the couplings forward, the gradient of the logits backward: then the sum
     is the gradient of pose_sum. KEEP: couplings and gradient go to kept [2 j b i] for `weight_backward`.
@@ -131,8 +131,8 @@ def sums(
     if MODE == BACKWARD:
         g = load_parent(grad, b, j, n_batch, J, E, EP)
     total = tl.zeros((BB, EP), tl.float32)
-    for k in range(BLOCKS):
-        start = (chunk * BLOCKS + k) * IB
+    for k in range(blocks):
+        start = (chunk * blocks + k) * IB
         i, d = columns(start, IB, DP)
         x = load_poses(poses, b, start, n_in, n_batch, n_in, D, IB, DP)
         w = load_weight(weight, i, d, j, n_in, places, row_stride, out_stride, D, E, EP, T)
@@ -174,7 +174,7 @@ def finish(
     EPS: tl.constexpr, BIAS: tl.constexpr, FIRST_PASS: tl.constexpr, LAST_PASS: tl.constexpr,
 ):  # fmt: skip
     """Rows (b, j): the whole sum, bias, squash; the sum of the poses so far, in float32 and in T for the passes to come."""
-    row, e = tl.program_id(0) * RB + tl.arange(0, RB), tl.arange(0, EP)
+    row, e = tl.program_id(0).to(tl.int64) * RB + tl.arange(0, RB), tl.arange(0, EP)
     there = (row < n_rows)[:, None] & (e < E)[None, :]
     at = row[:, None] * E + e[None, :]
     total = sum_partials(partial, row, e, n_rows, n_chunks, E, RB, EP, CHUNKS) * scale

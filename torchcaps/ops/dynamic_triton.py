@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchcaps.ops.backend import INTERPRETED, cannot_run_kernels
+from torchcaps.ops.backend import INTERPRETED, cannot_hold_tiles
 from torchcaps.ops.couplings import FIXED
 from torchcaps.ops.squash import EPS
 
@@ -27,29 +27,36 @@ PROGRAMS = 512  # that the chunks of a sum shall make: a few for each of an H200
 KEPT_BYTES = 16 << 20  # couplings and gradients of logits of all passes are kept for the weight's gradient while they are this few
 NARROW_BYTES = 64 << 20  # a weight up to this many bytes is converted once, a larger one tile by tile, again and again
 WARPS = 4
+LARGEST_GRID = 65_535  # programs along a second axis
 PRECISION = "tf32x3"  # for float32: three TF32 products, as exact as one of float32 and twice as fast
 
 
 def cannot_fuse(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings: str, detach: bool) -> str | None:
     """Why the Triton backend cannot run these arguments, or None."""
-    if reason := cannot_run_kernels(poses):
+    if reason := cannot_hold_tiles(poses):
         return reason
+    tensors = [x for x in (poses, weight, bias) if x is not None]
+    if len(devices := {str(x.device) for x in tensors}) > 1:
+        return f"needs all tensors on one device, got some on {' and '.join(sorted(devices))}; move them"
     if couplings not in ("softmax", "leaky", "uniform") or prior is not None:
         return f"knows softmax, leaky and uniform couplings without prior logits, got {couplings}{' and a prior' * (prior is not None)}"
-    if wide := {x.dtype for x in (poses, weight, bias) if x is not None} - {torch.float32, torch.bfloat16}:
+    if wide := {x.dtype for x in tensors} - {torch.float32, torch.bfloat16}:
         return f"computes in float32 or bfloat16, got {', '.join(map(str, wide))}; convert the input"
+    if poses.dtype != weight.dtype and not torch.is_autocast_enabled(poses.device.type):
+        return f"needs poses and weight of one type outside autocast, got {poses.dtype} and {weight.dtype}; convert one"
     if max(weight.shape[-2:]) > LARGEST or 0 in poses.shape or 0 in weight.shape:
         return f"takes poses of 1 to {LARGEST} numbers, got {list(poses.shape)} and a weight {list(weight.shape)}"
-    return None
+    n_out = weight.shape[-3] if weight.ndim > 2 else bias.shape[-2]
+    return f"takes up to {LARGEST_GRID:,} outputs, got {n_out:,}; use fewer" if n_out > LARGEST_GRID else None
 
 
 def fused(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tensor, Tensor]:
     """Output poses and their sum over all passes but the last, like the reference."""
     n_out = weight.shape[-3] if weight.ndim > 2 else bias.shape[-2]
-    flat = poses.reshape(-1, *poses.shape[-2:]).contiguous()
+    flat = poses.reshape(-1, *poses.shape[-2:])
     low = poses.dtype == torch.bfloat16 or torch.is_autocast_enabled(poses.device.type)
     passes = 1 if couplings in FIXED else n_iters
-    routed = route(flat, weight.contiguous(), bias, n_out, passes, couplings == "leaky", detach, low)
+    routed = route(flat, weight, bias, n_out, passes, couplings == "leaky", detach, low)
     return tuple(part.reshape(*poses.shape[:-2], *part.shape[-2:]) for part in routed[:2])
 
 
@@ -92,9 +99,9 @@ class Sizes(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Input tiles of a chunk: a power of two, so that few programs are compiled where the number of inputs varies."""
+        """Input tiles of a chunk."""
         chunks = max(1, PROGRAMS // (self.n_out * self.image_tiles))
-        return _power(_up(self.input_tiles, chunks))
+        return _up(self.input_tiles, chunks)
 
     @property
     def chunks(self) -> int:
@@ -120,6 +127,10 @@ class _Launch:
         self.forward, self.backward, self.poses, self.weight = dynamic_forward_triton, dynamic_backward_triton, poses, weight
         # in float32 all kernels have the same tiles, so that what two of them compute is equal to the last bit
         self.sizes = sizes = Sizes.of(poses, weight, n_out, low, TILE if low and not narrow else NARROW_TILE)
+        if sizes.image_tiles > LARGEST_GRID:  # asked here, since a compiled program's batch may be free
+            raise ValueError(
+                f"dynamic_routing: the triton backend takes up to {LARGEST_GRID * sizes.BB:,} images, got {sizes.n_batch:,}; cut them"
+            )
         strides = (0,) * (4 - weight.ndim) + weight.stride()
         self.where = (sizes.n_batch, sizes.n_in), (sizes.places, strides[0], strides[1])
         self.tile = {
@@ -142,8 +153,8 @@ class _Launch:
         grid = s.chunks, s.n_out, s.image_tiles
         keep = kept is not None
         inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, partial, kept if keep else partial
-        flags = {"BLOCKS": s.blocks, "MODE": mode, "KEEP": keep}
-        self.forward.sums[grid](*inputs, *self.where[0], *self.where[1], **self.tile, **flags, num_warps=WARPS)
+        flags = {"MODE": mode, "KEEP": keep}
+        self.forward.sums[grid](*inputs, *self.where[0], *self.where[1], s.blocks, **self.tile, **flags, num_warps=WARPS)
         return partial
 
     def finish(self, partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t: int, scale: float) -> None:
@@ -183,16 +194,16 @@ class _Launch:
         per_pair = s.places == 1
         tiles = 1 if per_pair else _up(s.places, s.IB)
         parts = 1 if per_pair else min(tiles, max(1, PROGRAMS // (s.n_rows * s.n_out)))
-        blocks = _power(_up(tiles, parts))
+        blocks = _up(tiles, parts)
         parts = _up(tiles, blocks)
         shape = s.n_rows, s.n_out, s.d_in, s.d_out
         out = self.weight.new_empty(shape if per_pair else (parts, *shape), dtype=dtype if per_pair else torch.float32)
         grid = s.input_tiles if per_pair else s.n_rows, s.n_out, parts
         inputs = self.poses, self.weight, pose_sums, grads, bounds, delta, bounds if kept is None else kept, out, scale
-        flags = {"BLOCKS": blocks, "BATCHES": s.image_tiles, "PASSES": len(grads), "DETACH": detach, "PER_PAIR": per_pair}
+        flags = {"BATCHES": s.image_tiles, "PASSES": len(grads), "DETACH": detach, "PER_PAIR": per_pair}
         flags["KEPT"] = kept is not None
         self.backward.weight_backward[grid](
-            *inputs, *self.where[0], s.n_rows, *self.where[1], **self.tile, **flags, num_warps=WARPS
+            *inputs, *self.where[0], s.n_rows, *self.where[1], blocks, **self.tile, **flags, num_warps=WARPS
         )  # fmt: skip
         out = out if per_pair else out.sum(0)
         return out.reshape(self.weight.shape).to(dtype) if self.weight.ndim > 2 else out.sum((0, 1)).to(dtype)
@@ -215,18 +226,24 @@ def route(
     """Output poses, their sum, and what the backward pass needs: totals and sums of poses [t b j e], bounds of the softmax
     [t 2 b i], and the weight as bfloat16 if it had to be converted."""
     outputs = _outputs(poses, weight, bias, n_out, n_iters, leaky, detach, low)
+    with torch.cuda.device_of(poses):
+        _forward(poses.contiguous(), weight.contiguous(), bias, n_out, leaky, low, outputs)
+    return outputs
+
+
+def _forward(poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, leaky: bool, low: bool, outputs: tuple[Tensor, ...]) -> None:
+    """Write the outputs of `route`."""
     poses_out, pose_sum_out, totals, pose_sums, bounds, narrow = outputs
     narrow.copy_(weight) if narrow.numel() else None
     launch = _Launch(poses, narrow if narrow.numel() else weight, n_out, _low(low))
     running = torch.empty_like(totals[0])
     bias = None if bias is None else bias.contiguous()
-    for t in range(n_iters):
+    for t in range(len(totals)):
         before, numbers = (pose_sums[t - 1], bounds[t - 1]) if t else (poses, poses)
         if t:
             launch.denominators(before, numbers, leaky)
         partial = launch.sums(1 if t else 0, before, poses, numbers, poses)
         launch.finish(partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t, 1.0 if t else _share(n_out, leaky))
-    return outputs
 
 
 @route.register_fake
@@ -244,9 +261,15 @@ def _outputs(poses, weight, bias, n_out, n_iters, leaky, detach, low):
 @torch.library.custom_op("torchcaps::dynamic_routing_backward", mutates_args=())
 def route_backward(
     grad_poses_out: Tensor, grad_pose_sum: Tensor | None, poses: Tensor, weight: Tensor, totals: Tensor, pose_sums: Tensor, bounds: Tensor,
-    narrow: Tensor, leaky: bool, detach: bool,
+    narrow: Tensor, leaky: bool, detach: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of poses, weight, and of the bias in float32."""
+    """Gradients of poses, weight (nothing unless wanted), and of the bias in float32."""
+    with torch.cuda.device_of(poses):
+        grads = grad_poses_out.contiguous(), None if grad_pose_sum is None else grad_pose_sum.contiguous()
+        return _gradients(*grads, poses.contiguous(), weight.contiguous(), totals, pose_sums, bounds, narrow, leaky, detach, of_weight)
+
+
+def _gradients(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, detach, of_weight):
     n_iters, n_batch, n_out, _ = totals.shape
     used, low = narrow if narrow.numel() else weight, pose_sums.dtype == torch.bfloat16
     launch = _Launch(poses, used, n_out, low)
@@ -254,10 +277,9 @@ def route_backward(
     low_grads = torch.empty_like(totals, dtype=pose_sums.dtype)
     several = n_iters > 1
     summed = torch.empty_like(poses, dtype=torch.float32) if several else None
-    shape = n_iters - 1, 2, n_out, n_batch, poses.shape[1]
-    kept = pose_sums.new_empty(shape) if several and prod(shape) * pose_sums.itemsize <= KEPT_BYTES else None
-    launch.finish_backward(None, grad_poses_out.contiguous(), running, totals[-1], grads[-1], low_grads[-1], keep=False)
-    incoming = torch.zeros_like(running) if grad_pose_sum is None else grad_pose_sum.contiguous()
+    kept = _kept(pose_sums, n_out, n_batch, poses.shape[1]) if several and of_weight else None
+    launch.finish_backward(None, grad_poses_out, running, totals[-1], grads[-1], low_grads[-1], keep=False)
+    incoming = torch.zeros_like(running) if grad_pose_sum is None else grad_pose_sum
     for t in range(n_iters - 1, 0, -1):
         last = t == n_iters - 1
         given = pose_sums[t - 1], low_grads[t], bounds[t - 1], delta[t - 1]
@@ -271,13 +293,22 @@ def route_backward(
     else:
         grad_poses = torch.empty_like(poses)
         launch.poses_backward_first(low_grads[0], summed, grad_poses, share)
-    grad_weight = launch.weight_backward(pose_sums, low_grads, bounds, delta, kept, weight.dtype, share, detach)
+    grad_weight = weight.new_empty(0)
+    if of_weight:
+        grad_weight = launch.weight_backward(pose_sums, low_grads, bounds, delta, kept, weight.dtype, share, detach)
     return grad_poses, grad_weight, launch.bias_backward(grads)
 
 
+def _kept(pose_sums: Tensor, n_out: int, n_batch: int, n_in: int) -> Tensor | None:
+    """For couplings and gradients of logits of all passes, if they are few."""
+    shape = len(pose_sums), 2, n_out, n_batch, n_in
+    return pose_sums.new_empty(shape) if prod(shape) * pose_sums.itemsize <= KEPT_BYTES else None
+
+
 @route_backward.register_fake
-def _(grad_poses_out, grad_pose_sum, poses, weight, totals, *rest):
-    return torch.empty_like(poses), torch.empty_like(weight), totals.new_empty(totals.shape[-2:])
+def _(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, detach, of_weight):
+    grad_weight = weight.new_empty(weight.shape if of_weight else (0,))
+    return poses.new_empty(poses.shape), grad_weight, totals.new_empty(totals.shape[-2:])
 
 
 def _keep(ctx, inputs, output) -> None:
@@ -291,13 +322,16 @@ def _keep(ctx, inputs, output) -> None:
 def _backward(ctx, grad_poses_out, grad_pose_sum, *never):
     if grad_poses_out is None:
         grad_poses_out = torch.zeros_like(ctx.saved_tensors[2][-1])
-    grads = route_backward(grad_poses_out, grad_pose_sum, *ctx.saved_tensors, *ctx.rule)
+    of_weight = ctx.needs_input_grad[1]
+    grads = route_backward(grad_poses_out, grad_pose_sum, *ctx.saved_tensors, *ctx.rule, of_weight)
     grad_bias = None if ctx.bias_dtype is None else grads[2].to(ctx.bias_dtype)
-    return grads[0], grads[1], grad_bias, None, None, None, None, None
+    return grads[0], grads[1] if of_weight else None, grad_bias, None, None, None, None, None
 
 
 def _refuse_second(ctx, *grads):
-    raise RuntimeError("dynamic_routing: the triton backend has no second derivatives; use backend='reference'")
+    raise RuntimeError(
+        "dynamic_routing: the triton backend has no second derivatives; use backend='reference', or torchcaps.ops.without_kernels()"
+    )
 
 
 route.register_autograd(_backward, setup_context=_keep)

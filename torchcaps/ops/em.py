@@ -9,8 +9,16 @@ Who shares a transform is said by its shape: `[i j d e]` one per pair, for a fix
 `[i j]`); `[j d e]` shared by any number of inputs (bias `[j r e]`, betas `[j]`); `[d e]` one for everything (bias `[r e]`,
 betas `[j]`, which say how many outputs there are; with equal betas these are all the same).
 
+The same tensor for both betas ties them (section 3.5.1: ignoring costs what using would bring); `beta_ignore` of zeros is
+routing without a cost. `density` says what an output takes its votes for; em_densities.py defines each.
+
 A score of -inf is a mask: the input counts for nothing whatever its pose holds, NaN included, and gets a gradient of zero.
-+inf is a capsule that is there for certain. Where every input of a sample is masked, scores and poses are 0 and variances EPS.
++inf is a capsule that is there for certain; scores log(x / (1 - x)) make the share x of it there, as mixed samples need it.
+Where every input of a sample is masked, scores and poses are 0 and variances 1e-5.
+
+With one transform for everything and betas that do not tell the outputs apart (section 3.1.1: as many outputs as inputs, any
+number of both), all outputs see the same votes and stay the same for ever. `prior`, logits of the first R, breaks the
+symmetry: `own_output_prior` favours i = j.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,16 +31,18 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from torchcaps.ops.backend import Implementation, cannot_compile, choose, many_programs
+from torchcaps.ops.em_densities import DENSITIES, density_named, fit
 
-EPS = 1e-5  # added to the data used by an output, and to its variances (the author's code; not in the paper)
+INF = float("inf")
 
 Transform = Float[Tensor, "i j d e"] | Float[Tensor, "j d e"] | Float[Tensor, "d e"]
 Bias = Float[Tensor, "i j r e"] | Float[Tensor, "j r e"] | Float[Tensor, "r e"]
 Beta = Float[Tensor, "i j"] | Float[Tensor, "j"]
+Prior = Float[Tensor, "*b i j"] | Float[Tensor, "i j"]
 
 
 class EMRouted(NamedTuple):
-    """What EM routing returns: the Gaussian of every output capsule, and its score."""
+    """What EM routing returns: the model of every output capsule, and its score."""
 
     scores: Float[Tensor, "*b j"]
     poses: Float[Tensor, "*b j r e"]
@@ -42,7 +52,9 @@ class EMRouted(NamedTuple):
 class EMStep(NamedTuple):
     """One pass of the routing, as figures and tests want to see it."""
 
-    probabilities: Float[Tensor, "*b i j"]  # of input i belonging to output j
+    probabilities: Float[Tensor, "*b i j"]  # R, of input i belonging to output j
+    used: Float[Tensor, "*b i j"]  # D^use, what output j uses of input i
+    ignored: Float[Tensor, "*b i j"]  # D^ign, what it ignores of it; with what is gated off, 1 - f(a_i), both make 1
     scores: Float[Tensor, "*b j"]
     poses: Float[Tensor, "*b j r e"]
     variances: Float[Tensor, "*b j r e"]
@@ -57,10 +69,14 @@ def em_routing(
     beta_ignore: Beta,
     n_iters: int = 3,
     *,
+    density: str = "gaussian",
+    prior: Prior | None = None,
     backend: str = "auto",
 ) -> EMRouted:
-    """Send every input capsule to the outputs whose Gaussian explains its votes.
+    """Send every input capsule to the outputs whose model explains its votes.
 
+    `prior`: logits of the first pass's probabilities, which are equal if None; -inf closes a pair in every pass, and each
+    input needs one that is open.
     All statistics are computed in float32 at least; scores come back in the dtype of the scores, the rest in that of the poses.
     """
     args = {
@@ -71,9 +87,17 @@ def em_routing(
         "beta_use": beta_use,
         "beta_ignore": beta_ignore,
         "n_iters": n_iters,
+        "density": density,
+        "prior": prior,
     }
     _check(**args)
     return _IMPLEMENTATIONS[choose("em_routing", _IMPLEMENTATIONS, backend, poses, args)].load()(**args)
+
+
+def em_routing_backend(poses: Float[Tensor, "*b i r d"], backend: str = "auto", compiling: bool = False, **args) -> str:
+    """Which backend `em_routing` takes for these arguments; `compiling`: within something that is compiled whole."""
+    args = {"poses": poses, "density": "gaussian", "prior": None, "n_iters": 3} | args
+    return choose("em_routing", _IMPLEMENTATIONS, backend, poses, args, compiling)
 
 
 def em_routing_steps(
@@ -84,28 +108,43 @@ def em_routing_steps(
     beta_use: Beta,
     beta_ignore: Beta,
     n_iters: int = 3,
+    *,
+    density: str = "gaussian",
+    prior: Prior | None = None,
 ) -> Iterator[EMStep]:
     """Yield every pass of Algorithm 1. The same maths as `em_routing`, in the open."""
-    _check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters)
-    dtype, n_out = torch.promote_types(poses.dtype, torch.float32), beta_use.shape[-1]
+    _check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior)
+    model, dtype, n_out = DENSITIES[density], torch.promote_types(poses.dtype, torch.float32), beta_use.shape[-1]
     beta_use, beta_ignore = beta_use.to(dtype), beta_ignore.to(dtype)
     gates = scores.to(dtype).sigmoid().unsqueeze(-1)  # [*b i 1]
     # what is masked may hold NaN, and 0 · NaN is not 0
     votes = _votes(poses.masked_fill((gates == 0).unsqueeze(-1), 0), weight, bias, n_out, dtype)  # [*b i j r e]
-    probabilities = votes.new_full(votes.shape[:-2], 1 / n_out)  # [*b i j]
+    shape, trust = votes.shape[:-2], None
+    probabilities = votes.new_full(shape, 1 / n_out) if prior is None else prior.to(dtype).softmax(-1).expand(shape)
     for t in range(n_iters):
         if t > 0:
-            # the density's factor of 2π is the same for all outputs
-            log_density = -(off.square() / (2 * variances).unsqueeze(-4)).sum((-2, -1)) - variances.log().sum((-2, -1)).unsqueeze(-2) / 2
-            probabilities = (logsigmoid(found).unsqueeze(-2) + log_density).softmax(-1)
+            logits = logsigmoid(found).unsqueeze(-2) + model.log(fitted.off, fitted.variances)
+            probabilities = (logits if prior is None else logits.masked_fill(prior == -INF, -INF)).softmax(-1)
+            trust = model.trust(fitted.off, fitted.variances) if model.trust else None
         used = gates * probabilities  # [*b i j]
-        found = (beta_use * used - beta_ignore * (gates - used)).sum(-2)  # [*b j]
-        share = used[..., None, None]
-        total = share.sum(-4) + EPS
-        means = (share * votes).sum(-4) / total
-        off = votes - means.unsqueeze(-4)
-        variances = (share * off.square()).sum(-4) / total + EPS
-        yield EMStep(probabilities, found.to(scores.dtype), means.to(poses.dtype), variances.to(poses.dtype))
+        benefit = beta_use * used
+        ignored = gates - used
+        found = (benefit - beta_ignore * ignored).sum(-2)  # [*b j]
+        fitted = fit(model, used, votes, trust)
+        models = fitted.means.to(poses.dtype), fitted.variances.to(poses.dtype)
+        yield EMStep(probabilities, used, ignored, found.to(scores.dtype), *models)
+
+
+def own_output_prior(scores: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i i"]:
+    """Logits that give about half of every input to the output of its own number and share the rest out evenly.
+
+    For as many outputs as inputs: the output of a masked input is closed to all, so that padding changes nothing.
+    """
+    gone = (scores == -INF).unsqueeze(-2)  # [*b 1 j]
+    gone = gone & ~gone.all(-1, keepdim=True)  # where all are masked, an input must still have somewhere to go
+    n_there = (~gone).sum(-1, keepdim=True)
+    own = torch.eye(scores.shape[-1], dtype=scores.dtype, device=scores.device)
+    return (own * n_there.to(scores.dtype).log()).masked_fill(gone, -INF)
 
 
 def _reference(**args) -> EMRouted:
@@ -127,12 +166,16 @@ def _compiled() -> Callable[..., EMRouted]:
 def _triton() -> Callable[..., EMRouted]:
     from torchcaps.ops.em_triton import routed
 
-    return lambda **args: EMRouted(*routed(**args))
+    return lambda density, prior, **args: EMRouted(*routed(**args))
 
 
-def _not_for_triton(**args) -> str | None:
+def _not_for_triton(density: str, prior: Tensor | None, **args) -> str | None:
     from torchcaps.ops.em_triton import refuses
 
+    if density != "gaussian":
+        return f"knows the Gaussian model of the votes only, got density={density!r}; use density='gaussian'"
+    if prior is not None:
+        return "starts from equal probabilities only, got a prior; leave it out"
     return refuses(**args)
 
 
@@ -151,8 +194,9 @@ def _votes(poses, weight, bias, n_out: int, dtype: torch.dtype) -> Float[Tensor,
     return votes.unsqueeze(-3).expand(*votes.shape[:-2], n_out, *votes.shape[-2:]) if weight.ndim == 2 else votes
 
 
-def _check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters) -> None:
+def _check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> None:
     """Refuse what einsum and broadcasting would let pass in silence."""
+    density_named(density)
     if n_iters < 1:
         raise ValueError(f"em_routing needs at least one pass, got n_iters={n_iters}")
     if poses.ndim < 3 or weight.ndim not in (2, 3, 4):
@@ -180,3 +224,6 @@ def _check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters) -> None:
             raise ValueError(f"em_routing: {name} must be {list(wanted) or '[j]'} for this weight, got {list(beta.shape)}")
     if beta_use.shape[-1] == 0:
         raise ValueError("em_routing needs at least one output capsule, got none")
+    pairs = [n_in, beta_use.shape[-1]]
+    if prior is not None and list(prior.shape) not in (pairs, [*scores.shape[:-1], *pairs]):
+        raise ValueError(f"em_routing: prior logits must be {pairs}, or that for every sample, got {list(prior.shape)}")

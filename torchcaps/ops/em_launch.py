@@ -6,7 +6,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from torchcaps.ops.em import EPS
+from torchcaps.ops.em_densities import EPS
 
 # lanes that are inputs: (inputs, warps) of a program. More inputs per thread share what is read of an output, fewer hide latency.
 SOFTMAX_LANES = 64, 1

@@ -7,6 +7,8 @@ All arithmetic is float32 whatever the inputs are. Variances are running sums of
 common offset of the votes does not cancel. em_forward_triton.py says how the kernels are laid out, em_launch.py starts them.
 """
 
+from math import prod
+
 import torch
 from einops import rearrange
 from torch import Tensor
@@ -45,7 +47,7 @@ def routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters) -> tuple
         weight = weight.expand(n_out, *weight.shape)
         bias = None if bias is None else bias.expand(n_out, *bias.shape)
     n_in, rows, d_in = poses.shape[-3:]
-    n_batch = scores.shape[:-1].numel()
+    n_batch = prod(scores.shape[:-1])  # `numel` would make a constant of a size that is free
     flat = scores.reshape(n_batch, n_in), poses.reshape(n_batch, n_in, rows, d_in)
     found = route(*flat, weight, bias, beta_use, beta_ignore, n_iters)[:3]
     return tuple(x.reshape(*scores.shape[:-1], *x.shape[1:]) for x in found)
@@ -105,15 +107,20 @@ def _gradients(grad_scores, grad_poses, grad_variances, scores, poses, weight, b
 def _keep(ctx, inputs, output) -> None:
     *tensors, _ = inputs
     ctx.save_for_backward(*tensors, *output[3:])
+    ctx.set_materialize_grads(False)  # or zeros would be made for what only this file sees
 
 
-def _backward(ctx, grad_scores, grad_poses, grad_variances, *never):
-    grads = route_backward(grad_scores, grad_poses, grad_variances, *ctx.saved_tensors)
+def _backward(ctx, *incoming):
+    like = _outputs(*ctx.saved_tensors[:6], 1)[:3]
+    incoming = [torch.zeros_like(x) if grad is None else grad for grad, x in zip(incoming[:3], like, strict=True)]
+    grads = route_backward(*incoming, *ctx.saved_tensors)
     return *grads[:3], None if ctx.saved_tensors[3] is None else grads[3], *grads[4:], None
 
 
 def _refuse_second(ctx, *grads):
-    raise RuntimeError("em_routing: the triton backend has no second derivatives; use backend='reference'")
+    raise RuntimeError(
+        "em_routing: the triton backend has no second derivatives; use backend='reference', or torchcaps.ops.without_kernels()"
+    )
 
 
 route.register_autograd(_backward, setup_context=_keep)

@@ -3,7 +3,7 @@
 from torchcaps.data.batches import Shift
 from torchcaps.recipe import Run, Stage
 from torchcaps.tasks.classify_pairs import ClassifyPairs
-from torchcaps.tasks.logits import ClassifyLogits
+from torchcaps.tasks.logits import ClassifyLogits, ClassifyScores
 
 _SMALL = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "hidden": (32, 64)}
 
@@ -48,3 +48,10 @@ def baseline() -> Run:
     """A convolutional network without capsules."""
     stage = Stage(task=ClassifyLogits(), steps=20, batch=16, rate=3e-3, ema=0.9)
     return Run(data="generated-16", model="baseline", model_args={"preset": "small"}, augment=(Shift(2),), stages=(stage,))
+
+
+def em_capsnet() -> Run:
+    """EM routing twice: places to parts, parts to classes."""
+    small = {"channels": 8, "strides": (1, 2), "n_types": 4, "n_parts": 6}
+    stage = Stage(task=ClassifyScores(), steps=20, batch=16, rate=1e-2, ema=0.9)
+    return Run(data="generated-16", model="em-capsnet", model_args=small, augment=(Shift(2),), stages=(stage,))

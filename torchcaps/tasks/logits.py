@@ -1,9 +1,10 @@
-"""Classes told apart by logits: for networks without capsules."""
+"""Classes told apart by logits: those of networks without capsules, or the scores of capsules that are routed by EM."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
@@ -19,8 +20,14 @@ from torchcaps.tasks import Evaluation, Task
 class ClassifyLogits(Task):
     """Cross entropy of a softmax over the classes."""
 
+    n_at_once: ClassVar[int] = 500  # images, in evaluation
+
+    def logits(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
+        """What the softmax is taken of."""
+        return model(images)
+
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        logits = model(batch.images)
+        logits = self.logits(model, batch.images)
         wrong = 100 * (logits.argmax(-1) != batch.labels).float().mean()
         return {"loss": cross_entropy(logits.float(), batch.labels), "error_percent": wrong}
 
@@ -28,14 +35,24 @@ class ClassifyLogits(Task):
     def evaluate(self, model: nn.Module, data: Labelled, device: torch.device) -> Evaluation:
         was_training = model.training
         model.eval()
-        batches = in_order(data, 500, device, getattr(model, "augment", ()))
-        scores = torch.cat([model(batch.images) for batch in batches]).cpu()
+        batches = in_order(data, self.n_at_once, device, getattr(model, "augment", ()))
+        scores = torch.cat([self.logits(model, batch.images) for batch in batches]).cpu()
         model.train(was_training)
         said = scores.argmax(-1)
         return Evaluation(self.score(said, data.labels), said.to(torch.uint8), scores)
 
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
         return {"error_percent": error_percent(predictions, labels)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyScores(ClassifyLogits):
+    """Cross entropy of a softmax over the scores of the class capsules (Heinsen 2019, section 4.2)."""
+
+    n_at_once: ClassVar[int] = 100  # without a kernel the votes of all of them lie in memory: 21 MB per image of 96x96
+
+    def logits(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
+        return model(images).activity
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,99 @@
+"""Pictures routed by EM: convolutions, capsules with a pose matrix and a score at every place, two layers of EM routing.
+
+Heinsen 2019, "An Algorithm for Routing Capsules in All Domains", section 4 and figure 3: 271,688 parameters for smallNORB.
+Paper's names: the 3x3 convolutions `maps`, the 1x1 convolutions `scores` and `poses`, the routing layers `parts` and `classes`.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.layers import Capsules, EMCapsules
+from torchcaps.ops import EMStep
+
+KERNEL = 3
+
+
+class EMCapsNet(nn.Module):
+    """Images [b c h w] of any size -> one capsule per class, with a score; a softmax over the scores is the answer.
+
+    `image` says the channels and the size that is checked when building; any other size that leaves a place will do as well.
+    `coordinates`: two more channels say where a pixel stands, since the first routing layer does not look at it.
+    """
+
+    def __init__(
+        self,
+        image: tuple[int, int, int] = (2, 96, 96),
+        n_classes: int = 5,
+        *,
+        channels: int = 64,
+        strides: tuple[int, ...] = (1, 2, 1, 2, 1, 2),
+        n_types: int = 64,
+        n_parts: int = 64,
+        d_pose: int = 4,
+        n_iters: int = 3,
+        coordinates: bool = True,
+        cost: str = "separate",
+        density: str = "gaussian",
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        self.image, self.n_classes, self.d_pose, self.coordinates = tuple(image), n_classes, d_pose, coordinates
+        self.strides = tuple(strides)
+        self.grid = self.places(*self.image[1:])
+        sizes = [self.image[0] + 2 * coordinates, *[channels] * len(self.strides)]
+        stages = [_stage(c_in, channels, stride) for c_in, stride in zip(sizes[:-1], self.strides, strict=True)]
+        self.maps = nn.Sequential(*stages)
+        self.scores = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, n_types, 1))
+        self.poses = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, n_types * d_pose * d_pose, 1))
+        rule = {"cost": cost, "density": density, "backend": backend}
+        self.parts = EMCapsules(None, n_parts, d_pose, d_pose, d_pose, n_iters, sharing="inputs", **rule)
+        self.classes = EMCapsules(n_parts, n_classes, d_pose, d_pose, d_pose, n_iters, **rule)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        return self.classes(self.parts(self.primary_capsules(images)))
+
+    def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        """What the parts are routed from, ordered (type, row, column) over `places(h, w)`."""
+        if images.ndim != 4 or images.shape[1] != self.image[0]:
+            raise ValueError(f"EMCapsNet expects images [b, {self.image[0]}, height, width], got {list(images.shape)}")
+        self.places(*images.shape[2:])
+        maps = self.maps(_with_coordinates(images) if self.coordinates else images)
+        dtype = self.parts.weight.dtype  # back from autocast: scores are sums over thousands of capsules
+        poses = rearrange(self.poses(maps), "b (n r d) h w -> b (n h w) r d", r=self.d_pose, d=self.d_pose)
+        return Capsules(poses.to(dtype), rearrange(self.scores(maps), "b n h w -> b (n h w)").to(dtype))
+
+    def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[EMStep]:
+        """Every routing pass between parts and class capsules."""
+        return self.classes.steps(self.parts(self.primary_capsules(images)))
+
+    def places(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of capsules for images of this size."""
+        grid = []
+        for size in (height, width):
+            for stride in self.strides:
+                size = (size - KERNEL) // stride + 1 if size >= KERNEL else 0
+            grid.append(size)
+        if min(grid) < 1:
+            raise ValueError(
+                f"EMCapsNet: an image of {height}x{width} is too small for {len(self.strides)} convolutions of {KERNEL}x{KERNEL} "
+                f"with strides {', '.join(map(str, self.strides))}; give larger images, or fewer strides"
+            )
+        return grid[0], grid[1]
+
+
+def _stage(c_in: int, c_out: int, stride: int) -> nn.Sequential:
+    convolution = nn.Conv2d(c_in, c_out, KERNEL, stride)
+    nn.init.kaiming_normal_(convolution.weight)  # these only: the author's 1x1 convolutions start like PyTorch's
+    return nn.Sequential(nn.BatchNorm2d(c_in), convolution, nn.SiLU())
+
+
+def _with_coordinates(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
+    """Two channels more: columns and rows counted from -1 to 1."""
+    height, width = images.shape[2:]
+    rows, columns = (torch.linspace(-1, 1, size, device=images.device, dtype=images.dtype) for size in (height, width))
+    across, down = columns.expand(height, width), rows.unsqueeze(-1).expand(height, width)
+    return torch.cat([images, torch.stack([across, down]).expand(images.shape[0], 2, height, width)], dim=1)
