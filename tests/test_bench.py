@@ -93,7 +93,7 @@ def test_a_backend_that_refuses_or_has_too_little_memory_is_a_gap_with_its_reaso
     assert cells(text, "no such") == ["-"] * 5
     assert "r3, float32 no such: dynamic_routing: backend must be auto" in text
 
-    def run_out(*args):
+    def run_out(*args, **how):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(ops, "measure", run_out)
@@ -103,10 +103,39 @@ def test_a_backend_that_refuses_or_has_too_little_memory_is_a_gap_with_its_reaso
 
 
 def test_memory_in_all_is_told_where_it_counts(table, monkeypatch):
-    monkeypatch.setattr(ops, "measure", lambda *args: timing.Measured(1.0, 3, 2**20, 1_230_000_000))
+    monkeypatch.setattr(ops, "measure", lambda *args, **how: timing.Measured(1.0, 3, 2**20, 1_230_000_000))
     text = table(replace(dynamic(2, 7, 3, 4, 5), in_all=True), squashing(2, 7, 4))
     assert "r3, float32 reference: 1.23 GB in all, with inputs, outputs and gradients" in text
     assert text.count("in all") == 1
+
+
+def test_forward_alone_is_checked_and_timed_without_gradients(table, monkeypatch):
+    grads, compare = [], ops.compare_routing
+    case = dynamic(2, 7, 3, 4, 5, backward=False)
+    watched = replace(case, call=lambda *args, **inputs: grads.append(torch.is_grad_enabled()) or case.call(*args, **inputs))
+    monkeypatch.setattr(ops, "compare_routing", lambda *args, **how: margins.append(compare(*args, **how)))
+    margins = []
+    text = table(watched)
+    assert "│ b2 7x4 -> 3x5 r3 forward │" in text and float(cells(text, "reference")[0]) > 0
+    assert len(grads) > 3 and not any(grads)
+    assert [set(margin) for margin in margins] == [{"output"}]
+    (forward,) = (case for case in CASES["cpu"] if not case.backward)
+    assert "blocked" in forward.backends
+
+
+def test_a_row_that_was_checked_on_another_problem_says_so(table):
+    small = dynamic(2, 7, 3, 4, 5)
+    text = table(dynamic(3, 7, 3, 4, 5, backends=BOTH, stand_in=small), small)
+    assert "b3 7x4 -> 3x5 r3, blocked: checked on a smaller problem, b2 7x4 -> 3x5 r3\n" in text
+    assert text.count("checked on") == 1
+    assert dynamic(3, 7, 3, stand_in=small).checked_on("triton").endswith("which runs the same kernels with the same flags")
+
+
+def test_a_check_on_another_problem_is_of_that_problem(monkeypatch):
+    seen = []
+    monkeypatch.setattr(ops, "compare_routing", lambda op, args, **how: seen.append(len(args["poses"])))
+    ops.check(dynamic(3, 7, 3, 4, 5, stand_in=dynamic(2, 7, 3, 4, 5)), torch.float32, "blocked", CPU)
+    assert seen == [2]
 
 
 def test_the_head_names_device_version_and_commit(table, monkeypatch):
@@ -139,7 +168,10 @@ def test_cases_are_told_apart_by_name():
         assert len({case.name for case in cases}) == len(cases) >= 5
 
 
-@pytest.mark.parametrize("case", [*CASES["cuda"], *CASES["cpu"]], ids=lambda case: case.name)
+POINTS = [case for device in scale.AXES for axis in scale.AXES[device] for case in axis.cases(scale.LARGEST_REFERENCE[device])]
+
+
+@pytest.mark.parametrize("case", [*CASES["cuda"], *CASES["cpu"], *POINTS], ids=lambda case: case.name)
 def test_no_check_in_float64_needs_more_than_two_gigabytes(case):
     assert 8 * TIMES_ITS_VOTES[case.op] * (case.stand_in or case).n_votes <= 2e9
     assert case.stand_in is None or case.stand_in.op == case.op
@@ -230,6 +262,14 @@ def test_scale_leaves_out_a_reference_that_is_too_large_and_says_so(monkeypatch)
     assert "12 times its votes in float32, computed" in axis["points"][4]["reason"]
     text = printed(lambda console: scale._show(axis, console))
     assert "n_in 24, reference: left out: about 0 GB" in text
+
+
+def test_scale_says_what_was_checked_in_place_of_a_point():
+    axis = scale.measure_axis(replace(TINY[2], stand_ins={3: Sizes(batch=2, n_in=7, n_out=3)}), CPU, 2, lambda text: None)
+    words = "checked on a smaller problem, b2 7x8 -> 3x16 r3"
+    assert [p["checked_on"] for p in axis["points"]] == ["", "", "", "", "", words]
+    text = printed(lambda console: scale._show(axis, console))
+    assert f"batch 3, blocked: {words}" in text and text.count("checked on") == 1
 
 
 def test_scale_prints_no_time_on_red(monkeypatch, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from torchcaps.data import DataInfo, info
-from torchcaps.data.batches import Augmentation, Crop, Flip, Light, Shift, Standardise, shape_after
+from torchcaps.data.batches import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, shape_after
 from torchcaps.models import MODELS
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
@@ -94,7 +94,7 @@ class Run:
 
 _TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores
 _SCHEDULES = Exponential, Cosine, Stop
-_AUGMENTATIONS = Shift, Crop, Flip, Light, Standardise
+_AUGMENTATIONS = Shift, Anywhere, Crop, Flip, Light, Standardise
 KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_SCHEDULES, *_AUGMENTATIONS)}
 
 

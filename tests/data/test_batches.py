@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches import Augmentation, Batches, Crop, Flip, Light, Shift, Standardise, as_seen, in_order, shape_after
+from torchcaps.data.batches import Anywhere, Augmentation, Batches, Crop, Flip, Light, Shift, Standardise, as_seen, in_order, shape_after
 from torchcaps.papers import RECIPES
 from torchcaps.recipe import from_plain, quick, to_plain
 from torchcaps.train import Options, train
@@ -136,3 +136,24 @@ def test_a_flip_mirrors_those_that_are_drawn(rng):
     assert flipped[1, 0].tolist() == [[8, 7, 6], [11, 10, 9]]
     assert 450 < int(Flip().draw(1000, rng).sum()) < 550
     assert torch.equal(as_seen(images, (Flip(),)), images / 255)  # never in evaluation
+
+
+def test_anywhere_keeps_all_ink_and_takes_every_place(rng):
+    """Ink of 2x3 in a frame of 5x6: 4 places down, 4 across, each as likely."""
+    image = torch.zeros(1, 1, 5, 6, dtype=torch.uint8)
+    image[0, 0, 1:3, 2:5] = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    n = 3200
+    moved = Anywhere().apply(image.expand(n, -1, -1, -1), Anywhere().draw(n, rng))
+    assert (moved.sum((1, 2, 3)) == 21).all()
+    corners = (moved == 1).nonzero()[:, 2:]
+    assert torch.equal(corners, (moved == 6).nonzero()[:, 2:] - torch.tensor([1, 2]))  # in one piece
+    counts = torch.bincount(corners[:, 0] * 4 + corners[:, 1], minlength=16)
+    assert len(counts) == 16 and counts.min() > 140 and counts.max() < 260
+
+
+def test_anywhere_leaves_what_fills_the_frame_and_what_is_empty(rng):
+    full, empty = torch.full((1, 2, 3, 3), 7, dtype=torch.uint8), torch.zeros(1, 2, 3, 3, dtype=torch.uint8)
+    for chance in (torch.zeros(1, 2), torch.full((1, 2), 1 - 2**-24)):
+        assert torch.equal(Anywhere().apply(full, chance), full)
+        assert torch.equal(Anywhere().apply(empty, chance), empty)
+    assert torch.equal(as_seen(full, (Anywhere(),)), full / 255)  # never in evaluation

@@ -25,7 +25,9 @@ class Case:
     make: Callable[[Draw], dict[str, Tensor]]
     backends: Sequence[str] = ("reference",)
     n_votes: int = 0  # numbers that the reference writes as votes
-    # checked in its place, where it would need more than two GB in float64. Else the very program that is timed is checked.
+    backward: bool = True  # else forward alone, as in inference
+    # checked in its place, where it would need more than two GB in float64: for triton the same kernels with the same flags, which
+    # a test asks of the launches. Else what is timed is checked itself.
     stand_in: "Case | None" = None
     cannot: dict[str, str] = field(default_factory=dict)  # backends that are named but not run, and why
     in_all: bool = False  # all memory counts here, that of inputs and gradients too
@@ -41,7 +43,14 @@ class Case:
         def draw(*shape: int, scale: float = 1.0) -> Tensor:
             return torch.randn(*shape, generator=rng, device=device, dtype=dtype).mul_(scale)
 
-        return {name: tensor.requires_grad_() for name, tensor in self.make(draw).items()}
+        return {name: tensor.requires_grad_(self.backward) for name, tensor in self.make(draw).items()}
+
+    def checked_on(self, backend: str) -> str:
+        """What was checked in place of it, in words; nothing where it was itself, or is the reference, which defines what is right."""
+        if self.stand_in is None or backend == "reference":
+            return ""
+        alike = ", which runs the same kernels with the same flags" if backend == "triton" else ""
+        return f"checked on a smaller problem, {self.stand_in.shape}{alike}"
 
 
 def _plain_einsum(poses: Tensor, weight: Tensor, bias: Tensor, n_iters: int) -> Tensor:
@@ -65,8 +74,9 @@ PLAIN = {"plain einsum": _plain_einsum, "plain bmm": _plain_bmm}
 
 
 def dynamic(
-    batch: int, n_in: int, n_out: int, d_in: int = 8, d_out: int = 16, n_iters: int = 3, *, types: int | None = None, label: str = "", **how
-) -> Case:
+    batch: int, n_in: int, n_out: int, d_in: int = 8, d_out: int = 16, n_iters: int = 3, *, types: int | None = None,
+    label: str = "", backward: bool = True, **how,
+) -> Case:  # fmt: skip
     """Dynamic routing, a transform per pair of capsules, or per type of input and output; `how` are fields of Case."""
 
     def make(draw: Draw) -> dict[str, Tensor]:
@@ -78,8 +88,14 @@ def dynamic(
             return PLAIN[backend](**inputs, n_iters=n_iters)
         return dynamic_routing(**inputs, n_iters=n_iters, backend=backend).poses
 
-    shape = f"b{batch} {n_in}x{d_in} -> {n_out}x{d_out} r{n_iters}{f' {types} types' if types else ''}{label and f' {label}'}"
-    return Case(op="dynamic_routing", shape=shape, batch=batch, call=call, make=make, n_votes=batch * n_in * n_out * d_out, **how)
+    words = [
+        f"b{batch} {n_in}x{d_in} -> {n_out}x{d_out} r{n_iters}",
+        f"{types} types" if types else "",
+        label,
+        "" if backward else "forward",
+    ]
+    how |= {"n_votes": batch * n_in * n_out * d_out, "backward": backward}
+    return Case(op="dynamic_routing", shape=" ".join(filter(None, words)), batch=batch, call=call, make=make, **how)
 
 
 def em(batch: int, n_in: int, n_out: int, rows: int = 4, d_in: int = 4, d_out: int = 4, n_iters: int = 3, **how) -> Case:
@@ -134,8 +150,8 @@ def big_images(batch: int, n_types: int, places: int, n_out: int) -> Case:
     case = partial(dynamic, batch, n_types * places, n_out, types=n_types, label="224x224", backends=("reference", "triton"), in_all=True)
     sizes = batch, n_types * places, n_out, 16
     votes = f"its votes alone, {' x '.join(f'{n:,}' for n in sizes)} numbers, are {4 * case().n_votes / 1e9:,.0f} GB in float32 (computed)"
-    # 17 images make the same tile as 32, and 15 places fill no tile
-    return case(stand_in=dynamic(17, 15 * n_types, n_out, types=n_types), cannot={"reference": f"cannot run: {votes}"})
+    # as many images as make the same tile and more numbers than are kept; as many places as are several tiles of a type
+    return case(stand_in=dynamic(21, 16 * n_types, n_out, types=n_types), cannot={"reference": f"cannot run: {votes}"})
 
 
 _ALL = ("reference", "compiled", "triton")
@@ -145,13 +161,14 @@ CASES = {
         dynamic(128, 1152, 10, backends=_ALL),
         dynamic(128, 1152, 10, n_iters=1, backends=_ALL),
         dynamic(32, 4608, 10, backends=_ALL),
-        dynamic(32, 18_432, 200, label="64x64", backends=("reference", "triton"), stand_in=dynamic(17, 480, 200)),
+        dynamic(32, 18_432, 200, label="64x64", backends=("reference", "triton"), stand_in=dynamic(17, 656, 200)),
         big_images(32, 32, 104 * 104, 200),
-        em(20, 5184, 64, backends=_ALL, stand_in=em(2, 5184, 64)),
+        em(20, 5184, 64, backends=_ALL, stand_in=em(20, 848, 64)),
         squashing(128, 1152, 8),
     ],
     "cpu": [
-        dynamic(128, 1152, 10, backends=_PLAIN, stand_in=dynamic(16, 1152, 10)),  # cut into blocks of images too, in a tenth of the time
+        dynamic(128, 1152, 10, backends=_PLAIN),
+        dynamic(128, 1152, 10, backends=_PLAIN, backward=False),
         dynamic(32, 128, 10, backends=_PLAIN),
         em(4, 256, 8),
         local(8, 6, 8, 8, 8, 8, kernel=3),

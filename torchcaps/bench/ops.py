@@ -1,4 +1,4 @@
-"""Every op, forward and backward, per shape, dtype and backend."""
+"""Every op, forward and backward or forward alone, per shape, dtype and backend."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from torchcaps.bench.cases import CASES, Case, select
-from torchcaps.bench.timing import Measured, free, here, measure, print_table
+from torchcaps.bench.memory import free
+from torchcaps.bench.timing import Measured, here, measure, print_table
 from torchcaps.machine import algorithms
 from torchcaps.testing import compare_routing
 
@@ -36,7 +37,8 @@ def bench_ops(device: torch.device, repeats: int, console: Console, only: Sequen
     """Print a table. What fails its check gets no time; `say` hears of every row when it is done."""
     cases = select(CASES[device.type], only)
     console.print(
-        f"{here(device)}; medians of at most {repeats}, fewer where they are slow; peak memory beyond inputs, outputs and gradients",
+        f"{here(device)}; medians of at most {repeats}, fewer where they are slow; forward and backward unless it says forward; "
+        "peak memory beyond inputs, outputs and gradients",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
     rows = []
@@ -65,7 +67,8 @@ def measured_row(case: Case, dtype: torch.dtype, backend: str, device: torch.dev
     try:
         if wrong := check(case, dtype, backend, device):
             return row._replace(wrong=wrong)
-        return row._replace(measured=measure(partial(case.call, backend), case.inputs(device, dtype), device, repeats, seconds))
+        inputs = case.inputs(device, dtype)
+        return row._replace(measured=measure(partial(case.call, backend), inputs, device, repeats, seconds, backward=case.backward))
     except torch.OutOfMemoryError:
         return row._replace(missing="ran out of memory")
     except ValueError as refused:
@@ -75,10 +78,11 @@ def measured_row(case: Case, dtype: torch.dtype, backend: str, device: torch.dev
 
 
 def check(case: Case, dtype: torch.dtype, backend: str, device: torch.device) -> str:
-    """Value and gradients against float64; the reason if they are off, else nothing."""
+    """Value and, unless it is forward alone, gradients against float64; the reason if they are off, else nothing."""
     subject = case.stand_in or case
     try:
-        compare_routing(subject.call, subject.inputs(device, dtype), backend=backend, dtype=dtype)
+        with torch.set_grad_enabled(case.backward):
+            compare_routing(subject.call, subject.inputs(device, dtype), backend=backend, dtype=dtype)
     except AssertionError as error:
         return str(error)
     finally:
@@ -115,6 +119,8 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
         if row.case.in_all and row.measured and row.measured.whole is not None:
             words = f"{row.measured.whole / 1e9:.2f} GB in all, with inputs, outputs and gradients"
             yield f"{row.case.name}, {_short(row.dtype)} {row.backend}: {words}"
+        if row.measured and (checked := row.case.checked_on(row.backend)):
+            yield f"{row.case.name}, {row.backend}: {checked}"
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -1,12 +1,8 @@
-"""How long something takes, and how much memory it needs."""
+"""How long something takes."""
 
-import gc
-import re
 import time
 from collections.abc import Callable
-from ctypes import CDLL
 from math import inf
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -15,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from torchcaps.bench.memory import free, growth_on_cpu, needed, peak_on_cuda
 from torchcaps.machine import commit, device_name, versions
 
 LEAST_REPEATS = 3  # of something slow, unless fewer are asked for
@@ -30,12 +27,12 @@ class Timed(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Forward and backward of one op. Memory is None where the machine does not tell."""
+    """One op at work. Memory is None where the machine does not tell."""
 
     ms: float
     repeats: int
     beyond: int | None  # bytes at the peak beyond inputs, outputs and gradients
-    whole: int | None  # bytes at the peak with everything; on CUDA only
+    whole: int | None  # bytes at the peak with them, and nothing that other measurements left; on CUDA only
 
 
 def time_ms(work: Callable[[], object], device: torch.device, repeats: int) -> float:
@@ -69,71 +66,45 @@ def _once_ms(work: Callable[[], object], device: torch.device) -> float:
 
 
 def measure(
-    call: Callable[..., Tensor | tuple[Tensor, ...]], inputs: dict[str, Tensor], device: torch.device, repeats: int, seconds: float = 3.0
+    call: Callable[..., Tensor | tuple[Tensor, ...]],
+    inputs: dict[str, Tensor],
+    device: torch.device,
+    repeats: int,
+    seconds: float = 3.0,
+    *,
+    backward: bool = True,
 ) -> Measured:
-    """Forward and backward of `call(**inputs)`, a tensor or several: on CUDA inside a graph, so that nothing waits for Python."""
+    """Forward and, if wanted, backward of `call(**inputs)`: on CUDA inside a graph, so that nothing waits for Python."""
     leaves = list(inputs.values())
 
     def outputs() -> tuple[Tensor, ...]:
-        result = call(**inputs)
+        with torch.set_grad_enabled(backward):
+            result = call(**inputs)
         return (result,) if isinstance(result, Tensor) else tuple(result)
 
     grads = [torch.ones_like(x.detach()) for x in outputs()]
-    known = sum(x.nbytes for x in (*leaves, *grads))  # of the gradients and the outputs
+    n_inputs, n_outputs = (sum(x.nbytes for x in tensors) for tensors in (leaves, grads))
+    # a gradient is as large as what it is of
+    given, made = (n_inputs + n_outputs,) * 2 if backward else (n_inputs, n_outputs)
 
     def work() -> None:
+        if not backward:
+            outputs()
+            return
         torch.autograd.backward(outputs(), grads, inputs=leaves)
         for x in leaves:
             x.grad = None
 
     if device.type != "cuda":
-        peak = _peak_on_cpu(work)
-        return Measured(*timed(work, device, repeats, seconds), None if peak is None else max(peak - known, 0), None)
-    before, whole = _peak_on_cuda(work, device)
+        growth = growth_on_cpu(work)
+        return Measured(*timed(work, device, repeats, seconds), None if growth is None else max(growth - made, 0), None)
+    memory = needed(*peak_on_cuda(work, device), given, made)
     # eager calls leave their memory with the allocator, and the graph takes its own
     free(device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
-    return Measured(*timed(graph.replay, device, repeats, seconds), whole - before - known, whole)
-
-
-def _peak_on_cuda(work: Callable[[], object], device: torch.device) -> tuple[int, int]:
-    """Bytes in use before and at the peak of a second call; on a stream of its own, as a capture wants its warm-up."""
-    side = torch.cuda.Stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        work()
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        work()
-    torch.cuda.current_stream(device).wait_stream(side)
-    return before, torch.cuda.max_memory_allocated(device)
-
-
-def _peak_on_cpu(work: Callable[[], object]) -> int | None:
-    """How much larger the process was while it worked; Linux tells, others do not."""
-    status = Path("/proc/self/status")
-    try:
-        CDLL("libc.so.6").malloc_trim(0)  # or memory freed by an earlier case would be used again and not be seen
-        Path("/proc/self/clear_refs").write_text("5")  # forget the largest size so far
-    except (OSError, AttributeError):
-        return None
-    read = lambda name: 1024 * int(re.search(rf"{name}:\s+(\d+) kB", status.read_text())[1])  # noqa: E731
-    before = read("VmRSS")
-    work()
-    return read("VmHWM") - before
-
-
-def free(device: torch.device) -> None:
-    """Give back what earlier measurements left on a GPU, so that none runs in another's memory."""
-    if device.type != "cuda":
-        return
-    torch.cuda.synchronize(device)
-    if torch.cuda.memory_allocated(device) > 2**30:
-        gc.collect()  # takes longer than most measurements, so only where a cycle may hold much
-    torch.cuda.empty_cache()
+    return Measured(*timed(graph.replay, device, repeats, seconds), *memory)
 
 
 def here(device: torch.device) -> str:

@@ -68,6 +68,29 @@ class Shift(Augmentation):
 
 
 @dataclass(frozen=True)
+class Anywhere(Augmentation):
+    """Move each image by whole pixels to any place that keeps all of its ink, whatever is not 0, within the frame; each as likely."""
+
+    def draw(self, n: int, rng: torch.Generator) -> Float[Tensor, "n 2"]:
+        return torch.rand(n, 2, generator=rng)
+
+    def apply(self, images: UInt8[Tensor, "b c h w"], drawn: Float[Tensor, "b 2"]) -> UInt8[Tensor, "b c h w"]:
+        which = torch.arange(len(images), device=images.device)[:, None, None]
+        rows, columns = (self._sources(images, axis, drawn[:, axis, None]) for axis in (0, 1))
+        return rearrange(images[which, :, rows[:, :, None], columns[:, None, :]], "b h w c -> b c h w")
+
+    def _sources(self, images: UInt8[Tensor, "b c h w"], axis: int, chance: Float[Tensor, "b 1"]) -> Int64[Tensor, "b size"]:
+        """From where along the axis each row or column of the moved image comes. Around: what leaves on one side is empty."""
+        size = images.shape[2 + axis]
+        ink = (images.amax((1, 3) if axis == 0 else (1, 2)) > 0).byte()  # [b size]
+        first, after = ink.argmax(1, keepdim=True), ink.flip(1).argmax(1, keepdim=True)  # empty before the ink, and after it
+        places = first + after + 1
+        move = (chance * places).long().clamp(max=size) - first
+        move = torch.minimum(move, after)  # 1 - 2^-25 times a number may round up to it
+        return (torch.arange(size, device=images.device) - move) % size
+
+
+@dataclass(frozen=True)
 class Crop(Augmentation):
     """A window of size x size, anywhere in training and in the centre in evaluation. A `border` first repeats the edge that often."""
 

@@ -28,6 +28,18 @@ def choose_exponential() -> Run:
     return _choose(1e-3, Exponential())
 
 
+def choose_long() -> Run:
+    """Three times the epochs."""
+    run = _choose(1e-3, Cosine())
+    return replace(run, stages=(replace(run.stages[0], epochs=180),))
+
+
+def choose_small_batch() -> Run:
+    """Half the batch, so twice the steps."""
+    run = _choose(1e-3, Cosine())
+    return replace(run, stages=(replace(run.stages[0], batch=64),))
+
+
 def _cnn(rate: float) -> Run:
     run = rows.mnist_cnn()
     return replace(run, hold_out=5000, stages=(replace(run.stages[0], rate=rate),))
@@ -63,14 +75,31 @@ def choose_smallnorb_faint() -> Run:
     return _toys(augment=(Light(32, 0.4), Crop(32), Standardise()))
 
 
+def choose_smallnorb_decoder() -> Run:
+    """With the decoder, whose sigmoid reaches what of a standardised picture lies in 0..1."""
+    run = photographs.smallnorb()
+    return _toys(model_args=run.model_args | {"reconstruction": True})
+
+
+def choose_smallnorb_paper() -> Run:
+    """The text's preset."""
+    run = photographs.smallnorb()
+    return _toys(model_args=run.model_args | {"preset": "paper"})
+
+
+def choose_smallnorb_short() -> Run:
+    """A quarter of the epochs."""
+    return _toys(stages=(replace(photographs.smallnorb().stages[0], epochs=50),))
+
+
 def choose_svhn() -> Run:
     """SVHN as the row trains it, on held-out training images."""
     return replace(photographs.svhn(), hold_out=5000)
 
 
-def _warped(**model_args) -> Run:
+def _warped(run: Run | None = None, **model_args) -> Run:
     """Held-out training digits, placed and under affine maps: what any variant is chosen by."""
-    run = affine.like_r3_end()
+    run = run or affine.like_r3_end()
     return replace(run, hold_out=5000, views=("placed", "warped"), tests=(), model_args=run.model_args | model_args)
 
 
@@ -92,3 +121,33 @@ def choose_like_types_r3() -> Run:
 def choose_like_types_uniform() -> Run:
     """The same with equal couplings."""
     return _warped(sharing="places", couplings="uniform")
+
+
+def choose_like_plain() -> Run:
+    """Three passes, no decoder."""
+    return _warped(reconstruction=False)
+
+
+def choose_like_paper() -> Run:
+    """Three passes, the text's preset."""
+    return _warped(preset="paper")
+
+
+def choose_like_anywhere_r3() -> Run:
+    """Three passes, training digits anywhere in the frame."""
+    return _warped(affine.like_anywhere_r3_end())
+
+
+def choose_like_anywhere_r1() -> Run:
+    """One pass, training digits anywhere in the frame."""
+    return _warped(affine.like_anywhere_r3_end(), n_iters=1)
+
+
+def choose_like_anywhere_shared_uniform() -> Run:
+    """One transform per class, equal couplings, training digits anywhere in the frame."""
+    return _warped(affine.like_anywhere_shared_uniform_end())
+
+
+def choose_like_anywhere_types_r3() -> Run:
+    """One transform per type and class, three passes, training digits anywhere in the frame."""
+    return _warped(affine.like_anywhere_r3_end(), sharing="places")
