@@ -17,8 +17,8 @@ from torchcaps.ops.couplings import FIXED, coupling
 from torchcaps.ops.squash import squash
 from torchcaps.ops.votes import votes_of
 
-BLOCK_BYTES = 6 << 20  # votes made at once: a few times the second-level cache
-LARGEST_BLOCK_BYTES = 8 * BLOCK_BYTES  # beyond it the inputs are cut too, at the price of making the votes in every pass
+BLOCK_BYTES = 9 << 19  # votes made at once, 4.5 MiB: a few times the second-level cache
+LARGEST_BLOCK_BYTES = 48 << 20  # beyond it the inputs are cut too, at the price of making the votes in every pass
 IMAGES_OF_A_BLOCK_OF_INPUTS = 16  # enough that a transform, once read, is used often
 
 
@@ -41,8 +41,8 @@ def blocked(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Ten
     flat = poses.reshape(-1, *poses.shape[-2:])
     bytes_per_input = n_out * weight.shape[-1] * poses.element_size()
     bytes_per_image = bytes_per_input * poses.shape[-2]
-    # every block of images reads the whole weight and adds to its whole gradient: smaller blocks than it cost more than they save
-    block_bytes = max(BLOCK_BYTES, weight.nbytes)
+    # every block of images reads the whole weight and adds to its whole gradient: much smaller blocks than it cost more than they save
+    block_bytes = max(BLOCK_BYTES, 3 * weight.nbytes // 4)
     if bytes_per_image * len(flat) <= min(block_bytes, LARGEST_BLOCK_BYTES):
         routed = route(flat, weight, bias, prior, rule)
     elif max(bytes_per_image, block_bytes) <= LARGEST_BLOCK_BYTES:
