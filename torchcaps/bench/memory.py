@@ -5,12 +5,14 @@ import re
 from collections.abc import Callable
 from ctypes import CDLL
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import torch
 
 from torchcaps.machine import peak_memory
 
+READINGS = 5  # of memory on a CPU
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -41,9 +43,19 @@ def peak_on_cuda(work: Callable[[], object], device: torch.device) -> tuple[int,
 
 
 def growth_on_cpu(work: Callable[[], object]) -> int | None:
-    """How much larger the process was while it worked; Linux tells, others do not."""
+    """How much larger the process was while it worked; Linux tells, others do not.
+
+    The median of a few times after a first one: what a library takes once is not the work's, and what the allocator
+    has kept from before varies by tens of MiB.
+    """
     if not _forget_peak():
         return None
+    work()
+    return int(median(_growth(work) for _ in range(READINGS)))
+
+
+def _growth(work: Callable[[], object]) -> int:
+    _forget_peak()
     before = _of_process("VmRSS")
     work()
     return _of_process("VmHWM") - before
