@@ -177,7 +177,9 @@ def test_no_figure_is_blank_and_each_becomes_a_file(made, tmp_path, monkeypatch)
     monkeypatch.setattr(figures.canvas, "DPI", 40)  # coarse is enough, and quick
     assert list(made) == list(SECTIONS), "every section of the report has its figure, in the same order"
     paths = figures.save_figures(made, tmp_path / "new")
-    assert [path.name for path in paths] == [f"{name}.png" for name in made]
+    assert [path.name for path in paths] == [*(f"{name}.png" for name in made), "captions.md"]
+    captions = paths.pop().read_text()
+    assert all(f"## {name}\n{caption}\n" in captions for name, (_, caption) in made.items())
     for path in paths:
         pixels = torch.tensor(list(Image.open(path).convert("L").resize((200, 120)).tobytes())).float()
         assert pixels.std() > 5, path.name

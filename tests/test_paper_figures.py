@@ -16,12 +16,24 @@ CPU = torch.device("cpu")
 SMALL = {"channels": 8, "n_types": 2, "hidden": (8, 8)}
 
 
-def put(name, tmp_path, seed=0):
-    """A run of the row, made small, where `reproduce` would have left it."""
-    run = quick(RECIPES[f"sabour2017/{name}"].make(), steps=4)
-    run = replace(run, model_args=run.model_args | SMALL)
+@pytest.fixture(autouse=True)
+def small_rows(monkeypatch):
+    """Today's rows, made small."""
+    today = {name.removeprefix("sabour2017/"): small(recipe.make()) for name, recipe in RECIPES.items() if name.startswith("sabour2017/")}
+    monkeypatch.setattr("torchcaps.papers.sabour2017.figures._today", lambda: today)
+
+
+def small(run):
+    run = quick(run, steps=4)
+    return replace(run, model_args=run.model_args | SMALL) if run.model == "capsnet" else run
+
+
+def put(name, tmp_path, seed=0, stale=False, **options):
+    """A run of the row, where `reproduce` would have left it."""
+    run = small(RECIPES[f"sabour2017/{name}"].make())
+    run = replace(run, stages=(replace(run.stages[0], rate=0.1),)) if stale else run
     out = tmp_path / "runs/sabour2017" / name / str(seed)
-    trained = train(run, name=name, seed=seed, options=Options(out=out, progress=False, log_every=1))
+    trained = train(run, name=name, seed=seed, options=Options(out=out, progress=False, log_every=1, **options))
     write_result(result_path(tmp_path / "results", f"sabour2017/{name}", seed), make_result(name, seed, run, trained))
 
 
@@ -50,3 +62,11 @@ def test_figures_of_training_need_their_results(tmp_path):
     put("cifar10-r1", tmp_path)
     made = drawn(tmp_path)
     assert "figure-A2" in made and "CIFAR-10: 1 of 1, 1 of 3" in made["error-by-passes"][1]
+
+
+def test_nothing_is_drawn_of_another_run_or_of_half_a_run(tmp_path):
+    put("mnist-r3-recon", tmp_path, stale=True)
+    put("mnist-r5-recon", tmp_path, stale=True)
+    assert drawn(tmp_path) == {}
+    put("multimnist-4-r3", tmp_path, max_steps=1)
+    assert drawn(tmp_path) == {}

@@ -203,10 +203,38 @@ def test_the_row_of_an_ensemble_is_computed_from_its_members(tmp_path):
         "smoke/one": Recipe("smoke/one", lambda: run, None),
         "smoke/all": Recipe("smoke/all", lambda: run, Claim(table="-", row="-", metric="test.error_percent", members="one")),
     }
-    for seed in (0, 1, 2):
+    for seed in (0, 3, 7):
         trained = train(run, name="smoke/one", seed=seed, options=Options(out=tmp_path / "runs" / str(seed), progress=False))
         write_result(result_path(tmp_path, "smoke/one", seed), make_result("smoke/one", seed, run, trained))
         (row,) = table(recipes, tmp_path)
-        assert row.together == seed + 1
-        assert bool(row.values) == (seed > 0)  # one alone is no ensemble
-    assert "(3 together" in row.ours() and row.command().endswith("smoke/all")
+        assert bool(row.values) == (seed == 7)  # fewer than three are no ensemble
+    assert row.together == (0, 3, 7) and "(3 together" in row.ours()
+    assert row.command().endswith("smoke/all --seeds 0,3,7")
+
+
+def test_scores_of_an_ensemble_that_do_not_give_the_predictions_are_found(tmp_path):
+    pytest.importorskip("sklearn")
+    run = replace(RECIPES["smoke/capsnet"].make(), data="digits-writers", keep_scores=True)
+    result = make_result(NAME, 0, run, train(run, name=NAME, seed=0, options=Options(out=tmp_path, progress=False)))
+    assert all(check.passed for check in check_metrics(result, run, None))
+    part = result["ensemble"]["test"]
+    labels = unpack(part["labels"]).long()
+    forged = {**part, "scores": pack(torch.nn.functional.one_hot(labels, 10).half().view(torch.uint8))}
+    bad = [check for check in check_metrics({**result, "ensemble": {**result["ensemble"], "test": forged}}, run, None) if not check.passed]
+    assert [check.name for check in bad] == ["test.scores"]
+    other = {**part, "labels": pack((labels + 1) % 10)}
+    assert not all(check.passed for check in check_metrics({**result, "ensemble": {**result["ensemble"], "test": other}}, run, None))
+
+
+def test_a_row_says_which_runs_were_not_finished_or_never_met_their_rule(tmp_path):
+    run = RECIPES["smoke/capsnet"].make()
+    recipes = {"smoke/x": Recipe("smoke/x", lambda: run, Claim(table="-", row="-", metric="test.error_percent"))}
+    for seed, extra in enumerate([{}, {"max_steps": 5, "as_is": True}]):
+        options = Options(out=tmp_path / str(seed), progress=False, **extra)
+        write_result(
+            result_path(tmp_path, "smoke/x", seed), make_result("smoke/x", seed, run, train(run, name="x", seed=seed, options=options))
+        )
+    assert ", one at 5 of 20 steps" in table(recipes, tmp_path)[0].ours()
+    path = result_path(tmp_path, "smoke/x", 0)
+    write_result(path, read_result(path) | {"stopping_rule_met": False})
+    assert ", 1 that never met the rule" in table(recipes, tmp_path)[0].ours()

@@ -84,6 +84,16 @@ def test_epochs_go_on_in_the_same_order_across_their_ends(tmp_path):
     assert hashes[0] == hashes[1]
 
 
+def test_a_changing_beta1_and_mixed_images_go_on_as_they_were(tmp_path):
+    run, hashes = RECIPES["smoke/em-capsnet-mixup"].make(), []
+    for number, stops in enumerate([(), (3, 9)]):  # before and after the optimiser trusts its spread
+        for stop in (*stops, None):
+            out = tmp_path / str(number)
+            train(run, name="x", seed=0, options=Options(out=out, progress=False, max_steps=stop))
+        hashes.append(tensors_sha256(load_checkpoint(out / "checkpoint.safetensors").tensors))
+    assert hashes[0] == hashes[1]
+
+
 def test_stages_follow_each_other_and_resume(tmp_path):
     recipe = RECIPES["smoke/capsnet-plain"].make()
     stage = recipe.stages[0]

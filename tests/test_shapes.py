@@ -35,6 +35,7 @@ def routed(layer=layers.RoutedCapsules):
         for batch in ((), (2,), (2, 3)):
             differentiate(made(torch.randn(*batch, 6, 4)))
         list(made.steps(layers.Capsules.of(torch.randn(6, 4))))
+        ops.routing_support(made.with_couplings(torch.randn(2, 6, 4)).couplings, 3)
     for couplings in ops.COUPLINGS:
         differentiate(layer(6, 3, 4, 5, couplings=couplings, detach=True)(torch.randn(2, 6, 4)))
     differentiate(layer(None, 3, 4, 5, sharing="inputs")(torch.randn(2, 7, 4)))
@@ -64,6 +65,13 @@ def lazy(layer=layers.LazyRoutedCapsules):
         made.credit(torch.randn(2, 6, 4))
 
 
+def rank_mask(layer=layers.RankMask):
+    made = layer(5)
+    for batch in ((), (2,), (2, 3)):
+        made(torch.rand(*batch, 5))
+    list(map(made.eval().mask, (torch.rand(5), torch.rand(1, 5))))
+
+
 def decoder(layer=layers.Decoder):
     differentiate(layer(3, 4, (1, 5, 6))(torch.randn(2, 3, 4), torch.eye(2, 3)))
 
@@ -84,6 +92,20 @@ def em_capsnet(model=models.EMCapsNet):
         images = torch.rand(2, 2, 13, 12)
         differentiate(made(images))
         list(made.steps(images))
+
+
+def sparsecaps(model=models.SparseCaps):
+    for options in (dict(), dict(preset="dense")):
+        made = model((1, 12, 12), 3, channels=8, kernel=3, n_types=2, primary_kernel=3, n_latent=5, hidden=(8, 8), **options)
+        images = torch.rand(2, 1, 12, 12)
+        differentiate(ops.reconstruction_loss(made.reconstruct(made(images).poses), images))
+        differentiate(made.features(images))
+
+
+def supcaps(model=models.SupervisedCaps):
+    capsnet(model)
+    made = model((1, 12, 12), 3, channels=8, kernel=3, n_types=2, primary_kernel=3, hidden=(8, 8))
+    differentiate(made.features(torch.rand(2, 1, 12, 12)))
 
 
 def sentences(model=models.EMSentenceNet):
@@ -114,8 +136,8 @@ def functions():
 
 
 LAYERS = dict(PrimaryCapsules=primary, RoutedCapsules=routed, ConvRoutedCapsules=conv_routed, Decoder=decoder, EMCapsules=em)
-LAYERS |= dict(LazyRoutedCapsules=lazy)
-MODELS = {"capsnet": capsnet, "baseline": baseline, "em-capsnet": em_capsnet}
+LAYERS |= dict(LazyRoutedCapsules=lazy, RankMask=rank_mask)
+MODELS = {"capsnet": capsnet, "baseline": baseline, "em-capsnet": em_capsnet, "sparsecaps": sparsecaps, "supcaps": supcaps}
 found = {name for name in layers.__all__ if issubclass(getattr(layers, name), nn.Module)}
 assert found == set(LAYERS), f"give every layer its lines in tests/test_shapes.py: {found ^ set(LAYERS)}"
 assert set(models.MODELS) == set(MODELS), f"give every model its lines in tests/test_shapes.py: {set(models.MODELS) ^ set(MODELS)}"
@@ -140,4 +162,4 @@ print(len(LAYERS), "layers", len(MODELS), "models", caught, "caught")
 def test_the_shapes_in_the_signatures_are_true():
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split("\n")[0] == "6 layers 3 models 4 caught"
+    assert done.stdout.split("\n")[0] == "7 layers 5 models 4 caught"

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchcaps.checkpoint import load_checkpoint
-from torchcaps.data import Labelled, hold_out, load
+from torchcaps.checkpoint import load_checkpoint, tensors_sha256
+from torchcaps.data import Labelled, fingerprint, hold_out, load
 from torchcaps.data.batches import Batches, Shift
 from torchcaps.machine import commit
 from torchcaps.papers import RECIPES
 from torchcaps.parts import part
-from torchcaps.recipe import Cosine, Exponential, Stop
+from torchcaps.recipe import Cosine, Exponential, Stage, Stop
 from torchcaps.results import make_result
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
@@ -76,18 +76,48 @@ def test_a_stopping_rule_ends_a_run_at_the_first_step_that_meets_it(tmp_path):
     assert again.evaluations["validation"].metrics == stopped.evaluations["validation"].metrics
 
 
-def test_a_stopped_run_resumes_to_the_same_step(tmp_path):
-    whole = smoke(tmp_path / "whole", run=stopping(30))
-    assert smoke(tmp_path / "cut", run=stopping(30), max_steps=2).stopped_early
-    assert smoke(tmp_path / "cut", run=stopping(30)).steps == whole.steps
+def test_a_stopped_run_resumes_to_the_same_bits_also_into_a_second_stage(tmp_path):
+    """Cut before, right after an answer that was not good enough, and where the rule was met: within an epoch."""
+    run = stopping(25)
+    run = replace(run, stages=(*run.stages, replace(run.stages[0], steps=6, stop=None)))
+    whole = smoke(tmp_path / "whole", run=run)
+    first = whole.steps - 6
+    assert 3 < first < 40 and first % (448 // 16)  # the rule was met in the middle of an epoch
+    for cut in (2, 3, first, first + 2):
+        assert smoke(tmp_path / str(cut), run=run, max_steps=cut).stopped_early
+        again = smoke(tmp_path / str(cut), run=run)
+        assert again.steps == whole.steps
+        assert tensors_sha256(again.model.state_dict()) == tensors_sha256(whole.model.state_dict()), cut
+
+
+def test_a_rule_that_is_never_met_is_told(tmp_path):
+    assert smoke(tmp_path / "0", run=stopping(101)).met is False
+    assert smoke(tmp_path / "1", run=stopping(1)).met is True
+    assert smoke(tmp_path / "2").met is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"views": ("placed",)}, "views are of held-out images, and this run holds none out"),
+        ({"stages": (Stage(stop=Stop(accuracy=99.0)),)}, "a stage stops by 'validation', and this run has test; stop by one of those"),
+        ({"data": "generated-pairs", "keep_scores": True}, "generated-pairs has two classes in a picture"),
+    ],
+    ids=str,
+)
+def test_what_could_only_fail_later_is_refused_at_once(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        smoke(tmp_path, run=replace(RECIPES["smoke/capsnet"].make(), **change))
 
 
 def test_further_test_sets_are_tested_and_named(tmp_path):
-    run = replace(RECIPES["smoke/capsnet"].make(), tests=("generated-16",))
+    pytest.importorskip("sklearn")
+    run = replace(RECIPES["smoke/capsnet"].make(), tests=("digits-writers",))  # of the same shape
     trained = smoke(tmp_path, run=run)
-    assert set(trained.evaluations) == {"test", "test_ema", "generated-16", "generated-16_ema"}
-    assert trained.evaluations["generated-16"].metrics == trained.evaluations["test"].metrics  # the same set, asked for twice
-    assert trained.data["generated-16"] == trained.data["test"]
+    assert set(trained.evaluations) == {"test", "test_ema", "digits-writers", "digits-writers_ema"}
+    digits = load("digits-writers", "test")
+    assert trained.evaluations["digits-writers"].metrics == Classify().evaluate(trained.model, digits, CPU).metrics
+    assert trained.data["digits-writers"] == fingerprint(digits) != trained.data["test"]
 
 
 def test_a_probe_writes_into_the_journal_and_changes_nothing(tmp_path):

@@ -7,7 +7,7 @@ out), or another data set whose test part is tested as well.
 from pathlib import Path
 from typing import Any
 
-from torchcaps.data import Labelled, hold_out, load
+from torchcaps.data import Labelled, hold_out, info, load
 from torchcaps.data.views import shown
 from torchcaps.recipe import Run
 
@@ -16,8 +16,22 @@ HELD = "validation"
 
 def names(run: Run) -> tuple[str, ...]:
     """Those that a finished run is judged on, in this order."""
-    own = tuple(f"{HELD}_{view}" for view in run.views) or (HELD,) if run.hold_out else ("test",)
-    return own + run.tests
+    if not run.hold_out:
+        return ("test", *run.tests)
+    return (*(f"{HELD}_{view}" for view in run.views), *run.tests) if run.views else (HELD, *run.tests)
+
+
+def check(run: Run) -> None:
+    """Refuse what could only fail in the middle of a training, or be ignored in silence."""
+    if run.views and not run.hold_out:
+        raise ValueError(f"views are of held-out images, and this run holds none out: give hold_out, or leave out {', '.join(run.views)}")
+    at_hand = [name for name in names(run) if name not in run.tests]
+    for stage in run.stages:
+        if stage.stop and stage.stop.part not in at_hand:
+            raise ValueError(f"a stage stops by {stage.stop.part!r}, and this run has {', '.join(at_hand)}; stop by one of those")
+    two = info(run.data).n_labels > 1
+    if two and (run.keep_scores or any(stage.stop or stage.probe_every for stage in run.stages)):
+        raise ValueError(f"{run.data} has two classes in a picture: no stopping rule, no probe and no stored scores are made for that")
 
 
 def training(run: Run, root: Path | None, seed: int) -> Any:

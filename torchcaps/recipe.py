@@ -11,15 +11,26 @@ from torch import nn
 
 from torchcaps.data import DataInfo, info
 from torchcaps.data.batches import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, shape_after
+from torchcaps.data.mixup import Mixup
 from torchcaps.models import MODELS
+from torchcaps.optimizers import Adam, RAdam
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
 from torchcaps.tasks.classify_pairs import ClassifyPairs
 from torchcaps.tasks.logits import ClassifyLogits, ClassifyPairLogits, ClassifyScores
+from torchcaps.tasks.reconstruct import Reconstruct
+
+
+class Schedule:
+    """Called with a step, it gives the share of the rate in that step."""
+
+    def momentum(self, step: int, n_steps: int) -> float:
+        """The share of beta1; here all of it, always."""
+        return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exponential:
+class Exponential(Schedule):
     """Multiply by `rate` every `every` steps, smoothly, down to a floor (the authors' schedule for CapsNet)."""
 
     rate: float = 0.96
@@ -31,7 +42,7 @@ class Exponential:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine:
+class Cosine(Schedule):
     """Rise over the first `warmup` share of the steps, then fall along half a cosine to `floor`."""
 
     warmup: float = 0.0
@@ -42,6 +53,28 @@ class Cosine:
         if step < rise:
             return (step + 1) / (rise + 1)
         return self.floor + (1 - self.floor) * (1 + cos(pi * (step - rise) / max(n_steps - rise, 1))) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneCycle(Schedule):
+    """The rate rises along a line and returns along half a cosine; beta1 falls and returns with it (Heinsen 2019, section 4.2)."""
+
+    start: float = 0.02  # the rate of the first and of the last step, as a share of the highest
+    warmup: float = 0.1  # share of the steps until the rate is highest
+    low: float = 0.9  # beta1 where the rate is highest, as a share of the first
+
+    def __call__(self, step: int, n_steps: int) -> float:
+        return self.start + (1 - self.start) * self._height(step, n_steps)
+
+    def momentum(self, step: int, n_steps: int) -> float:
+        return 1 + (self.low - 1) * self._height(step, n_steps)
+
+    def _height(self, step: int, n_steps: int) -> float:
+        """0 in the first and in the last step, 1 between them where the rate is highest."""
+        rise = self.warmup * n_steps
+        if step < rise:
+            return step / rise
+        return (1 + cos(pi * min((step - rise) / max(n_steps - 1 - rise, 1), 1))) / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +95,8 @@ class Stage:
     steps: int | None = None
     batch: int = 128
     rate: float = 1e-3
-    schedule: Exponential | Cosine = Exponential()
+    schedule: Exponential | Cosine | OneCycle = Exponential()
+    optimizer: Adam | RAdam = Adam()  # noqa: RUF009, frozen
     ema: float = 0.0  # decay of an average of the weights; 0 keeps none
     stop: Stop | None = None  # before the last step, which the schedule still counts on
     probe_every: int = 0  # steps between two looks of the task's `probe` at the model; 0: none
@@ -92,9 +126,9 @@ class Run:
         return model
 
 
-_TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores
-_SCHEDULES = Exponential, Cosine, Stop
-_AUGMENTATIONS = Shift, Anywhere, Crop, Flip, Light, Standardise
+_TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, Reconstruct
+_SCHEDULES = Exponential, Cosine, OneCycle, Adam, RAdam, Stop
+_AUGMENTATIONS = Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup
 KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_SCHEDULES, *_AUGMENTATIONS)}
 
 
@@ -162,6 +196,7 @@ class Claim:
     metric: str  # "test.error_percent"
     printed: float | None = None
     printed_sd: float | None = None
+    beside: tuple[str, ...] = ()  # further metrics, or numbers of `extras`, that stand in the same cell
     members: str = ""  # of an ensemble: the row whose runs, one for each seed, answer together
 
 

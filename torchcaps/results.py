@@ -22,6 +22,7 @@ from torchcaps.train import Trained
 REPLAYED = 200  # steps whose losses are kept in full, for `torchcaps verify --replay`
 CURVE_POINTS = 100
 DEFAULT_SEEDS = "0,1,2"
+LEAST_MEMBERS = 3  # of an ensemble
 
 
 def make_result(name: str, seed: int, run: Run, trained: Trained) -> dict[str, Any]:
@@ -31,6 +32,8 @@ def make_result(name: str, seed: int, run: Run, trained: Trained) -> dict[str, A
         "seed": seed,
         "metrics": {split: part.metrics for split, part in trained.evaluations.items()},
         "steps": trained.steps,
+        "planned_steps": trained.planned,
+        **({} if trained.met is None else {"stopping_rule_met": trained.met}),
         "seconds": round(trained.seconds, 2),
         "peak_memory_bytes": trained.peak_memory_bytes,
         "routing": trained.routing,
@@ -114,7 +117,10 @@ class Row:
     values: dict[int, float]  # by seed
     stale: int  # results left out because today's recipe is another run
     dirty: int  # results that count, though made by code that was not committed
-    together: int = 0  # runs that answer together, in an ensemble
+    together: tuple[int, ...] = ()  # seeds of the runs that answer together, in an ensemble
+    short: tuple[tuple[int, int], ...] = ()  # steps and planned steps of results of runs that were not finished
+    unmet: int = 0  # results whose stopping rule was not met before the last step
+    beside: tuple[tuple[str, float], ...] = ()  # names and means of what stands in the same cell
 
     def ours(self) -> str:
         """Mean ± sd and n; or that nobody ran it."""
@@ -124,12 +130,15 @@ class Row:
         spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
         late = f", {self.stale} stale left out" if self.stale else ""
         loose = f", {self.dirty} of uncommitted code" if self.dirty else ""
-        n = f"{self.together} together" if self.together else f"n={len(values)}"
-        return f"{mean(values):.3f}{spread} ({n}{late}{loose})"
+        n = f"{len(self.together)} together" if self.together else f"n={len(values)}"
+        cut = "".join(f", one at {steps:,} of {planned:,} steps" for steps, planned in self.short)
+        rule = f", {self.unmet} that never met the rule" if self.unmet else ""
+        beside = "".join(f"; {name} {value:.3f}" for name, value in self.beside)
+        return f"{mean(values):.3f}{spread} ({n}{cut}{rule}{late}{loose}){beside}"
 
     def command(self) -> str:
         """What makes this row anew."""
-        seeds = ",".join(map(str, range(self.together) if self.together else sorted(self.values)))
+        seeds = ",".join(map(str, sorted(self.together or self.values)))
         return f"torchcaps reproduce {self.recipe.name}" + (f" --seeds {seeds}" if seeds not in ("", DEFAULT_SEEDS) else "")
 
     def printed(self) -> str:
@@ -153,12 +162,34 @@ def table(recipes: Mapping[str, Recipe], folder: Path, extra: str = "") -> list[
         counted = [result for result in fresh if metric in result["metrics"].get(split + extra, {})]
         values = {result["seed"]: result["metrics"][split + extra][metric] for result in counted}
         dirty = sum(result.get("dirty", True) for result in counted)
+        stale, together = len(results) - len(fresh), ()
         if recipe.claim.members:
-            error = {0: ensemble_error_percent(counted, split)} if len(counted) > 1 and not extra else {}
-            rows.append(Row(recipe, f"{split}{extra}.{metric}", error, len(results) - len(fresh), dirty, len(counted)))
-            continue
-        rows.append(Row(recipe, f"{split}{extra}.{metric}", values, len(results) - len(fresh), dirty))
+            together = tuple(values)
+            values = {0: ensemble_error_percent(counted, split)} if len(counted) >= LEAST_MEMBERS and not extra else {}
+        about = together if values else (), _short(counted), _unmet(counted), _beside(recipe.claim.beside, counted)
+        rows.append(Row(recipe, f"{split}{extra}.{metric}", values, stale, dirty, *about))
     return rows
+
+
+def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, float], ...]:
+    """Means over the results; `test.half_credit_error_percent` is a metric, `extras.segmentation_iou` one of the extras."""
+    found = []
+    for name in names:
+        part, what = name.split(".")
+        values = [numbers[what] for result in results if what in (numbers := result.get(part) or result["metrics"].get(part, {}))]
+        found += [(what, mean(values))] if values else []
+    return tuple(found)
+
+
+def _short(results: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
+    """Of those that were evaluated before their last step, and not by a rule."""
+    cut = [result for result in results if result["steps"] < result.get("planned_steps", 0) and not result.get("stopping_rule_met")]
+    return tuple((result["steps"], result["planned_steps"]) for result in cut)
+
+
+def _unmet(results: Sequence[Mapping[str, Any]]) -> int:
+    whole = [result for result in results if result["steps"] >= result.get("planned_steps", 0)]
+    return sum(result.get("stopping_rule_met") is False for result in whole)
 
 
 def ensemble_error_percent(results: Sequence[Mapping[str, Any]], split: str) -> float:

@@ -20,10 +20,10 @@ class TrainingStep:
         self.parameters = self.task.parameters(model)
         self.counter = torch.zeros((), dtype=torch.long, device=device)  # steps done in this stage
         # a few more than there are steps: warming up close to the end looks beyond it
-        rates = [stage.rate * stage.schedule(min(step, n_steps - 1), n_steps) for step in range(n_steps + WARM_UP + 1)]
-        self.rates = torch.tensor(rates, device=device)
-        self.rate = torch.tensor(stage.rate, device=device)
-        self.optimizer = torch.optim.Adam(self.parameters.values(), lr=self.rate, fused=not on_cuda, foreach=on_cuda, capturable=on_cuda)
+        rows = [_numbers(stage, step, n_steps) for step in range(n_steps + WARM_UP + 1)]
+        self.plan = [torch.tensor(column, device=device) for column in zip(*rows, strict=True)]  # what the optimiser needs, by step
+        self.now = [column[0].clone() for column in self.plan]
+        self.optimizer = stage.optimizer.make(self.parameters.values(), self.now)
         self.ema_decay = stage.ema
         self.ema = {name: tensor.detach().clone() for name, tensor in _floats(model).items()} if stage.ema else {}
         self.totals: dict[str, Tensor] = {}  # sums over the steps not yet read
@@ -72,10 +72,12 @@ class TrainingStep:
         for name, parameter in self.parameters.items():
             prefix = f"optimizer/{name}/"
             kinds = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+            held = self.optimizer.state[parameter]
             for kind, tensor in kinds.items():
-                # like the parameter, so that channels-last stays channels-last
-                own = torch.empty_like(parameter) if tensor.shape == parameter.shape else torch.empty_like(tensor, device=self.device)
-                self.optimizer.state[parameter][kind] = own.copy_(tensor)
+                if kind not in held:  # PyTorch's own makes its state in the first step
+                    # like the parameter, so that channels-last stays channels-last
+                    held[kind] = torch.empty_like(parameter) if tensor.shape == parameter.shape else tensor.to(self.device, copy=True)
+                held[kind].copy_(tensor)
 
     def _everything(self) -> dict[str, Tensor]:
         return self.state() | {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
@@ -90,7 +92,8 @@ class TrainingStep:
         with many_programs():
             losses = self.losses(batch)
         self.task.backward(self.model, batch, losses)
-        self.rate.copy_(self.rates.index_select(0, self.counter.view(1)).squeeze(0))
+        for number, column in zip(self.now, self.plan, strict=True):
+            number.copy_(column.index_select(0, self.counter.view(1)).squeeze(0))
         with many_programs():
             self.update()
         with torch.no_grad():
@@ -132,6 +135,12 @@ class TrainingStep:
                 tensor.copy_(before[name]) if name in before else tensor.zero_()
         torch.cuda.set_rng_state(generator_state, self.device)
         self.first_bad.fill_(-1)
+
+
+def _numbers(stage: Stage, step: int, n_steps: int) -> tuple[float, ...]:
+    """What the optimiser needs to know of a step."""
+    at = min(step, n_steps - 1)
+    return stage.optimizer.numbers(step, stage.rate * stage.schedule(at, n_steps), stage.schedule.momentum(at, n_steps))
 
 
 def _routing(model: nn.Module, compiled: bool) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from torchcaps import parts
 from torchcaps.data import fingerprint
@@ -59,7 +60,18 @@ def check_metrics(result: Mapping[str, Any], run: Run, root: Path | None) -> lis
             agrees = said is not None and abs(value - said) < 1e-9
             text = f"recomputed {value:g} from {len(predictions):,} predictions, the file says {said}"
             checks.append(Check(f"{split}.{name}", agrees, text))
+        if "ensemble" in result:
+            checks.append(check_scores(result["ensemble"][split], split, predictions, data.labels))
     return checks or [Check("metrics", False, "the file has no metrics")]
+
+
+def check_scores(part: Mapping[str, Any], split: str, predictions: Tensor, labels: Tensor) -> Check:
+    """What an ensemble adds up must give the stored predictions, but for ties of float16, and the labels must be the data's."""
+    scores = unpack(part["scores"]).view(torch.float16)
+    off = int((scores.gather(1, predictions[:, None]).squeeze(1) < scores.amax(1)).sum()) if scores.shape[:1] == predictions.shape else -1
+    same = torch.equal(unpack(part["labels"]).long(), labels)
+    text = f"stored scores disagree with {off} of {len(predictions):,} predictions; labels {'are' if same else 'are not'} those of the data"
+    return Check(f"{split}.scores", off == 0 and same, text)
 
 
 def check_recipe(result: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Check:

@@ -15,7 +15,6 @@ from torchcaps.data.pairs import (
     draw_partners,
     fixed_pairs,
     overlap,
-    overlap_line,
     overlay,
     paired_again,
     read_multimnist,
@@ -182,11 +181,11 @@ def test_overlap_by_hand():
     digits[0, 0, 10, 10] = digits[0, 0, 13, 14] = 1
     digits[1, 0, 11:13, 11:13] = 1  # 2x2 inside the first
     moves = torch.tensor([[[0, 0], [2, 1]]], dtype=torch.int8)
-    same = Pairs(digits, torch.tensor([0, 1]), torch.tensor([[0, 0]]), moves)
+    same = Pairs(digits, torch.tensor([0, 1]), torch.tensor([[0, 0]]), moves, 4)
     assert overlap(same) == pytest.approx((100 * 18 * 19 / 400, 100 * 8 / 20))
-    inside = Pairs(digits, torch.tensor([0, 1]), torch.tensor([[0, 1]]), torch.zeros(1, 2, 2, dtype=torch.int8))
+    inside = Pairs(digits, torch.tensor([0, 1]), torch.tensor([[0, 1]]), torch.zeros(1, 2, 2, dtype=torch.int8), 4)
     assert overlap(inside) == pytest.approx((100, (4 / 20 * 100 + 100) / 2))
-    apart = Pairs(digits, torch.tensor([0, 1]), torch.tensor([[1, 1]]), moves)
+    apart = Pairs(digits, torch.tensor([0, 1]), torch.tensor([[1, 1]]), moves, 4)
     assert overlap(apart).ink == 0
 
 

@@ -24,6 +24,12 @@ def test_the_one_for_40x40_is_as_large_as_its_capsnet():
     assert abs(ours / theirs - 1) < 1e-3
 
 
+def test_the_one_for_smallnorb_is_as_large_as_its_network_of_capsules():
+    with torch.device("meta"):
+        ours, theirs = size(Baseline((2, 96, 96), 5, preset="smallnorb")), size(MODELS["em-capsnet"]((2, 96, 96), 5))
+    assert (ours, theirs) == (271_545, 271_688)
+
+
 def test_one_logit_per_class_from_the_features(rng):
     model = Baseline((1, 12, 14), 7, preset="small").eval()
     images = torch.randn(3, 1, 12, 14, generator=rng)

@@ -13,7 +13,7 @@ import typer
 from torchcaps import bench as benches
 from torchcaps import data as datasets
 from torchcaps.cli import checkpoints
-from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, say
+from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, say
 from torchcaps.cli.options import table as make_table
 from torchcaps.demo import demo as run_demo
 from torchcaps.figures import save_figures
@@ -122,17 +122,23 @@ def train_one(
     """Train one recipe with one seed; the same command goes on where it was stopped."""
     found = find(recipe, RECIPES)
     path = _train(found, seed, out, device, data, hold_out, deterministic, smoke)
-    for split, metrics in read_result(path)["metrics"].items():
+    result = read_result(path)
+    for split, metrics in result["metrics"].items():
         console.print(f"{found.name} seed {seed}, {split}: {numbers_of(metrics)}")
+    if result["extras"]:
+        console.print(f"{found.name} seed {seed}: {plainly(result['extras'])}", highlight=False, soft_wrap=True)
     console.print(f"result: {path}", soft_wrap=True)
 
 
-def _train(recipe: Recipe, seed: int, out, device, data, hold_out, deterministic, smoke) -> Path:
+def _train(recipe: Recipe, seed: int, out, device, data, hold_out, deterministic, smoke, as_is: bool = False) -> Path:
+    if recipe.claim and recipe.claim.members:
+        raise ValueError(f"{recipe.name} is an ensemble; train its members, {recipe.name.split('/')[0]}/{recipe.claim.members}")
     run = quick(recipe.make()) if smoke else recipe.make()
     if hold_out is not None:
-        run = replace(run, hold_out=hold_out)
+        run = replace(run, hold_out=hold_out, tests=())  # such a run sees no test set
     kind = "-quick" * smoke + f"-hold-out-{hold_out}" * (hold_out is not None)
-    options = Options(out=out or Path("runs") / (recipe.name + kind) / str(seed), device=device, root=data, deterministic=deterministic)
+    folder = out or Path("runs") / (recipe.name + kind) / str(seed)
+    options = Options(out=folder, device=device, root=data, deterministic=deterministic, as_is=as_is, max_steps=0 if as_is else None)
     trained = train(run, name=recipe.name + kind, seed=seed, options=options)
     path = options.out / "result.json"
     write_result(path, make_result(recipe.name + kind, seed, run, trained))
@@ -149,6 +155,7 @@ def reproduce(
     results: Results = Path("results"),
     deterministic: bool = False,
     smoke: Annotated[bool, typer.Option("--quick", help="seconds long, on generated images; writes no result files")] = False,
+    as_is: Annotated[bool, typer.Option("--as-is", help="train nothing: evaluate half-done runs where they stand")] = False,
 ) -> None:
     """Run rows of a paper and print its table beside ours. Finished runs are kept, half-done ones go on."""
     wanted = _wanted(name, row)
@@ -160,24 +167,39 @@ def reproduce(
     for recipe in wanted:
         for seed in _numbers(seeds):
             kept = result_path(results, recipe.name, seed)
-            if not smoke and kept.exists() and not unlike(read_result(kept)["run"], recipe.make()):
+            if not smoke and kept.exists() and _finished(read_result(kept), recipe):
                 console.print(f"{recipe.name} seed {seed}: done, {kept}", soft_wrap=True)
                 continue
-            path = _train(recipe, seed, None, device, data, None, deterministic, smoke)
+            if as_is and not (Path("runs") / recipe.name / str(seed) / "checkpoint.safetensors").exists():
+                console.print(f"{recipe.name} seed {seed}: not begun")
+                continue
+            path = _train(recipe, seed, None, device, data, None, deterministic, smoke, as_is)
             if not smoke:
                 write_result(kept, read_result(path))
     if not smoke:
         paper = wanted[0].name.split("/")[0]
         _print_table(paper, results)
-        _draw(paper, results, device, data)
+        _write(paper, results, device, data)
 
 
-def _draw(paper: str, results: Path, device: str, data: Path | None) -> None:
-    """The paper's figures, as far as results and checkpoints are there."""
-    if paper in FIGURES:
-        made = FIGURES[paper](results, Path("runs"), data, pick_device(device))
-        for path in save_figures(made, Path("figures") / paper):
-            console.print(f"figure: {path}", soft_wrap=True)
+def _finished(result: dict, recipe: Recipe) -> bool:
+    """Of today's recipe, and not of a run that was cut short."""
+    whole = result["steps"] >= result.get("planned_steps", 0) or result.get("stopping_rule_met", False)
+    return whole and not unlike(result["run"], recipe.make())
+
+
+def _write(paper: str, results: Path, device: str, data: Path | None) -> None:
+    """Table and figures of the paper, as far as results and checkpoints are there."""
+    folder = Path("figures") / paper
+    make_folder(folder)
+    (folder / "table.md").write_text(markdown(table(_recipes_of(paper), results)))
+    made = FIGURES[paper](results, Path("runs"), data, pick_device(device)) if paper in FIGURES else {}
+    for path in (folder / "table.md", *save_figures(made, folder)):
+        console.print(f"wrote {path}", soft_wrap=True)
+
+
+def _recipes_of(paper: str) -> dict[str, Recipe]:
+    return {name: recipe for name, recipe in RECIPES.items() if name.startswith(paper + "/")}
 
 
 def _wanted(name: str, rows: list[str] | None) -> list[Recipe]:
@@ -190,7 +212,15 @@ def _wanted(name: str, rows: list[str] | None) -> list[Recipe]:
         asked = [recipe for recipe in RECIPES.values() if recipe.name.startswith(name + "/") and (recipe.claim or name == "smoke")]
     members = {recipe.name: recipe.claim.members if recipe.claim else "" for recipe in asked}
     names = [f"{whole.split('/')[0]}/{part}" if part else whole for whole, part in members.items()]
-    return [RECIPES[each] for each in dict.fromkeys(names)]
+    return sorted((RECIPES[each] for each in dict.fromkeys(names)), key=_cost)
+
+
+def _cost(recipe: Recipe) -> float:
+    """The cheapest first: planned images times their pixels."""
+    run = recipe.make()
+    about = datasets.info(run.data)
+    images = sum(stage.batch * stage.steps if stage.steps else stage.epochs * about.n_train for stage in run.stages)
+    return images * about.shape[1] * about.shape[2]
 
 
 def _numbers(text: str) -> list[int]:
@@ -214,7 +244,7 @@ def print_table(
 
 
 def _print_table(paper: str, results: Path, as_markdown: bool = False, extra: str = "") -> None:
-    rows = table({name: recipe for name, recipe in RECIPES.items() if name.startswith(paper + "/")}, results, extra)
+    rows = table(_recipes_of(paper), results, extra)
     if as_markdown:
         print(markdown(rows), end="")
         return

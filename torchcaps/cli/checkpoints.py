@@ -8,7 +8,7 @@ import typer
 
 from torchcaps import data as datasets
 from torchcaps.checkpoint import load_model
-from torchcaps.cli.options import Device, Root, console, numbers_of
+from torchcaps.cli.options import Device, Root, console, numbers_of, plainly
 from torchcaps.data.files import write_whole
 from torchcaps.data.pairs import paired_again
 from torchcaps.diagnostics import diagnose, lines
@@ -28,22 +28,30 @@ def evaluate(
     split: Annotated[str, typer.Option(help="test or train")] = "test",
     device: Device = "auto",
     data: Root = None,
+    on: Annotated[str | None, typer.Option(help="another data set of the same shape, affnist say, instead of the run's own")] = None,
     each: Annotated[int | None, typer.Option(help="of pairs: how often each test digit is the base; 1000 makes 10 million")] = None,
     file: Json = None,
 ) -> None:
     """Evaluate a checkpoint, with the weights as they are, and say what its routing does."""
     where = pick_device(device)
     model, run, about = load_model(checkpoint, where)
-    pictures = datasets.load(run.data, split, data, about["seed"])
+    pictures = datasets.load(on or run.data, split, data, about["seed"])
     if each is not None:
         pictures = paired_again(pictures, each)
-    metrics = run.stages[-1].task.evaluate(model, pictures, where).metrics
-    console.print(f"{about['name']} seed {about['seed']} step {about['step']}, {split}: {numbers_of(metrics)}")
+    task = run.stages[-1].task
+    metrics, extras = task.evaluate(model, pictures, where).metrics, task.extras(model, pictures, where)
+    name = f"{on} {split}" if on else split
+    console.print(f"{about['name']} seed {about['seed']} step {about['step']}, {name}: {numbers_of(metrics)}")
+    if extras:
+        console.print(plainly(extras), highlight=False, soft_wrap=True)
     found = diagnose(model, pictures, where)
     for line in lines(found):
         console.print(line, highlight=False, soft_wrap=True)
     if file:
-        _write(file, {"name": about["name"], "seed": about["seed"], "step": about["step"], split: metrics, "diagnostics": found})
+        _write(
+            file,
+            {"name": about["name"], "seed": about["seed"], "step": about["step"], name: metrics, "extras": extras, "diagnostics": found},
+        )
 
 
 def figures(checkpoint: Path, out: Path = Path("figures"), device: Device = "auto", data: Root = None) -> None:

@@ -1,9 +1,10 @@
 """What several commands take, and where they write."""
 
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,6 +27,11 @@ def table(first: str, *rest: str, title: str | None = None) -> Table:
     for name in rest:
         lines.add_column(name, overflow="fold")
     return lines
+
+
+def plainly(numbers: Mapping[str, Any]) -> str:
+    """Nested numbers in one line."""
+    return ", ".join(f"{name} ({plainly(x)})" if isinstance(x, Mapping) else f"{name} {x:g}" for name, x in numbers.items())
 
 
 def numbers_of(metrics: dict[str, float]) -> str:

@@ -103,13 +103,13 @@ def _generated_set(name: str, size: int) -> DataSet:
     return DataSet(facts, lambda split, root, seed: generated.read_split(split, seed, size))
 
 
-def _norb_toys() -> DataSet:
+def _norb_toys(name: str, size: int, change: Callable[[forms.Pictures], forms.Pictures] = lambda pictures: pictures) -> DataSet:
     """Other toys in the test part, as in the official one, but none of its toys."""
     about = "the training part of the same, its toys split again: to choose by"
-    facts = DataInfo(name="smallnorb-48-toys", shape=(2, 48, 48), n_classes=5, n_train=19_440, n_test=4_860, about=about)
+    facts = DataInfo(name=name, shape=(2, size, size), n_classes=5, n_train=19_440, n_test=4_860, about=about)
 
     def read(split: str, root: str | Path | None, seed: int) -> forms.Pictures:
-        pictures = smallnorb.halved(forms.read_split(smallnorb.FORMS, "train", root))
+        pictures = change(forms.read_split(smallnorb.FORMS, "train", root))
         return smallnorb.by_toys(split, pictures, smallnorb.instances("train", root))
 
     return DataSet(replace(facts, files=len(smallnorb.FORMS[0].files.sha256)), read, forms=smallnorb.FORMS)
@@ -170,7 +170,8 @@ DATASETS: dict[str, DataSet] = {
         DataInfo(name="smallnorb-48", shape=(2, 48, 48), n_classes=5, n_train=24_300, n_test=24_300, about="the same at half the size"),
         smallnorb.halved,
     ),
-    "smallnorb-48-toys": _norb_toys(),
+    "smallnorb-toys": _norb_toys("smallnorb-toys", smallnorb.SIZE),
+    "smallnorb-48-toys": _norb_toys("smallnorb-48-toys", smallnorb.SIZE // 2, smallnorb.halved),
     "svhn": _forms_set(
         svhn.FORMS,
         DataInfo(

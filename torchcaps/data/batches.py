@@ -22,6 +22,8 @@ from torchcaps.data import Labelled
 class Batch(NamedTuple):
     images: Float[Tensor, "b c h w"]  # 0..1, unless an augmentation finishes them otherwise
     labels: Int64[Tensor, "b"]
+    others: Int64[Tensor, "b"] | None = None  # where images were mixed (data/mixup.py): the class of what was mixed in
+    shares: Float[Tensor, "b"] | None = None  # and how much of each is still its own
 
 
 class Augmentation:
@@ -42,6 +44,10 @@ class Augmentation:
     def finish(self, images: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
         """In both, at the end, on numbers in 0..1."""
         return images
+
+    def mix(self, batch: Batch, drawn: Tensor) -> Batch:
+        """In training, at the very end: where the images of a batch meet."""
+        return batch
 
     def shape(self, c: int, h: int, w: int) -> tuple[int, int, int]:
         """What becomes of images of c h w; the model is built for it."""
@@ -209,7 +215,10 @@ class Batches:
         images = self.images[order]
         for augmentation, numbers in zip(self.augment, drawn, strict=True):
             images = augmentation.apply(images, numbers)
-        return Batch(_finished(images, self.augment), self.labels[order])
+        batch = Batch(_finished(images, self.augment), self.labels[order])
+        for augmentation, numbers in zip(self.augment, drawn, strict=True):
+            batch = augmentation.mix(batch, numbers)
+        return batch
 
     def _draw(self, rng: torch.Generator) -> list[Tensor]:
         n_used = self.n_steps * self.batch

@@ -46,10 +46,9 @@ def batches_for(data: Labelled | PairSource, batch: int, augment: tuple[Augmenta
 def pairs_in_order(pairs: Pairs, batch: int, device: torch.device) -> Iterator[PairBatch]:
     """Every fixed pair once, in order. Pictures exist for one batch at a time."""
     digits, classes = pairs.digits.to(device), pairs.classes.to(device)
-    shift = int(pairs.moves.abs().max()) if len(pairs.moves) else 0
     for start in range(0, len(pairs.picks), batch):
         part = slice(start, start + batch)
-        yield _batch(digits, classes, pairs.picks[part].to(device), pairs.moves[part].to(device), shift)
+        yield _batch(digits, classes, pairs.picks[part].to(device), pairs.moves[part].to(device), pairs.shift)
 
 
 def _batch(

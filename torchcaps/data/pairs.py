@@ -38,6 +38,7 @@ class Pairs(NamedTuple):
     classes: Int64[Tensor, " m"]
     picks: Int64[Tensor, "n 2"]  # base and partner
     moves: Int8[Tensor, "n 2 2"]  # of each, down and right
+    shift: int  # the most that anything may move
 
     @property
     def labels(self) -> Int64[Tensor, "n 2"]:
@@ -89,7 +90,7 @@ def fixed_pairs(source: PairSource, n_each: int, seed: int = SEED) -> Pairs:
     for _ in range(n_each):
         picks.append(torch.stack([base, draw_partners(base, source.labels, rng)], dim=1))
         moves.append(draw_moves(len(base), source.shift, rng).to(torch.int8))
-    return Pairs(source.images, source.labels, torch.cat(picks), torch.cat(moves))
+    return Pairs(source.images, source.labels, torch.cat(picks), torch.cat(moves), source.shift)
 
 
 def paired_again(pairs: Pairs, n_each: int) -> Pairs:
@@ -97,7 +98,7 @@ def paired_again(pairs: Pairs, n_each: int) -> Pairs:
     if not isinstance(pairs, Pairs) or n_each < 1:
         what = f"n_each={n_each}" if isinstance(pairs, Pairs) else type(pairs).__name__
         raise ValueError(f"only fixed pairs can be made more or fewer, each digit at least once; got {what}")
-    return fixed_pairs(PairSource(pairs.digits, pairs.classes, int(pairs.moves.abs().max())), n_each)
+    return fixed_pairs(PairSource(pairs.digits, pairs.classes, pairs.shift), n_each)
 
 
 def overlap(pairs: Pairs) -> Overlap:
@@ -109,15 +110,6 @@ def overlap(pairs: Pairs) -> Overlap:
     middle = torch.tensor([(height - 20) // 2, (width - 20) // 2])
     nominal = _covered(middle.expand(len(pairs.picks), 2, 2), (middle + 20).expand(len(pairs.picks), 2, 2), pairs.moves)
     return Overlap(nominal, _covered(firsts[pairs.picks], ends[pairs.picks], pairs.moves))
-
-
-def overlap_line(name: str, pairs: Pairs) -> str:
-    """For the log of a run and the page of the paper."""
-    found = overlap(pairs)
-    return (
-        f"{name}: of a digit's box the other's covers {found.nominal:.1f} % (boxes of 20x20), {found.ink:.1f} % (boxes around the ink); "
-        f"the paper says 80 %. {len(pairs.picks):,} pairs"
-    )
 
 
 def _covered(first: Int64[Tensor, "n 2 2"], end: Int64[Tensor, "n 2 2"], moves: Int8[Tensor, "n 2 2"]) -> float:

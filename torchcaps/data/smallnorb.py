@@ -1,6 +1,6 @@
 """smallNORB (LeCun, Huang, Bottou 2004): stereo pairs of 50 toys, 96x96 grey, under 9 elevations, 18 azimuths and 6 lights.
 
-The toys of the test part are other ones than those of the training part. The official files are binary; the copy at hand holds the
+The toys of the test part are other ones than those of the training part. The official files are binary; a copy holds the
 same pairs, in the same order, as JPEG of quality 75, which is lossy: whoever uses it should say so.
 """
 

@@ -1,6 +1,6 @@
 """SVHN (Netzer et al. 2011), format 2: digits cut from photographs of house numbers, 32x32 in colour.
 
-The official files are MATLAB's; the copy at hand was cut anew from the same photographs and stored as WebP of quality 95: the same
+The official files are MATLAB's; a copy was cut anew from the same photographs and stored as WebP of quality 95: the same
 digits in the same order, and nearly, not exactly, the same pixels.
 """
 

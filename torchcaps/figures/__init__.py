@@ -68,13 +68,15 @@ def _routes(model: nn.Module) -> bool:
 
 
 def save_figures(figures: dict[str, tuple[Figure, str]], folder: Path | str) -> list[Path]:
-    """One PNG each, under its name."""
+    """One PNG each, under its name, and captions.md with what each shows."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png" for name in figures]
     for path, (figure, _) in zip(paths, figures.values(), strict=True):
         path.write_bytes(png(figure))
-    return paths
+    captions = folder / "captions.md"
+    captions.write_text("".join(f"## {name}\n{caption}\n\n" for name, (_, caption) in figures.items()))
+    return [*paths, captions] if figures else []
 
 
 RECONSTRUCTION_WORDS = (

@@ -6,6 +6,17 @@ from torchcaps.layers.decoder import Decoder
 from torchcaps.layers.em import EMCapsules
 from torchcaps.layers.lazy import LazyRoutedCapsules
 from torchcaps.layers.primary import PrimaryCapsules
-from torchcaps.layers.routed import RoutedCapsules
+from torchcaps.layers.routed import Coupled, RoutedCapsules
+from torchcaps.layers.sparse import RankMask
 
-__all__ = ["Capsules", "ConvRoutedCapsules", "Decoder", "EMCapsules", "LazyRoutedCapsules", "PrimaryCapsules", "RoutedCapsules"]
+__all__ = [
+    "Capsules",
+    "ConvRoutedCapsules",
+    "Coupled",
+    "Decoder",
+    "EMCapsules",
+    "LazyRoutedCapsules",
+    "PrimaryCapsules",
+    "RankMask",
+    "RoutedCapsules",
+]

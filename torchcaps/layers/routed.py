@@ -1,16 +1,24 @@
 """Fully connected capsules, routed by agreement."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules, check_capsules
-from torchcaps.ops import RoutingStep, dynamic_routing, dynamic_routing_backend, dynamic_routing_steps
+from torchcaps.ops import RoutingStep, dynamic_routing, dynamic_routing_backend, dynamic_routing_steps, recover_couplings
 from torchcaps.ops.couplings import coupling
 
 SHARING = ("none", "places", "inputs", "all")
+
+
+class Coupled(NamedTuple):
+    """Capsules, and how much of each input they were given in the last pass."""
+
+    capsules: Capsules
+    couplings: Float[Tensor, "*b i j"]  # without gradient
 
 
 class RoutedCapsules(nn.Module):
@@ -60,6 +68,14 @@ class RoutedCapsules(nn.Module):
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         poses = self._checked(capsules)
         return Capsules.of(dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule()).poses)
+
+    def with_couplings(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Coupled:
+        """The same with the last couplings, by any backend. The votes are formed once for it: for masks and figures."""
+        poses = self._checked(capsules)
+        routed = dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule())
+        with torch.no_grad():
+            couplings = recover_couplings(poses, self.weight, routed.pose_sum, prior=self.prior, couplings=self.couplings)
+        return Coupled(Capsules.of(routed.poses), couplings)
 
     def steps(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Iterator[RoutingStep]:
         """Every pass of the routing, for figures and the curious."""

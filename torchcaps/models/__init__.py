@@ -6,7 +6,14 @@ from torchcaps.models.baseline import Baseline
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
+from torchcaps.models.sparsecaps import SparseCaps, SupervisedCaps
 
-MODELS: dict[str, type[nn.Module]] = {"capsnet": CapsNet, "baseline": Baseline, "em-capsnet": EMCapsNet}
+MODELS: dict[str, type[nn.Module]] = {
+    "capsnet": CapsNet,
+    "baseline": Baseline,
+    "em-capsnet": EMCapsNet,
+    "sparsecaps": SparseCaps,
+    "supcaps": SupervisedCaps,
+}
 
-__all__ = ["MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet"]
+__all__ = ["MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet", "SparseCaps", "SupervisedCaps"]

@@ -1,4 +1,4 @@
-"""The convolutional networks that Sabour 2017 compares CapsNet with (section 5 and 6), without capsules.
+"""Convolutional networks without capsules: those that Sabour 2017 compares CapsNet with (section 5 and 6), and one beside Heinsen 2019.
 
 Convolutions keep the size of the picture (padding "same"), as the printed numbers of parameters say; the paper does not.
 """
@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 
 class Preset(NamedTuple):
-    """Channels and kernels of the convolutions, whether each is followed by 2x2 max-pooling, fully connected layers."""
+    """Channels and kernels of the convolutions, whether 2x2 max-pooling follows each, fully connected layers, batch normalisation."""
 
     channels: tuple[int, ...]
     kernels: tuple[int, ...]
     pool: tuple[bool, ...]
     hidden: tuple[int, ...]
+    norm: bool = False  # before each convolution
 
 
 PRESETS = {
@@ -24,6 +25,8 @@ PRESETS = {
     "multimnist": Preset((512, 256), (9, 5), (True, True), (1024,)),
     # the paper says no more than max-pooling, dropout and a similar size; 847 makes it that of the CapsNet for 40x40
     "affnist": Preset((256, 256, 128), (5, 5, 5), (True, True, False), (847, 192)),
+    # 88 makes it as large as the EMCapsNet for 96x96, whose batch normalisation it has too
+    "smallnorb": Preset((32, 64, 64, 96, 96), (3, 3, 3, 3, 3), (True, True, True, True, True), (88,), norm=True),
     "small": Preset((8, 8), (5, 5), (True, True), (32,)),  # for tests
 }
 
@@ -42,6 +45,7 @@ class Baseline(nn.Module):
         c, height, width = self.image
         layers: list[nn.Module] = []
         for (c_in, c_out), kernel, pool in zip(pairwise((c, *plan.channels)), plan.kernels, plan.pool, strict=True):
+            layers += [nn.BatchNorm2d(c_in)] if plan.norm else []
             layers += [nn.Conv2d(c_in, c_out, kernel, padding="same"), nn.ReLU()]
             if pool:
                 layers.append(nn.MaxPool2d(2))

@@ -9,6 +9,7 @@ from torchcaps.ops.em_densities import DENSITIES
 from torchcaps.ops.lazy import LazyRouted, LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
 from torchcaps.ops.local import LocalGrid, local_grid, local_routing
 from torchcaps.ops.losses import margin_loss, reconstruction_loss, spread_loss
+from torchcaps.ops.sparse import Winning, after_batch, boosted_ranks, count_wins, rank_mask, routing_support
 from torchcaps.ops.squash import length, squash, unsquash
 
 __all__ = [
@@ -22,7 +23,11 @@ __all__ = [
     "LocalGrid",
     "Routed",
     "RoutingStep",
+    "Winning",
+    "after_batch",
+    "boosted_ranks",
     "convolve",
+    "count_wins",
     "dynamic_routing",
     "dynamic_routing_backend",
     "dynamic_routing_steps",
@@ -36,8 +41,10 @@ __all__ = [
     "local_routing",
     "margin_loss",
     "own_output_prior",
+    "rank_mask",
     "reconstruction_loss",
     "recover_couplings",
+    "routing_support",
     "spread_loss",
     "squash",
     "unsquash",

@@ -1,9 +1,14 @@
 """Twenty steps of every model on generated images: seconds long, for tests and golden losses, not for numbers."""
 
-from torchcaps.data.batches import Shift
-from torchcaps.recipe import Run, Stage
+from dataclasses import replace
+
+from torchcaps.data.batches import Crop, Shift
+from torchcaps.data.mixup import Mixup
+from torchcaps.optimizers import RAdam
+from torchcaps.recipe import OneCycle, Run, Stage
 from torchcaps.tasks.classify_pairs import ClassifyPairs
 from torchcaps.tasks.logits import ClassifyLogits, ClassifyScores
+from torchcaps.tasks.reconstruct import Reconstruct
 
 _SMALL = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "hidden": (32, 64)}
 
@@ -50,8 +55,37 @@ def baseline() -> Run:
     return Run(data="generated-16", model="baseline", model_args={"preset": "small"}, augment=(Shift(2),), stages=(stage,))
 
 
+_SMALL_EM = {"channels": 8, "strides": (1, 2), "n_types": 4, "n_parts": 6}
+
+
 def em_capsnet() -> Run:
     """EM routing twice: places to parts, parts to classes."""
-    small = {"channels": 8, "strides": (1, 2), "n_types": 4, "n_parts": 6}
     stage = Stage(task=ClassifyScores(), steps=20, batch=16, rate=1e-2, ema=0.9)
-    return Run(data="generated-16", model="em-capsnet", model_args=small, augment=(Shift(2),), stages=(stage,))
+    return Run(data="generated-16", model="em-capsnet", model_args=_SMALL_EM, augment=(Shift(2),), stages=(stage,))
+
+
+def em_capsnet_mixup() -> Run:
+    """The same as its paper trains it: RAdam, one cycle of rate and beta1, crops beyond the edge, mixed images."""
+    optimizer = RAdam(beta2=0.9)  # of a short memory, so that twenty steps go far enough for golden losses to tell anything
+    stage = Stage(task=ClassifyScores(), steps=20, batch=16, rate=0.1, schedule=OneCycle(), optimizer=optimizer)
+    augment = Crop(16, border=2), Mixup()
+    return Run(data="generated-16", model="em-capsnet", model_args=_SMALL_EM, augment=augment, stages=(stage,))
+
+
+def sparsecaps() -> Run:
+    """Pictures alone, latent capsules kept apart by rank and boost, which moves within the few steps."""
+    small = _SMALL | {"n_latent": 6, "frequencies": (0.1, 0.25), "boost_every": 5}
+    stage = Stage(task=Reconstruct(), steps=20, batch=16, rate=3e-3, ema=0.9)
+    return Run(data="generated-16", model="sparsecaps", model_args=small, augment=(Shift(2),), stages=(stage,))
+
+
+def sparsecaps_dense() -> Run:
+    """The same without the mask."""
+    stage = Stage(task=Reconstruct(), steps=20, batch=16, rate=3e-3, ema=0.9)
+    args = _SMALL | {"preset": "dense", "n_latent": 6}
+    return Run(data="generated-16", model="sparsecaps", model_args=args, augment=(Shift(2),), stages=(stage,))
+
+
+def supcaps() -> Run:
+    """What these are compared with: capsules kept apart by labels."""
+    return replace(_smoke(), model="supcaps")

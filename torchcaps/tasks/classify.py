@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from torchcaps.data import Labelled
 from torchcaps.data.batches import Batch, in_order
+from torchcaps.data.mixup import class_shares, main_labels
 from torchcaps.diagnostics import logit_changes
 from torchcaps.metrics import error_percent
 from torchcaps.ops import margin_loss, reconstruction_loss
@@ -23,11 +23,13 @@ class Classify(Task):
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         capsules = model(batch.images)
-        present = one_hot(batch.labels, model.n_classes).to(capsules.activity.dtype)
-        margin = model.margin_weight() * margin_loss(capsules.activity, present).mean()
-        wrong = 100 * (capsules.activity.argmax(-1) != batch.labels).float().mean()
+        shown = class_shares(batch, model.n_classes).to(capsules.activity.dtype)
+        margin = model.margin_weight() * margin_loss(capsules.activity, shown).mean()
+        wrong = 100 * (capsules.activity.argmax(-1) != main_labels(batch)).float().mean()
         if model.decoder is None:
             return {"loss": margin, "error_percent": wrong, "margin": margin}
+        if batch.shares is not None:
+            raise ValueError("Classify redraws one class and Mixup shows two; build the model without a decoder, or do not mix")
         pictures = model.reconstruct(capsules.poses, batch.labels)
         reconstruction = self.reconstruction_weight * reconstruction_loss(pictures, batch.images).mean()
         return {"loss": margin + reconstruction, "error_percent": wrong, "margin": margin, "reconstruction": reconstruction}

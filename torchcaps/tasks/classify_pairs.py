@@ -48,8 +48,9 @@ class ClassifyPairs(Task):
         predictions = torch.cat(said).cpu()
         return Evaluation(self.score(predictions, pairs.labels), predictions.to(torch.uint8))
 
-    def extras(self, model: nn.Module, data: Pairs, device: torch.device) -> dict[str, Any]:
+    def extras(self, model: nn.Module, data: Pairs | PairSource, device: torch.device) -> dict[str, Any]:
         """How much the digits' boxes overlap, and how well each digit's pixels are found (10,000 pairs at most)."""
+        data = fixed_pairs(data, 1) if isinstance(data, PairSource) else data
         first = data._replace(picks=data.picks[:SEGMENTED], moves=data.moves[:SEGMENTED])
         found = {"box_overlap_percent": overlap(data)._asdict(), "n_pairs": len(data.picks)}
         if model.decoder is not None:

@@ -1,7 +1,7 @@
 """Classes told apart by logits: those of networks without capsules, or the scores of capsules that are routed by EM."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -10,8 +10,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from torchcaps.data import Labelled
 from torchcaps.data.batches import Batch, in_order
+from torchcaps.data.mixup import class_shares, main_labels
 from torchcaps.data.pair_batches import PairBatch, pairs_in_order
-from torchcaps.data.pairs import Pairs
+from torchcaps.data.pairs import Pairs, PairSource, fixed_pairs, overlap
 from torchcaps.metrics import error_percent, exact_match_error_percent, half_credit_error_percent
 from torchcaps.tasks import Evaluation, Task
 
@@ -28,8 +29,9 @@ class ClassifyLogits(Task):
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         logits = self.logits(model, batch.images)
-        wrong = 100 * (logits.argmax(-1) != batch.labels).float().mean()
-        return {"loss": cross_entropy(logits.float(), batch.labels), "error_percent": wrong}
+        wrong = 100 * (logits.argmax(-1) != main_labels(batch)).float().mean()
+        wanted = batch.labels if batch.shares is None else class_shares(batch, logits.shape[-1])
+        return {"loss": cross_entropy(logits.float(), wanted), "error_percent": wrong}
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: Labelled, device: torch.device) -> Evaluation:
@@ -67,13 +69,19 @@ class ClassifyPairLogits(Task):
         return {"loss": loss, "error_percent": 100 * (found < 2).float().mean()}  # both must be right
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, data: Pairs, device: torch.device) -> Evaluation:
+    def evaluate(self, model: nn.Module, data: Pairs | PairSource, device: torch.device) -> Evaluation:
+        pairs = fixed_pairs(data, 1) if isinstance(data, PairSource) else data  # training digits: each the base once
         was_training = model.training
         model.eval()
-        said = [model(batch.images).topk(2).indices.sort().values for batch in pairs_in_order(data, 500, device)]
+        said = [model(batch.images).topk(2).indices.sort().values for batch in pairs_in_order(pairs, 500, device)]
         model.train(was_training)
         predictions = torch.cat(said).cpu()
-        return Evaluation(self.score(predictions, data.labels), predictions.to(torch.uint8))
+        return Evaluation(self.score(predictions, pairs.labels), predictions.to(torch.uint8))
+
+    def extras(self, model: nn.Module, data: Pairs | PairSource, device: torch.device) -> dict[str, Any]:
+        """How much the digits' boxes overlap."""
+        pairs = fixed_pairs(data, 1) if isinstance(data, PairSource) else data
+        return {"box_overlap_percent": overlap(pairs)._asdict(), "n_pairs": len(pairs.picks)}
 
     def score(self, predictions: Int64[Tensor, "n 2"], labels: Int64[Tensor, "n 2"]) -> dict[str, float]:
         exact, half = exact_match_error_percent(predictions, labels), half_credit_error_percent(predictions, labels)

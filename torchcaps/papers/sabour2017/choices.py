@@ -50,6 +50,17 @@ def choose_cnn() -> Run:
     return _cnn(1e-3)
 
 
+def choose_cnn_2() -> Run:
+    """The baseline with twice the rate, as CapsNet was tried."""
+    return _cnn(2e-3)
+
+
+def choose_cnn_exponential() -> Run:
+    """The baseline with the authors' schedule for CapsNet."""
+    run = _cnn(1e-3)
+    return replace(run, stages=(replace(run.stages[0], schedule=Exponential()),))
+
+
 def choose_cnn_low() -> Run:
     """The baseline with a third of the rate."""
     return _cnn(3e-4)
@@ -121,6 +132,63 @@ def choose_like_types_r3() -> Run:
 def choose_like_types_uniform() -> Run:
     """The same with equal couplings."""
     return _warped(sharing="places", couplings="uniform")
+
+
+def choose_like_r1() -> Run:
+    """One pass."""
+    return _warped(n_iters=1)
+
+
+def choose_like_r5() -> Run:
+    """Five passes."""
+    return _warped(n_iters=5)
+
+
+def choose_like_uniform() -> Run:
+    """A transform for every pair, equal couplings."""
+    return _warped(couplings="uniform")
+
+
+def choose_like_shared_r3() -> Run:
+    """One transform per class, three passes."""
+    return _warped(sharing="inputs")
+
+
+def choose_like_cnn() -> Run:
+    """The convolutional network."""
+    run = affine.like_cnn_end()
+    return replace(run, hold_out=5000, views=("placed", "warped"), tests=())
+
+
+def choose_like_anywhere_cnn() -> Run:
+    """The convolutional network, training digits anywhere in the frame."""
+    run = affine.like_anywhere_cnn_end()
+    return replace(run, hold_out=5000, views=("placed", "warped"), tests=())
+
+
+def _short_pairs(run: Run, rate: float, schedule: Cosine | Exponential) -> Run:
+    """A sixth of the row's steps on pairs of training digits, judged on pairs of 5,000 digits kept aside."""
+    return replace(run, hold_out=5000, stages=(replace(run.stages[0], steps=50_000, rate=rate, schedule=schedule),))
+
+
+def choose_multimnist() -> Run:
+    """Pairs, CapsNet, the row's schedule."""
+    return _short_pairs(rows.multimnist_4_r3(), 1e-3, Cosine())
+
+
+def choose_multimnist_exponential() -> Run:
+    """Pairs, CapsNet, the authors' decay with its period ten times longer."""
+    return _short_pairs(rows.multimnist_4_r3(), 1e-3, Exponential(every=20_000))
+
+
+def choose_multimnist_cnn() -> Run:
+    """Pairs, the convolutional network, the row's schedule."""
+    return _short_pairs(rows.multimnist_4_cnn(), 1e-3, Cosine())
+
+
+def choose_multimnist_cnn_low() -> Run:
+    """The same with a third of the rate."""
+    return _short_pairs(rows.multimnist_4_cnn(), 3e-4, Cosine())
 
 
 def choose_like_plain() -> Run:

@@ -1,14 +1,17 @@
 """Figures 3, 4, 5, A.1, A.2 and the error against routing passes: each where the runs that it shows are there."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchcaps.checkpoint import load_model
+from torchcaps.checkpoint import load_checkpoint, load_model
 from torchcaps.data import load
 from torchcaps.figures import all_figures
 from torchcaps.figures.routing_curves import error_by_passes, logit_change_curves, loss_curves
+from torchcaps.papers.sabour2017 import photographs, rows
+from torchcaps.recipe import Run, recipes_of, unlike
 from torchcaps.results import read_result
 
 if TYPE_CHECKING:
@@ -22,20 +25,20 @@ OF_A_MODEL = {  # recipe: our figures' names and the paper's
 }
 BY_PASSES = {
     "MNIST": {1: "mnist-r1-recon", 2: "mnist-r2-recon", 3: "mnist-r3-recon", 4: "mnist-r4-recon", 5: "mnist-r5-recon"},
-    "CIFAR-10": {1: "cifar10-r1", 3: "cifar10"},
+    "CIFAR-10": {1: "cifar10-r1", 2: "cifar10-r2", 3: "cifar10", 5: "cifar10-r5"},
 }
 
 
 def figures(results: Path, runs: Path, root: Path | None, device: torch.device) -> dict[str, tuple[Figure, str]]:
     """By the paper's number, with captions. `results` holds result files, `runs` checkpoints; what is missing is left out."""
-    made = {}
+    made, today = {}, _today()
     for recipe, wanted in OF_A_MODEL.items():
         checkpoint = runs / "sabour2017" / recipe / "0" / "checkpoint.safetensors"
-        if checkpoint.exists():
+        if checkpoint.exists() and _finished(checkpoint, today[recipe]):
             model, run, about = load_model(checkpoint, device)
             drawn = all_figures(model, load(run.data, "test", root, about["seed"]), [], device)
             made |= {new: drawn[name] for name, new in wanted.items() if name in drawn}
-    found = _results(results)
+    found = _results(results, today)
     if "mnist-r5-recon" in found:
         made["figure-A1"] = logit_change_curves(found["mnist-r5-recon"][0]["curve"])
     if "cifar10-r1" in found and "cifar10" in found:
@@ -49,9 +52,23 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
     return made
 
 
-def _results(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Every result of the paper, by recipe, in the order of the seeds."""
+def _today() -> dict[str, Run]:
+    """The runs of today's rows, by name."""
+    made = {**recipes_of("sabour2017", rows), **recipes_of("sabour2017", photographs)}
+    return {name.removeprefix("sabour2017/"): recipe.make() for name, recipe in made.items()}
+
+
+def _finished(checkpoint: Path, run: Run) -> bool:
+    """Whether it is of today's run, and of its last stage's end."""
+    about = load_checkpoint(checkpoint).about
+    return about.get("ended", False) and about["stage"] == len(run.stages) - 1 and not unlike(about["run"], run)
+
+
+def _results(folder: Path, today: Mapping[str, Run]) -> dict[str, list[dict[str, Any]]]:
+    """Every result of today's rows, by recipe, in the order of the seeds."""
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted((folder / "sabour2017").glob("*/*.json"), key=lambda path: (path.parent.name, int(path.stem))):
-        found.setdefault(path.parent.name, []).append(read_result(path))
+        name, result = path.parent.name, read_result(path)
+        if name in today and not unlike(result["run"], today[name]):
+            found.setdefault(name, []).append(result)
     return found

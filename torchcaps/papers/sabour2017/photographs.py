@@ -25,11 +25,11 @@ def svhn() -> Run:
     return Run(data="svhn", model="capsnet", model_args=args, augment=(Crop(28), Standardise()), stages=(stage,))
 
 
-def _cifar(**model_args) -> Run:
+def _cifar(keep_scores: bool = False, **model_args) -> Run:
     args = _args(n_types=64, same=True) | model_args
     augment = Crop(24), Flip(), Light(), Standardise()
     stage = Stage(steps=60_000, batch=128, rate=1e-3, schedule=Cosine())
-    return Run(data="cifar10", model="capsnet", model_args=args, augment=augment, stages=(stage,), keep_scores=True)
+    return Run(data="cifar10", model="capsnet", model_args=args, augment=augment, stages=(stage,), keep_scores=keep_scores)
 
 
 @reproduces(
@@ -37,7 +37,7 @@ def _cifar(**model_args) -> Run:
 )
 def cifar10() -> Run:
     """CIFAR-10, crops of 24x24, 64 types, zeros around both convolutions, a logit for none of the above."""
-    return _cifar(couplings="leaky")
+    return _cifar(keep_scores=True, couplings="leaky")
 
 
 @reproduces(
@@ -58,3 +58,15 @@ def cifar10_plain() -> Run:
 def cifar10_r1() -> Run:
     """One routing pass: for figure A.2 and the error against passes."""
     return _cifar(n_iters=1, couplings="leaky")
+
+
+@reproduces(table="A", row="CIFAR-10, CapsNet, 2 iterations, one model", metric="test.error_percent")
+def cifar10_r2() -> Run:
+    """Two routing passes: for the error against passes."""
+    return _cifar(n_iters=2, couplings="leaky")
+
+
+@reproduces(table="A", row="CIFAR-10, CapsNet, 5 iterations, one model", metric="test.error_percent")
+def cifar10_r5() -> Run:
+    """Five routing passes: for the error against passes."""
+    return _cifar(n_iters=5, couplings="leaky")

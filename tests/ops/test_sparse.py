@@ -1,0 +1,160 @@
+"""Support, ranks, masks and boosts of sparse capsules (Rawlinson 2018), by hand."""
+
+from math import exp
+
+import pytest
+import torch
+
+from torchcaps.ops import Winning, after_batch, boosted_ranks, count_wins, rank_mask, routing_support
+from torchcaps.ops.sparse import moving_average, updated_boost, winning_frequency
+
+
+def some_winning(n: int = 3, **parts) -> Winning:
+    return Winning(torch.zeros(n), torch.ones(n), torch.tensor(0))._replace(**parts)
+
+
+# support
+
+
+def test_support_is_the_largest_type_at_each_place_summed_over_the_places():
+    """Two types at two places, type first: capsules (0, p0), (0, p1), (1, p0), (1, p1)."""
+    couplings = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.5, 0.5]])
+    torch.testing.assert_close(routing_support(couplings, 2), torch.tensor([0.9 + 0.5, 0.4 + 0.8]))
+
+
+def test_support_read_place_first_would_be_another():
+    """The same numbers with the axes mixed, as a reshape without names does it: the test above would notice."""
+    couplings = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.5, 0.5]])
+    mixed = couplings.view(2, 2, 2).amax(1).sum(0)  # (place, type)
+    assert not torch.allclose(mixed, routing_support(couplings, 2))
+
+
+def test_with_one_type_support_is_the_sum_and_with_one_place_the_maximum(rng):
+    couplings = torch.rand(2, 3, 6, 4, generator=rng, dtype=torch.float64)
+    torch.testing.assert_close(routing_support(couplings, 1), couplings.sum(-2))
+    torch.testing.assert_close(routing_support(couplings, 6), couplings.amax(-2))
+
+
+def test_uniform_couplings_support_all_alike():
+    assert (routing_support(torch.full((2, 32 * 36, 16), 1 / 16), 32) == 36 / 16).all()
+
+
+@pytest.mark.parametrize("n_types", [0, 4, 7])
+def test_types_that_do_not_fill_the_places_are_refused(n_types):
+    with pytest.raises(ValueError, match=f"6 input capsules do not fill places of {n_types} types"):
+        routing_support(torch.ones(6, 2), n_types)
+
+
+# ranks
+
+
+def test_the_most_support_has_rank_0():
+    support = torch.tensor([[0.3, 0.9, 0.1, 0.5], [4.0, 3.0, 2.0, 1.0]])
+    assert boosted_ranks(support, torch.ones(4)).tolist() == [[2, 0, 3, 1], [0, 1, 2, 3]]
+
+
+def test_ranks_are_those_of_a_stable_sort(rng):
+    support = torch.randint(0, 5, (7, 3, 9), generator=rng).double()  # many equals
+    order = support.argsort(dim=-1, descending=True, stable=True)
+    assert torch.equal(boosted_ranks(support, torch.ones(9)), order.argsort(-1))
+
+
+def test_the_boost_decides_the_ranks():
+    support = torch.tensor([1.0, 0.95, 0.5])
+    assert boosted_ranks(support, torch.tensor([1.0, 1.1, 1.0])).tolist() == [1, 0, 2]
+    assert boosted_ranks(support, torch.tensor([1.0, 1.0, 1.8])).tolist() == [0, 1, 2]
+
+
+def test_without_any_support_the_order_of_the_row_decides():
+    assert boosted_ranks(torch.zeros(2, 3), torch.tensor([1.0, 5.0, 9.0])).tolist() == [[0, 1, 2]] * 2
+
+
+# mask
+
+
+def test_six_of_sixteen_capsules_pass():
+    mask = rank_mask(torch.arange(16), dtype=torch.float64)
+    assert mask[:6].tolist() == pytest.approx([exp(-0.8 * rank) for rank in range(6)], rel=1e-12)
+    assert [round(value, 2) for value in mask[:6].tolist()] == [1.0, 0.45, 0.2, 0.09, 0.04, 0.02]
+    assert (mask[6:] == 0).all()
+
+
+def test_the_mask_follows_the_ranks():
+    mask = rank_mask(torch.tensor([[2, 0, 1], [0, 1, 2]]), sharpness=2.0)
+    torch.testing.assert_close(mask, torch.tensor([[exp(-2), 1, exp(-1)], [1, exp(-1), exp(-2)]]))
+
+
+def test_a_capsule_alone_is_kept_whole():
+    ranks = boosted_ranks(torch.rand(4, 1), torch.ones(1))
+    assert rank_mask(ranks).tolist() == [[1.0]] * 4
+    assert winning_frequency(count_wins(ranks)).tolist() == [1.0]
+
+
+def test_without_sharpness_all_are_kept():
+    assert (rank_mask(torch.arange(16), sharpness=0.0) == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_mask_has_the_dtype_it_is_asked_for(dtype):
+    assert rank_mask(torch.arange(4), dtype=dtype).dtype == dtype
+
+
+def test_the_mask_is_a_constant_factor_and_support_gets_no_gradient(rng):
+    support = torch.rand(2, 4, generator=rng, dtype=torch.float64, requires_grad=True)
+    boost = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    poses = torch.randn(2, 4, 3, generator=rng, dtype=torch.float64, requires_grad=True)
+    mask = rank_mask(boosted_ranks(support, boost), dtype=torch.float64)
+    assert not mask.requires_grad
+    (poses * mask.unsqueeze(-1)).sum().backward()
+    assert support.grad is None and boost.grad is None
+    torch.testing.assert_close(poses.grad, mask.unsqueeze(-1).expand_as(poses))
+
+
+# statistics
+
+
+def test_wins_over_the_batch_by_hand():
+    """Four samples: capsule 1 is first in three of them, capsule 0 in one, capsule 2 in none."""
+    ranks = torch.tensor([[1, 0, 2], [1, 0, 2], [0, 1, 2], [2, 0, 1]])
+    assert count_wins(ranks).tolist() == count_wins(ranks.view(2, 2, 3)).tolist() == [1, 3, 0]
+    assert winning_frequency(count_wins(ranks)).tolist() == [0.25, 0.75, 0.0]
+    assert count_wins(ranks[0]).tolist() == [0, 1, 0]
+
+
+def test_the_first_batch_is_copied_and_the_others_averaged():
+    old, new = torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0])
+    assert moving_average(old, new, torch.tensor(0)).tolist() == [1.0, 0.0]
+    assert moving_average(old, new, torch.tensor(7)).tolist() == pytest.approx([0.99 * 0.5 + 0.01, 0.99 * 0.5])
+
+
+def test_the_rare_are_boosted_and_the_frequent_lose_their_boost_down_to_1():
+    frequency = torch.tensor([0.03, 0.04, 0.07, 0.1, 0.11, 0.11])
+    boost = torch.tensor([1.0, 1.2, 1.5, 1.3, 1.5, 1.05])
+    wanted = [1.1, 1.2, 1.5, 1.3, 1.4, 1.0]
+    assert updated_boost(boost, frequency).tolist() == pytest.approx(wanted)
+    assert updated_boost(boost.double(), frequency.double()).dtype == torch.float64
+
+
+def test_boosts_move_with_every_nth_batch_only():
+    winning = some_winning()
+    boosts = []
+    for _ in range(7):
+        winning = after_batch(winning, torch.tensor([8, 0, 0]), every=3, frequencies=(0.1, 0.9))
+        boosts.append(winning.boost.tolist()[1])
+    assert boosts == pytest.approx([1.0, 1.0, 1.1, 1.1, 1.1, 1.2, 1.2])
+    assert int(winning.n_batches) == 7
+
+
+def test_the_boost_looks_at_the_average_and_not_at_the_batch():
+    """The average of 0.5 falls to 0.99 · 0.5 and stays above, though the capsule did not win in this batch."""
+    before = some_winning(2, frequency=torch.tensor([0.5, 0.5]), n_batches=torch.tensor(9))
+    after = after_batch(before, torch.tensor([4, 0]), every=1, frequencies=(0.4, 0.6))
+    assert after.frequency.tolist() == pytest.approx([0.505, 0.495])
+    assert after.boost.tolist() == [1.0, 1.0]
+
+
+def test_statistics_keep_their_dtype_and_what_was_before_is_untouched():
+    before = some_winning(frequency=torch.zeros(3, dtype=torch.float64), boost=torch.ones(3, dtype=torch.float64))
+    after = after_batch(before, torch.tensor([1, 2, 1]), every=1)
+    assert after.frequency.dtype == after.boost.dtype == torch.float64
+    assert before.n_batches == 0 and (before.boost == 1).all() and (before.frequency == 0).all()

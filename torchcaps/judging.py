@@ -1,0 +1,77 @@
+"""How a run is judged: now and then while it trains, and once at its end."""
+
+import torch
+from torch import Tensor
+
+from torchcaps import parts
+from torchcaps.checkpoint import load_into
+from torchcaps.data import Labelled, fingerprint
+from torchcaps.data.batches import in_order
+from torchcaps.diagnostics import diagnose
+from torchcaps.machine import made_by, peak_memory
+from torchcaps.recipe import Stage
+from torchcaps.state import State, Trained
+from torchcaps.tasks import Evaluation
+
+PROBED = 50  # images that a stage's probe looks at: their votes may lie in memory
+
+
+def validate(state: State, stage: Stage, at: int, n_steps: int, epoch: int, device: torch.device) -> None:
+    """About ten times in a run, where training images are held out."""
+    if state.run.hold_out and (at // epoch) % max(1, n_steps // epoch // 10) == 0:
+        for part in [name for name in state.data if name != "train"]:
+            journal(state, state.done + at, part, stage.task.evaluate(state.model, state.data[part], device))
+
+
+def probe(state: State, stage: Stage, at: int, device: torch.device) -> None:
+    """On the first training images, as evaluation shows them."""
+    first = next(in_order(Labelled(*(part[:PROBED] for part in state.data["train"])), PROBED, device, state.run.augment))
+    state.journal.write(state.done + at, stage=state.stage, **stage.task.probe(state.model, first.images))
+
+
+def reached(state: State, stage: Stage, at: int, device: torch.device) -> bool:
+    """Whether the stopping rule is met."""
+    rule = stage.stop
+    if rule is None or at % rule.every:
+        return False
+    evaluation = stage.task.evaluate(state.model, state.data[rule.part], device)
+    journal(state, state.done + at, rule.part, evaluation)
+    state.met = 100 - evaluation.metrics["error_percent"] >= rule.accuracy
+    return state.met
+
+
+def journal(state: State, at: int, part: str, evaluation: Evaluation) -> None:
+    state.journal.write(at, stage=state.stage, **{f"{part}_{name}": value for name, value in evaluation.metrics.items()})
+
+
+def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_early: bool = False) -> Trained:
+    """Evaluate once, with the weights of the last step; averaged weights are a labelled extra. Nothing of a run that is to go on."""
+    unjudged = stopped_early and not state.options.as_is
+    seconds, memory, task = state.spent(), peak_memory(device), state.run.stages[-1].task
+    hashes = {name: fingerprint(data) for name, data in state.data.items()}
+    evaluations, labels = {}, {}
+    for name in () if unjudged else parts.names(state.run):
+        data = state.data[name] if name in state.data else parts.part(state.run, name, state.options.root, state.seed)
+        hashes[name] = hashes.get(name) or fingerprint(data)
+        evaluations[name], labels[name] = task.evaluate(state.model, data, device), data.labels
+        if name.startswith(parts.HELD):
+            journal(state, state.done, name, evaluations[name])
+        if ema:
+            raw = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
+            load_into(state.model, raw | ema, "the average")
+            evaluations[f"{name}_ema"], labels[f"{name}_ema"] = task.evaluate(state.model, data, device), data.labels
+            load_into(state.model, raw, "the run")
+    state.journal.close()
+    judged = state.data[parts.names(state.run)[0]]
+    diagnostics, extras = ({}, {}) if unjudged else (diagnose(state.model, judged, device), task.extras(state.model, judged, device))
+    planned = sum(n_steps_of(stage, state.data["train"]) for stage in state.run.stages)
+    met = state.met if state.run.stages[-1].stop else None
+    return Trained(
+        model=state.model, evaluations=evaluations, labels=labels, steps=state.done, seconds=seconds, peak_memory_bytes=memory,
+        curve=state.journal.lines, data=hashes, routing=state.routing, diagnostics=diagnostics, extras=extras, planned=planned, met=met,
+        made_by=state.made_by, evaluated_by=made_by(device), stopped_early=stopped_early,
+    )  # fmt: skip
+
+
+def n_steps_of(stage: Stage, data: Labelled) -> int:
+    return stage.steps if stage.steps is not None else stage.epochs * (len(data.labels) // stage.batch)

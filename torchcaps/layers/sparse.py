@@ -1,0 +1,65 @@
+"""What is left of each capsule after the ones with the most support have won (Rawlinson 2018, section 2)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, distributed, nn
+
+from torchcaps.ops.sparse import FREQUENCIES, SHARPNESS, Winning, after_batch, boosted_ranks, count_wins, rank_mask
+
+
+class RankMask(nn.Module):
+    """Factors for capsules by the rank of their support: 1 for the first, less and less for the next, 0 for most. [*b j] -> [*b j].
+
+    A training call also counts who won, and after every `boost_every` of them boosts capsules that win too rarely. These
+    statistics are part of the state, stand still in evaluation, and count the wins on all processes of a distributed run.
+    `frequencies`: how often a capsule shall win, at least and at most. `sharpness` 0 keeps all, `boost_step` 0 helps nobody.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        sharpness: float = SHARPNESS,
+        frequencies: tuple[float, float] = FREQUENCIES,
+        boost_step: float = 0.1,
+        boost_every: int = 50,
+        decay: float = 0.99,
+    ) -> None:
+        super().__init__()
+        low, high = frequencies
+        if not 0 <= low < high <= 1:
+            raise ValueError(f"RankMask: frequencies are (at least, at most) within 0 and 1; got {tuple(frequencies)}")
+        if boost_every < 1:
+            raise ValueError(f"RankMask: boosts change every so many batches, 1 or more; got boost_every={boost_every}")
+        self.n, self.sharpness = n, sharpness
+        self.rule = {"step": boost_step, "every": boost_every, "frequencies": (low, high), "decay": decay}
+        self.register_buffer("frequency", torch.zeros(n))
+        self.register_buffer("boost", torch.ones(n))
+        self.register_buffer("n_batches", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, support: Float[Tensor, "*b j"]) -> Float[Tensor, "*b j"]:
+        """The mask; in training the batch is counted too."""
+        mask = self.mask(support)
+        if self.training:
+            self._count(support)
+        return mask
+
+    def mask(self, support: Float[Tensor, "*b j"]) -> Float[Tensor, "*b j"]:
+        """The mask by the boosts as they are; nothing is counted."""
+        if support.shape[-1:] != (self.n,):
+            raise ValueError(f"RankMask expects the support of {self.n} capsules, [..., {self.n}]; got {list(support.shape)}")
+        return rank_mask(boosted_ranks(support, self.boost), self.sharpness, dtype=support.dtype)
+
+    def extra_repr(self) -> str:
+        (low, high), step, every = self.rule["frequencies"], self.rule["step"], self.rule["every"]
+        return f"{self.n}, sharpness={self.sharpness:g}, frequencies={low:g} to {high:g}, boost={step:g} every {every}"
+
+    def _count(self, support: Float[Tensor, "*b j"]) -> None:
+        wins = count_wins(boosted_ranks(support, self.boost))
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.all_reduce(wins)  # whole numbers: every process comes to the same bits
+        for buffer, value in zip(self._statistics(), after_batch(self._statistics(), wins, **self.rule), strict=True):
+            buffer.copy_(value)  # in place: a captured step knows them by their address
+
+    def _statistics(self) -> Winning:
+        return Winning(self.frequency, self.boost, self.n_batches)

@@ -1,0 +1,109 @@
+"""SparseCaps: a CapsNet that learns from pictures alone, its latent capsules kept apart by a mask.
+
+Rawlinson, Ahmed, Kowadlo 2018, "Sparse Unsupervised Capsules Generalize Better", section 2. Convolution, primary capsules and decoder
+are those of CapsNet, whose class capsules become latent ones: nobody says what each is for.
+`SparseCaps` has two presets: `sparse`, and `dense`, trained without the mask (section 2.1). `SupervisedCaps` is what the paper
+compares with (SUPCAPS): capsules kept apart by labels.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from torchcaps.layers import Capsules, RankMask
+from torchcaps.models.capsnet import CapsNet
+from torchcaps.ops import routing_support
+from torchcaps.ops.sparse import FREQUENCIES, SHARPNESS
+
+PRESETS = ("sparse", "dense")
+
+
+class Latent(NamedTuple):
+    """What a picture is to the deepest capsules."""
+
+    poses: Float[Tensor, "b j e"]  # before the mask
+    support: Float[Tensor, "b j"]  # of the routing, before any boost
+    mask: Float[Tensor, "b j"]
+
+    def masked(self) -> Capsules:
+        """What the layers behind see of them (Eq. 4)."""
+        return Capsules.of(self.poses * self.mask.unsqueeze(-1).to(self.poses.dtype))
+
+
+class Features(NamedTuple):
+    """The capsules as one row of numbers, for a classifier."""
+
+    masked: Float[Tensor, "b f"]
+    pre_mask: Float[Tensor, "b f"]
+
+
+class SparseCaps(nn.Module):
+    """Images [b c h w] -> latent capsules, of which a few are left; the decoder draws the picture from them.
+
+    `sharpness`, `frequencies`, `boost_step`, `boost_every` and `decay` are those of `RankMask`; `network` those of `CapsNet`.
+    """
+
+    def __init__(
+        self,
+        image: tuple[int, int, int] = (1, 28, 28),
+        n_classes: int = 10,  # not looked at: every model is told
+        *,
+        preset: str = "sparse",
+        n_latent: int = 16,
+        d_latent: int = 16,
+        sharpness: float = SHARPNESS,
+        frequencies: tuple[float, float] = FREQUENCIES,
+        boost_step: float = 0.1,
+        boost_every: int = 50,
+        decay: float = 0.99,
+        **network,
+    ) -> None:
+        super().__init__()
+        if preset not in PRESETS:
+            raise ValueError(f"SparseCaps: preset must be one of {', '.join(PRESETS)}; got {preset!r}")
+        self.net = CapsNet(image, n_latent, d_class=d_latent, reconstruction=True, **network)
+        mask = RankMask(n_latent, sharpness=sharpness, frequencies=frequencies, boost_step=boost_step, boost_every=boost_every, decay=decay)
+        self.mask = mask if preset == "sparse" else None
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        """What is left of the latent capsules; in training the winners are counted."""
+        if self.mask is None:
+            return self.net(images)
+        capsules, support = _with_support(self.net, images)
+        return Latent(capsules.poses, support, self.mask(support)).masked()
+
+    def latent(self, images: Float[Tensor, "b c h w"]) -> Latent:
+        """All of the latent capsules. Nobody is counted, in training neither."""
+        capsules, support = _with_support(self.net, images)
+        return Latent(capsules.poses, support, torch.ones_like(support) if self.mask is None else self.mask.mask(support))
+
+    def features(self, images: Float[Tensor, "b c h w"]) -> Features:
+        """What a classifier is given: with the mask as in Eq. 4, and without as in the authors' code."""
+        return _features(self.latent(images))
+
+    def reconstruct(self, poses: Float[Tensor, "b j e"]) -> Float[Tensor, "b c h w"]:
+        """The picture that all of these capsules describe together."""
+        return self.net.decoder(poses, torch.ones_like(poses[..., 0]))
+
+
+class SupervisedCaps(CapsNet):
+    """A CapsNet, one capsule per class, that shows its capsules as `SparseCaps` does; the mask keeps the longest."""
+
+    def latent(self, images: Float[Tensor, "b c h w"]) -> Latent:
+        capsules, support = _with_support(self, images)
+        return Latent(capsules.poses, support, one_hot(capsules.activity.argmax(-1), self.n_classes).to(support.dtype))
+
+    def features(self, images: Float[Tensor, "b c h w"]) -> Features:
+        return _features(self.latent(images))
+
+
+def _with_support(net: CapsNet, images: Float[Tensor, "b c h w"]) -> tuple[Capsules, Float[Tensor, "b j"]]:
+    capsules, couplings = net.classes.with_couplings(net.primary_capsules(images))
+    return capsules, routing_support(couplings, net.primary.n_types)
+
+
+def _features(latent: Latent) -> Features:
+    return Features(latent.masked().poses.flatten(-2), latent.poses.flatten(-2))

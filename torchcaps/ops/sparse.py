@@ -1,0 +1,92 @@
+"""Sparse latent capsules: which have the most support, what is left of the others, and a boost for those that never win.
+
+Rawlinson, Ahmed, Kowadlo 2018, sections 2.2 and 2.3. Paper's symbols: routing support ψ_jk `support`, boost g_j `boost`,
+rank r_jk `ranks`, sparsity gamma `sharpness`, ε_j `winning_frequency`, its average μ_j `frequency`, batch count n `n_batches`.
+A rank has no gradient, so that a mask is a constant factor of the poses; the boost decides ranks and scales nothing.
+"""
+
+from typing import NamedTuple
+
+import torch
+from einops import reduce
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+SHARPNESS = 12.0
+FREQUENCIES = (0.04, 0.1)  # of winning: a capsule below is boosted, one above loses its boost
+
+
+class Winning(NamedTuple):
+    """What is remembered of the batches so far."""
+
+    frequency: Float[Tensor, "j"]  # of being first, an average over many batches
+    boost: Float[Tensor, "j"]  # what the support is multiplied by before it is ranked; never below 1
+    n_batches: Int64[Tensor, ""]
+
+
+def routing_support(couplings: Float[Tensor, "*b i j"], n_types: int) -> Float[Tensor, "*b j"]:
+    """The largest coupling among the types at each place, summed over the places (i = n_types · places, type first)."""
+    if n_types < 1 or couplings.shape[-2] % n_types:
+        raise ValueError(f"routing_support: {couplings.shape[-2]} input capsules do not fill places of {n_types} types; give their number")
+    return reduce(couplings, "... (n p) j -> ... p j", "max", n=n_types).sum(-2)
+
+
+def boosted_ranks(support: Float[Tensor, "*b j"], boost: Float[Tensor, "j"]) -> Int64[Tensor, "*b j"]:
+    """0 for the capsule with the most boosted support, 1 for the next; of equals the first in the row comes first."""
+    boosted = support * boost
+    own, other = boosted.unsqueeze(-1), boosted.unsqueeze(-2)
+    before = torch.ones(boosted.shape[-1], boosted.shape[-1], dtype=torch.bool, device=boosted.device).tril(-1)  # [j k], k < j
+    # counted, not sorted: for a few capsules that is one small program, compiled with what surrounds it
+    return ((other > own) | ((other == own) & before)).sum(-1)
+
+
+def rank_mask(
+    ranks: Int64[Tensor, "*b j"], sharpness: float = SHARPNESS, *, least: float = 0.01, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "*b j"]:
+    """Eq. 3: exp(-sharpness · rank / (j - 1)), and 0 where that is below `least`. A capsule alone is kept whole."""
+    share = ranks.to(dtype) / max(ranks.shape[-1] - 1, 1)
+    mask = torch.exp(-sharpness * share)
+    return mask.masked_fill(mask < least, 0.0)
+
+
+def count_wins(ranks: Int64[Tensor, "*b j"]) -> Int64[Tensor, "j"]:
+    """In how many samples each capsule is first."""
+    return (ranks == 0).reshape(-1, ranks.shape[-1]).sum(0)
+
+
+def winning_frequency(wins: Int64[Tensor, "j"]) -> Float[Tensor, "j"]:
+    """Eq. 5 without its division by the number of capsules, which no frequency of 0.04 to 0.1 would survive."""
+    return wins / wins.sum()  # each sample has one winner
+
+
+def moving_average(
+    average: Float[Tensor, "j"], value: Float[Tensor, "j"], n_batches: Int64[Tensor, ""], decay: float = 0.99
+) -> Float[Tensor, "j"]:
+    """Eq. 7. The first batch is copied: from an average of 0 every capsule would seem to win too rarely."""
+    value = value.to(average.dtype)
+    return torch.where(n_batches == 0, value, decay * average + (1 - decay) * value)
+
+
+def updated_boost(
+    boost: Float[Tensor, "j"], frequency: Float[Tensor, "j"], step: float = 0.1, frequencies: tuple[float, float] = FREQUENCIES
+) -> Float[Tensor, "j"]:
+    """Algorithm 1: a step more for a capsule that wins too rarely, a step less, but no less than 1, for one that wins too often."""
+    low, high = frequencies
+    raised = torch.where(frequency < low, boost + step, boost)
+    return torch.where(frequency > high, (boost - step).clamp(min=1), raised)
+
+
+def after_batch(
+    before: Winning,
+    wins: Int64[Tensor, "j"],
+    *,
+    step: float = 0.1,
+    every: int = 50,
+    frequencies: tuple[float, float] = FREQUENCIES,
+    decay: float = 0.99,
+) -> Winning:
+    """Eq. 7, then Algorithm 1: the average moves with every batch, the boosts with every fiftieth."""
+    frequency = moving_average(before.frequency, winning_frequency(wins), before.n_batches, decay)
+    n_batches = before.n_batches + 1
+    boost = torch.where(n_batches % every == 0, updated_boost(before.boost, frequency, step, frequencies), before.boost)
+    return Winning(frequency, boost, n_batches)

@@ -1,0 +1,91 @@
+"""How gradients become updates: settings that are stored with a run, and what they make.
+
+What changes from step to step follows from the number of the step alone. So it is worked out on the host, in double precision and
+before the first step; the device looks a few numbers up by its counter of steps, and a CUDA graph can replay the update.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam:
+    """Kingma and Ba 2014, as PyTorch has it."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def numbers(self, step: int, rate: float, momentum: float) -> tuple[float]:
+        """What the update needs to know of a step, counted from 0: the rate. PyTorch's Adam counts for itself."""
+        if momentum != 1:
+            raise ValueError(f"Adam keeps beta1 as it is and the schedule multiplies it by {momentum:.4g}; use RAdam, or another schedule")
+        return (rate,)
+
+    def make(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]]) -> torch.optim.Adam:
+        """The optimiser; `now` are tensors on the device that hold the numbers of the present step."""
+        on_cuda, betas = now[0].is_cuda, (self.beta1, self.beta2)
+        return torch.optim.Adam(parameters, now[0], betas, self.epsilon, fused=not on_cuda, foreach=on_cuda, capturable=on_cuda)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RAdam:
+    """Rectified Adam (Liu et al. 2019): while too few gradients were seen to divide by their spread, they are not divided."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def numbers(self, step: int, rate: float, momentum: float) -> tuple[float, float, float]:
+        """The weight of a new gradient in the mean; the rate of the mean divided by its spread; the rate of the mean as it is.
+
+        One of the two rates is 0. Paper's names: `length` is rho_t, `rectified` r_t. The mean's bias is corrected as if beta1 had
+        always been what it is now, as PyTorch's RAdam would do.
+        """
+        beta1, count = self.beta1 * momentum, step + 1
+        power = self.beta2**count
+        longest = 2 / (1 - self.beta2) - 1
+        length = longest - 2 * count * power / (1 - power)
+        unbiased = rate / (1 - beta1**count)
+        if length <= 5:
+            return 1 - beta1, 0.0, unbiased
+        rectified = ((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5
+        return 1 - beta1, unbiased * rectified * (1 - power) ** 0.5, 0.0
+
+    def make(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]]) -> "RectifiedAdam":
+        return RectifiedAdam(parameters, now, self)
+
+
+class RectifiedAdam:
+    """The update of `RAdam`. PyTorch's own takes beta1 as a Python number, which a captured step could not change."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]], settings: RAdam) -> None:
+        self.parameters, self.now, self.settings = list(parameters), list(now), settings
+        self.means, self.squares = ([torch.zeros_like(parameter) for parameter in self.parameters] for _ in range(2))
+        parts = zip(self.parameters, self.means, self.squares, strict=True)
+        self.state = {parameter: {"mean": mean, "square": square} for parameter, mean, square in parts}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        assert set_to_none
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        fresh, divided_rate, plain_rate = self.now
+        held = zip(self.parameters, self.means, self.squares, strict=True)
+        used = [(parameter, parameter.grad, mean, square) for parameter, mean, square in held if parameter.grad is not None]
+        parameters, gradients, means, squares = (list(parts) for parts in zip(*used, strict=True))
+        news = torch._foreach_sub(gradients, means)
+        torch._foreach_mul_(news, fresh)
+        torch._foreach_add_(means, news)
+        torch._foreach_mul_(squares, self.settings.beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - self.settings.beta2)
+        spread = torch._foreach_sqrt(squares)
+        torch._foreach_add_(spread, self.settings.epsilon)
+        for rate, moves in ((divided_rate, torch._foreach_div(means, spread)), (plain_rate, means)):
+            torch._foreach_sub_(parameters, torch._foreach_mul(moves, rate))

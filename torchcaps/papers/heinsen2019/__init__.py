@@ -1,0 +1,1 @@
+"""An Algorithm for Routing Capsules in All Domains (Heinsen 2019)."""

@@ -1,0 +1,41 @@
+"""What the paper's text leaves open, on training pictures alone: one toy of each category is kept aside. No test set is seen."""
+
+from dataclasses import replace
+
+from torchcaps.optimizers import RAdam
+from torchcaps.papers.heinsen2019 import rows
+from torchcaps.recipe import Run
+
+
+def _toys(run: Run, **stage) -> Run:
+    return replace(run, data=f"{run.data}-toys", stages=(replace(run.stages[0], **stage),))
+
+
+def choose_smallnorb() -> Run:
+    """The row as it is: beta1 between 0.9 and 0.81, as in the author's code."""
+    return _toys(rows.smallnorb())
+
+
+def choose_text() -> Run:
+    """beta1 between 0.999 and 0.8991, as the text says."""
+    return _toys(rows.smallnorb(), optimizer=RAdam(beta1=0.999))
+
+
+def choose_capsnet() -> Run:
+    """Sabour's network under this training."""
+    return _toys(rows.smallnorb_capsnet())
+
+
+def choose_capsnet_fast() -> Run:
+    """Sabour's network with twice the rate, which is that of its own paper."""
+    return _toys(rows.smallnorb_capsnet(), rate=1e-3)
+
+
+def choose_cnn() -> Run:
+    """The network without capsules under this training."""
+    return _toys(rows.smallnorb_cnn())
+
+
+def choose_cnn_fast() -> Run:
+    """The network without capsules with twice the rate."""
+    return _toys(rows.smallnorb_cnn(), rate=1e-3)
