@@ -86,7 +86,8 @@ def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the 
         model = run.build()
     console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
     for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
-        taken = {layer.to_empty(device=device).backend_here() for layer in model.modules() if isinstance(layer, EMCapsules | RoutedCapsules)}
+        routed = [layer for layer in model.modules() if isinstance(layer, EMCapsules | RoutedCapsules)]
+        taken = {layer.to_empty(device=device).backend_here() for layer in routed}
         console.print(f"routing on {device}: {', '.join(sorted(taken)) or 'none'}", highlight=False)
 
 
