@@ -48,7 +48,8 @@ def test_a_recipe_is_documented_builds_and_survives_json(name):
 
 
 @pytest.mark.parametrize("name", CLAIMED)
-def test_a_claimed_recipe_is_tested_and_its_quick_variant_runs(name, tmp_path):
+def test_a_claimed_recipe_is_tested_and_its_quick_variant_runs(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchcaps.judging.diagnose", lambda *args: {})  # it looks at every image; tested for itself
     run = RECIPES[name].make()
     assert run.hold_out == 0 or run.tests  # where digits are kept aside to stop by, the row is about other sets
     run = quick(replace(run, model_args=run.model_args | SMALL[run.model]), steps=2)
