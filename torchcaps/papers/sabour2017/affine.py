@@ -129,6 +129,18 @@ def like_anywhere_shared_uniform_end() -> Run:
     return _anywhere(_end(sharing="inputs", couplings="uniform"))
 
 
+@reproduces(table="5.2", row="affnist-like, CapsNet, 1 iteration, placed anywhere, trained to the end", metric=_LIKE)
+def like_anywhere_r1_end() -> Run:
+    """Affine digits, one pass, training digits anywhere in the frame."""
+    return _anywhere(_end(n_iters=1))
+
+
+@reproduces(table="5.2", row="affnist-like, a transform per type, 3 iterations, placed anywhere, trained to the end", metric=_LIKE)
+def like_anywhere_types_r3_end() -> Run:
+    """One transform per type of capsule and class, shared over places, three passes, training digits anywhere in the frame."""
+    return _anywhere(_end(sharing="places"))
+
+
 @reproduces(table="5.2", row="affnist-like, CapsNet, 1 iteration, trained to the end", metric=_LIKE)
 def like_r1_end() -> Run:
     """Affine digits, one pass."""

@@ -208,7 +208,7 @@ def choose_like_anywhere_r3() -> Run:
 
 def choose_like_anywhere_r1() -> Run:
     """One pass, training digits anywhere in the frame."""
-    return _warped(affine.like_anywhere_r3_end(), n_iters=1)
+    return _warped(affine.like_anywhere_r1_end())
 
 
 def choose_like_anywhere_shared_uniform() -> Run:
@@ -218,4 +218,4 @@ def choose_like_anywhere_shared_uniform() -> Run:
 
 def choose_like_anywhere_types_r3() -> Run:
     """One transform per type and class, three passes, training digits anywhere in the frame."""
-    return _warped(affine.like_anywhere_r3_end(), sharing="places")
+    return _warped(affine.like_anywhere_types_r3_end())
