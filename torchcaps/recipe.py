@@ -17,6 +17,7 @@ from torchcaps.optimizers import Adam, RAdam
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
 from torchcaps.tasks.classify_pairs import ClassifyPairs
+from torchcaps.tasks.ladder import ClassifyLadder
 from torchcaps.tasks.logits import ClassifyLogits, ClassifyPairLogits, ClassifyScores
 from torchcaps.tasks.reconstruct import Reconstruct
 
@@ -126,7 +127,7 @@ class Run:
         return model
 
 
-_TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, Reconstruct
+_TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder, Reconstruct
 _SCHEDULES = Exponential, Cosine, OneCycle, Adam, RAdam, Stop
 _AUGMENTATIONS = Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup
 KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_SCHEDULES, *_AUGMENTATIONS)}

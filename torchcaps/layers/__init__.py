@@ -1,9 +1,11 @@
 """nn.Modules: weights, one shape check, one call into ops."""
 
 from torchcaps.layers.capsules import Capsules
+from torchcaps.layers.code_nets import CodeNets
 from torchcaps.layers.conv_routed import ConvRoutedCapsules
 from torchcaps.layers.decoder import Decoder
 from torchcaps.layers.em import EMCapsules
+from torchcaps.layers.ladder import LadderCapsules, Laddered, LadderForm
 from torchcaps.layers.lazy import LazyRoutedCapsules
 from torchcaps.layers.primary import PrimaryCapsules
 from torchcaps.layers.routed import Coupled, RoutedCapsules
@@ -11,10 +13,14 @@ from torchcaps.layers.sparse import RankMask
 
 __all__ = [
     "Capsules",
+    "CodeNets",
     "ConvRoutedCapsules",
     "Coupled",
     "Decoder",
     "EMCapsules",
+    "LadderCapsules",
+    "LadderForm",
+    "Laddered",
     "LazyRoutedCapsules",
     "PrimaryCapsules",
     "RankMask",

@@ -15,13 +15,16 @@ class PrimaryCapsules(nn.Module):
 
     `share`: what the convolution's output is divided by before bias and squash. The authors' code routes the primary
     capsules once with equal couplings, which amounts to dividing by the number of types; the paper's text divides by 1.
+    `rectify`: no number of a pose below zero before the squash, as the withdrawn file of Jeong 2019 has it.
     `padding`: zeros on each side, or "same" for ceil(size / stride) places, TensorFlow's way: an odd one goes right and below.
     """
 
     def __init__(
-        self, c_in: int, n_types: int = 32, d_out: int = 8, kernel: int = 9, stride: int = 2, padding: int | str = 0, share: int = 1
-    ) -> None:
+        self, c_in: int, n_types: int = 32, d_out: int = 8, kernel: int = 9, stride: int = 2, padding: int | str = 0, share: int = 1,
+        rectify: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.rectify = rectify
         self.n_types, self.d_out, self.kernel, self.stride, self.padding, self.share = n_types, d_out, kernel, stride, padding, share
         self.weight = nn.Parameter(torch.empty(n_types * d_out, c_in, kernel, kernel))
         self.bias = nn.Parameter(torch.zeros(n_types * d_out))
@@ -31,6 +34,7 @@ class PrimaryCapsules(nn.Module):
         around = [n for size in (features.shape[3], features.shape[2]) for n in self._around(size)]  # columns first, as pad wants it
         cut = convolve(pad(features, around) if any(around) else features, self.weight, stride=self.stride) / self.share
         cut = cut + self.bias.view(-1, 1, 1)
+        cut = cut.relu() if self.rectify else cut
         # the channels of one type form a pose; without naming the axes a "capsule" is eight neighbouring pixels
         poses = rearrange(cut, "b (n d) h w -> b (n h w) d", d=self.d_out)
         # back from autocast: from here on lengths are compared, and near 1 they need more than eight bits

@@ -6,14 +6,16 @@ from torchcaps.models.baseline import Baseline
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
+from torchcaps.models.lcapsnet import LCapsNet
 from torchcaps.models.sparsecaps import SparseCaps, SupervisedCaps
 
 MODELS: dict[str, type[nn.Module]] = {
     "capsnet": CapsNet,
     "baseline": Baseline,
     "em-capsnet": EMCapsNet,
+    "lcapsnet": LCapsNet,
     "sparsecaps": SparseCaps,
     "supcaps": SupervisedCaps,
 }
 
-__all__ = ["MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet", "SparseCaps", "SupervisedCaps"]
+__all__ = ["MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet", "LCapsNet", "SparseCaps", "SupervisedCaps"]

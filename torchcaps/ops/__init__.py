@@ -6,6 +6,7 @@ from torchcaps.ops.couplings import COUPLINGS
 from torchcaps.ops.dynamic import Routed, RoutingStep, dynamic_routing, dynamic_routing_backend, dynamic_routing_steps, recover_couplings
 from torchcaps.ops.em import EMRouted, EMStep, em_routing, em_routing_backend, em_routing_steps, own_output_prior
 from torchcaps.ops.em_densities import DENSITIES
+from torchcaps.ops.ladder import Kept, code_loss, keep_most_active, ladder_activity, misfit, propagate, regress
 from torchcaps.ops.lazy import LazyRouted, LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
 from torchcaps.ops.local import LocalGrid, local_grid, local_routing
 from torchcaps.ops.losses import margin_loss, reconstruction_loss, spread_loss
@@ -17,6 +18,7 @@ __all__ = [
     "DENSITIES",
     "EMRouted",
     "EMStep",
+    "Kept",
     "LazyRouted",
     "LazyStep",
     "LazyWeights",
@@ -26,6 +28,7 @@ __all__ = [
     "Winning",
     "after_batch",
     "boosted_ranks",
+    "code_loss",
     "convolve",
     "count_wins",
     "dynamic_routing",
@@ -34,16 +37,21 @@ __all__ = [
     "em_routing",
     "em_routing_backend",
     "em_routing_steps",
+    "keep_most_active",
+    "ladder_activity",
     "lazy_routing",
     "lazy_routing_steps",
     "length",
     "local_grid",
     "local_routing",
     "margin_loss",
+    "misfit",
     "own_output_prior",
+    "propagate",
     "rank_mask",
     "reconstruction_loss",
     "recover_couplings",
+    "regress",
     "routing_support",
     "spread_loss",
     "squash",

@@ -1,0 +1,52 @@
+"""Many small networks at once, all of them functions of the same code (Jeong 2019, table 1)."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+
+class CodeNets(nn.Module):
+    """`n_nets` fully connected networks with `n_copies` each. A code [*b i] -> [n_nets n_copies *b o].
+
+    Copies share all weights and differ in the bias of the first layer: the class they are asked for, as an embedding. Hidden layers
+    have a ReLU, the last is linear. `n_active`: how many ones a code has, which is what the first layer's sums are made of.
+    The code is multiplied as it is, zeros too; picking its rows would move five times as many bytes (`torchcaps bench ops --only code`).
+    """
+
+    def __init__(self, n_in: int, sizes: Sequence[int], n_nets: int, n_copies: int = 1, *, n_active: int, xavier: bool = False) -> None:
+        super().__init__()
+        self.n_in, self.sizes, self.n_nets, self.n_copies = n_in, tuple(sizes), n_nets, n_copies
+        first, *_ = self.sizes
+        # rows of one capsule of the code, all nets side by side: one product for all of them
+        self.code_weight = nn.Parameter(torch.empty(n_in, n_nets * first))
+        self.code_bias = nn.Parameter(torch.zeros(n_nets, n_copies, first))
+        self.weights = nn.ParameterList(torch.empty(n_nets, *pair) for pair in pairwise(self.sizes))
+        self.biases = nn.ParameterList(torch.zeros(n_nets, 1, size) for size in self.sizes[1:])
+        nn.init.normal_(self.code_weight, std=(2 / (n_in + first) if xavier else 2 / n_active) ** 0.5)
+        if n_copies > 1:
+            nn.init.normal_(self.code_bias)  # or all classes would be the same
+        for weight in self.weights:
+            last = weight is self.weights[-1]
+            # a ReLU halves the squares, hence 2 over the inputs; the last layer is Xavier's in either case
+            nn.init.normal_(weight, std=(2 / (weight.shape[1] + weight.shape[2]) if xavier or last else 2 / weight.shape[1]) ** 0.5)
+
+    def forward(self, code: Float[Tensor, "*b i"]) -> Float[Tensor, "n c *b o"]:
+        if code.shape[-1] != self.n_in:
+            raise ValueError(f"CodeNets expects a code of {self.n_in} capsules, got {list(code.shape)}")
+        product = rearrange(code.reshape(-1, self.n_in) @ self.code_weight, "b (n h) -> n 1 b h", n=self.n_nets)
+        hidden = relu(product + self.code_bias.unsqueeze(2).to(product.dtype))  # [n c b h]
+        hidden = rearrange(hidden, "n c b h -> n (c b) h")
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            hidden = relu(hidden) if number else hidden
+            product = torch.bmm(hidden, weight)
+            hidden = product + bias.to(product.dtype)  # autocast's dtype, as a linear layer's bias
+        return hidden.reshape(self.n_nets, self.n_copies, *code.shape[:-1], self.sizes[-1])
+
+    def extra_repr(self) -> str:
+        copies = f" of {self.n_copies} copies" if self.n_copies > 1 else ""
+        return f"{self.n_in} -> {' -> '.join(map(str, self.sizes))}, {self.n_nets} nets{copies}"

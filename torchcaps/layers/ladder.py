@@ -1,0 +1,163 @@
+"""Capsules whose activity is how well they tell their parts again (Jeong 2019)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.layers.capsules import Capsules, check_capsules
+from torchcaps.layers.code_nets import CodeNets
+from torchcaps.ops import squash
+from torchcaps.ops.ladder import (
+    SHARPNESS,
+    Kept,
+    direction,
+    disagreement,
+    drop_below,
+    keep_most_active,
+    ladder_activity,
+    mean_distance,
+    misfit,
+    predictions,
+    propagate,
+    regress,
+)  # fmt: skip
+
+AGREEMENTS = {
+    "down": "parents tell their parts again: the paper's ladder",
+    "up": "parts predict the same of a parent",
+    "both": "the mean of both misfits",
+    "none": "no ladder: a parent is as active as its squashed pose is long",
+}
+CODES = ("kept", "constant")
+SOFTNESS = 0.1  # of a threshold that is learnt
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderForm:
+    """Where the paper's text and the authors' withdrawn file differ."""
+
+    hidden: tuple[int, ...] = (3, 2, 1)  # sizes of the nets of transforms, in units of `width`
+    share_hidden: tuple[int, ...] = (3, 2, 1)  # and of those of shares, in units of the kept capsules
+    from_direction: bool = False  # regress from the direction of the pose alone, not from the pose
+    squared: bool = True  # distances in the misfit
+    xavier: bool = False  # for all weights at the start
+
+
+class Laddered(NamedTuple):
+    """Parents, and what they were made of."""
+
+    capsules: Capsules
+    kept: Kept
+    misfit: Float[Tensor, "*b j"]  # 1 - activity where there is no ladder
+    regressed: Float[Tensor, "*b j k d"] | None  # what each parent says of the kept capsules; None where it says nothing
+
+
+class LadderCapsules(nn.Module):
+    """The `n_kept` most active inputs, and which they are, decide everything: transforms, shares and regressors are functions of the
+    code, made by networks for all outputs at once. [*b i d] -> [*b j e].
+
+    `agreement`: what the activity is made of, one of `AGREEMENTS`. `shared`: one network of a kind for all outputs, told by an
+    embedding which output it is asked for. `width`: the unit of its hidden layers, d_in · d_out in the paper. `code` constant: the
+    networks are not told what was kept. `threshold`: of the kept only those count that are so active; learnt with `learn_threshold`.
+    """
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        d_in: int,
+        d_out: int,
+        n_kept: int | None = None,
+        *,
+        agreement: str = "down",
+        shared: bool = False,
+        width: int | None = None,
+        code: str = "kept",
+        threshold: float | None = None,
+        learn_threshold: bool = False,
+        form: LadderForm = LadderForm(),  # noqa: B008, frozen
+    ) -> None:
+        super().__init__()
+        n_kept = n_in if n_kept is None else n_kept
+        _check(n_in, n_kept, agreement, code, threshold, learn_threshold)
+        self.n_in, self.n_out, self.d_in, self.d_out, self.n_kept = n_in, n_out, d_in, d_out, n_kept
+        self.agreement, self.code, self.form = agreement, code, form
+        # no regressors where nobody regresses: parameters that never get a gradient break distributed training
+        self.kinds = 2 if agreement in ("down", "both") else 1
+        n_nets, n_copies = (1, n_out) if shared else (n_out, 1)
+        unit = width or d_in * d_out
+        sizes = [unit * n for n in form.hidden]
+        nets = {"n_copies": n_copies, "n_active": n_kept, "xavier": form.xavier}
+        self.transforms = CodeNets(n_in, (*sizes, n_kept * d_in * d_out), self.kinds * n_nets, **nets)
+        self.shares = CodeNets(n_in, (*(n_kept * n for n in form.share_hidden), n_kept), n_nets, **nets)
+        self.softness = SOFTNESS if learn_threshold else 0.0
+        if learn_threshold:
+            self.threshold = nn.Parameter(torch.logit(torch.tensor(float(threshold))))  # its logit: it stays within 0 and 1
+        else:
+            self.register_buffer("threshold", None if threshold is None else torch.tensor(float(threshold)))
+
+    def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
+        return self.ladder(capsules).capsules
+
+    def ladder(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Laddered:
+        """The same with all that led to it: the code for its loss, the rest for figures and the curious."""
+        capsules = Capsules.of(capsules)
+        check_capsules("LadderCapsules", capsules.poses, self.n_in, self.d_in)
+        kept = self._keep(capsules)
+        told = kept.code if self.code == "kept" else torch.full_like(kept.code, self.n_kept / self.n_in)
+        transforms, *regressors = self._transforms(told)
+        shares = torch.sigmoid(_by_output(self.shares(told), self.n_out)[0].to(kept.poses.dtype)) * kept.weights.unsqueeze(-2)
+        pose_sum = propagate(kept.poses, transforms, shares)
+        if self.agreement == "none":
+            parents = Capsules.of(squash(pose_sum))
+            return Laddered(parents, kept, 1 - parents.activity, None)
+        misfits, regressed = [], None
+        if regressors:
+            regressed = regress(direction(pose_sum) if self.form.from_direction else pose_sum, *regressors)
+            misfits.append((misfit if self.form.squared else mean_distance)(regressed, kept.poses, kept.weights))
+        if self.agreement in ("up", "both"):
+            misfits.append(disagreement(predictions(kept.poses, transforms), pose_sum, shares, kept.weights))
+        off = sum(misfits) / len(misfits)
+        activity = ladder_activity(off, SHARPNESS)
+        return Laddered(Capsules(activity.unsqueeze(-1) * direction(pose_sum), activity), kept, off, regressed)
+
+    def lowest(self) -> float | None:
+        """The activity that a kept capsule must reach to count."""
+        return None if self.threshold is None else self._threshold().item()
+
+    def extra_repr(self) -> str:
+        kept = f"{self.n_kept} of {self.n_in}x{self.d_in}"
+        return f"{kept} -> {self.n_out}x{self.d_out}, agreement={self.agreement}, code={self.code}"
+
+    def _keep(self, capsules: Capsules) -> Kept:
+        kept = keep_most_active(capsules.poses, capsules.activity, self.n_kept)
+        return kept if self.threshold is None else drop_below(kept, capsules.activity, self._threshold(), self.softness)
+
+    def _threshold(self) -> Float[Tensor, ""]:
+        return torch.sigmoid(self.threshold) if self.softness else self.threshold
+
+    def _transforms(self, code: Float[Tensor, "*b i"]) -> tuple[Float[Tensor, "*b j k d e"], ...]:
+        """Up and, where it is asked for, down."""
+        matrices = _by_output(self.transforms(code), self.n_out).unflatten(-1, (self.n_kept, self.d_in, self.d_out))
+        return matrices.unbind(0)
+
+
+def _by_output(nets: Float[Tensor, "n c *b o"], n_out: int) -> Float[Tensor, "t *b j o"]:
+    """Nets and copies are (kind, output), whether an output has a net of its own or a copy of the one for all."""
+    return nets.flatten(0, 1).unflatten(0, (-1, n_out)).movedim(1, -2)
+
+
+def _check(n_in: int, n_kept: int, agreement: str, code: str, threshold: float | None, learn_threshold: bool) -> None:
+    if not 1 <= n_kept <= n_in:
+        raise ValueError(f"LadderCapsules: {n_kept} of {n_in} capsules cannot be kept; give n_kept from 1 to {n_in}, or None for all")
+    if agreement not in AGREEMENTS:
+        raise ValueError(f"LadderCapsules: agreement must be one of {', '.join(AGREEMENTS)}; got {agreement!r}")
+    if code not in CODES:
+        raise ValueError(f"LadderCapsules: code must be one of {', '.join(CODES)}; got {code!r}")
+    if threshold is not None and not 0 < threshold < 1:
+        raise ValueError(f"LadderCapsules: threshold is an activity between 0 and 1; got {threshold}")
+    if learn_threshold and threshold is None:
+        raise ValueError("LadderCapsules: a learnt threshold has to start somewhere; give threshold too")

@@ -1,0 +1,99 @@
+"""L-CapsNet: CapsNet's convolutions and primary capsules, of which the most active are kept; a ladder in place of routing.
+
+Jeong, Lee, Kim 2019, "Ladder Capsule Network", section 5, table 1 and figure 3. Paper's names: ReLuConv1 `conv`, PrimaryCaps `primary`,
+pruning, propagation and ladder layer together `classes`. With K = 70 on 28x28 it has 42,795,724 parameters, which the paper does not say.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from torchcaps.layers import Capsules, LadderCapsules, Laddered, LadderForm, PrimaryCapsules
+from torchcaps.ops import convolve
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The paper's equations, what the authors' file did, and one net for all classes."""
+
+    form: LadderForm = LadderForm()  # noqa: RUF009, frozen
+    rectify: bool = False  # a ReLU before the squash of the primary capsules
+    shared: bool = False
+    width: int | None = None  # the unit of the nets' hidden layers; d_primary · d_class if None
+
+
+PRESETS = {
+    "paper": Preset(),
+    # the file was withdrawn and could not run; its losses are settings of the task
+    "withdrawn": Preset(
+        form=LadderForm(hidden=(1, 2, 3), share_hidden=(1, 1, 1), from_direction=True, squared=False, xavier=True), rectify=True
+    ),
+    # 96 leaves it smaller than a CapsNet with its decoder
+    "shared": Preset(shared=True, width=96),
+}
+
+
+class LCapsNet(nn.Module):
+    """Images [b c h w] -> one capsule per class, as active as it tells its parts well. `n_kept` None keeps all: no pruning.
+
+    `agreement`, `code`, `threshold` and `learn_threshold` are those of `LadderCapsules`.
+    """
+
+    decoder = None  # none in the paper; whoever looks for one is told
+
+    def __init__(
+        self,
+        image: tuple[int, int, int] = (1, 28, 28),
+        n_classes: int = 10,
+        *,
+        preset: str = "paper",
+        n_kept: int | None = 70,
+        channels: int = 256,
+        kernel: int = 9,
+        n_types: int = 32,
+        d_primary: int = 8,
+        primary_kernel: int = 9,
+        primary_stride: int = 2,
+        d_class: int = 16,
+        agreement: str = "down",
+        code: str = "kept",
+        threshold: float | None = None,
+        learn_threshold: bool = False,
+    ) -> None:
+        super().__init__()
+        if preset not in PRESETS:
+            raise ValueError(f"LCapsNet: preset must be one of {', '.join(PRESETS)}; got {preset!r}")
+        plan = PRESETS[preset]
+        self.image, self.n_classes, self.preset = tuple(image), n_classes, preset
+        self.conv = nn.Conv2d(self.image[0], channels, kernel)
+        self.primary = PrimaryCapsules(channels, n_types, d_primary, primary_kernel, primary_stride, rectify=plan.rectify)
+        self.grid = tuple(self.primary.places(size - kernel + 1) for size in self.image[1:])
+        if min(self.grid) < 1:
+            raise ValueError(
+                f"LCapsNet: an image of {self.image[1]}x{self.image[2]} is too small for kernels of {kernel} and {primary_kernel}; "
+                "give smaller kernels"
+            )
+        self.classes = LadderCapsules(
+            n_types * self.grid[0] * self.grid[1], n_classes, d_primary, d_class, n_kept,
+            agreement=agreement, shared=plan.shared, width=plan.width, code=code, threshold=threshold, learn_threshold=learn_threshold,
+            form=plan.form,
+        )  # fmt: skip
+        if plan.form.xavier:
+            for weight in (self.conv.weight, self.primary.weight):
+                nn.init.xavier_uniform_(weight)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        return self.classes(self.primary_capsules(images))
+
+    def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        """What is pruned, ordered (type, row, column) over `grid`."""
+        if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
+            raise ValueError(f"LCapsNet expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}")
+        return self.primary(relu(convolve(images, self.conv.weight, self.conv.bias)))
+
+    def ladder(self, images: Float[Tensor, "b c h w"]) -> tuple[Capsules, Laddered]:
+        """Primary capsules, and class capsules with all that led to them."""
+        primary = self.primary_capsules(images)
+        return primary, self.classes.ladder(primary)

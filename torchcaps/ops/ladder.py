@@ -1,0 +1,145 @@
+"""The ladder: keep the most active capsules, predict their parents, and ask each parent to tell its parts again.
+
+Jeong, Lee, Kim 2019, "Ladder Capsule Network", sections 3 and 4. One letter beyond the usual: `k` a kept capsule, one of the row `i`.
+Paper's symbols: U_K `Kept.poses`, code vector c `Kept.code`, f_j|i `transforms`, p_j|i `shares`, s_j `pose_sum`, f_reg `regressors`,
+u_reg `regressed`, |u_reg - U_K|² `misfit`, gamma `SHARPNESS`, d_j the activity of a parent.
+The code and which capsules are kept have no gradient: a capsule that is not kept learns from `code_loss` alone.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from torchcaps.ops.squash import EPS, length, squash
+
+SHARPNESS = 5.12  # the paper's: exp(-0.01 · 5.12) = 0.95
+
+
+class Kept(NamedTuple):
+    """The capsules that are left, in the order in which they stood: only then does the code say which row is which."""
+
+    poses: Float[Tensor, "*b k d"]
+    code: Float[Tensor, "*b i"]  # 1 for a capsule that counts, 0 for the others
+    index: Int64[Tensor, "*b k"]  # rising
+    weights: Float[Tensor, "*b k"]  # 1 for a row that counts; all do, but where a threshold decides
+
+
+def keep_most_active(poses: Float[Tensor, "*b i d"], activity: Float[Tensor, "*b i"], n_kept: int) -> Kept:
+    """Section 3.1: the `n_kept` most active capsules. Of equally active ones the first in the row is kept, on any device."""
+    n = activity.shape[-1]
+    if poses.shape[:-1] != activity.shape:
+        raise ValueError(f"keep_most_active wants one activity per capsule, {list(poses.shape[:-1])}; got {list(activity.shape)}")
+    if not 1 <= n_kept <= n:
+        raise ValueError(f"keep_most_active: {n_kept} of {n} capsules cannot be kept; ask for 1 to {n}")
+    with torch.no_grad():
+        least = activity.topk(n_kept, sorted=False).values.amin(-1, keepdim=True)  # of the kept; a value does not depend on ties
+        more, equal = activity > least, activity == least
+        room = n_kept - more.sum(-1, keepdim=True)
+        mask = more | (equal & (equal.cumsum(-1) <= room))
+        # the m-th kept capsule is the first one up to which m are kept
+        wanted = torch.arange(1, n_kept + 1, device=activity.device).expand(*activity.shape[:-1], n_kept).contiguous()
+        # not beyond the row, where not-a-number is kept nowhere: a diverged run has to end by its loss, not by an illegal address
+        index = torch.searchsorted(mask.cumsum(-1), wanted).clamp(max=n - 1)
+    rows = poses.gather(-2, index.unsqueeze(-1).expand(*index.shape, poses.shape[-1]))
+    return Kept(rows, mask.to(poses.dtype), index, torch.ones_like(rows[..., 0]))
+
+
+def drop_below(kept: Kept, activity: Float[Tensor, "*b i"], threshold: Float[Tensor, ""], softness: float = 0.0) -> Kept:
+    """Of the kept ones only those count whose activity reaches `threshold`; the most active always does.
+
+    `softness` 0 gives the threshold no gradient. Else it has that of a logistic so wide, while the weights stay 0 and 1.
+    """
+    with torch.no_grad():
+        counts = (activity >= threshold) | (activity == activity.amax(-1, keepdim=True))
+        code = kept.code * counts.to(kept.code.dtype)
+        weights = code.gather(-1, kept.index)
+    if softness:
+        soft = torch.sigmoid((activity.detach().gather(-1, kept.index) - threshold) / softness)
+        weights = weights + soft - soft.detach()
+    return kept._replace(code=code, weights=weights)
+
+
+def propagate(
+    poses: Float[Tensor, "*b k d"], transforms: Float[Tensor, "*b j k d e"], shares: Float[Tensor, "*b j k"]
+) -> Float[Tensor, "*b j e"]:
+    """Eq. 1: each parent sums what the kept capsules predict of it, each by its share."""
+    weighted = shares.unsqueeze(-1) * poses.unsqueeze(-3)  # [*b j k d]
+    # multiplied and summed: a compiler makes one pass over the transforms of it, the largest thing here
+    return (transforms * weighted.unsqueeze(-1)).sum((-3, -2))
+
+
+def predictions(poses: Float[Tensor, "*b k d"], transforms: Float[Tensor, "*b j k d e"]) -> Float[Tensor, "*b j k e"]:
+    """What each kept capsule says of each parent (paper: ũ_j|i)."""
+    return (transforms * poses[..., None, :, :, None]).sum(-2)
+
+
+def regress(pose_sum: Float[Tensor, "*b j e"], regressors: Float[Tensor, "*b j k d e"]) -> Float[Tensor, "*b j k d"]:
+    """Eq. 2 and 3: what each parent says of the kept capsules, every row squashed by itself."""
+    return squash((regressors * pose_sum[..., None, None, :]).sum(-1))
+
+
+def misfit(regressed: Float[Tensor, "*b j k d"], poses: Float[Tensor, "*b k d"], weights: Float[Tensor, "*b k"]) -> Float[Tensor, "*b j"]:
+    """Under Eq. 4: the mean over the rows that count of the squared distance between what is and what a parent says."""
+    return _mean((regressed - poses.unsqueeze(-3)).square().sum(-1), weights)
+
+
+def mean_distance(
+    regressed: Float[Tensor, "*b j k d"], poses: Float[Tensor, "*b k d"], weights: Float[Tensor, "*b k"]
+) -> Float[Tensor, "*b j"]:
+    """The same without the square, as the authors' withdrawn file has it."""
+    return _mean(length(regressed - poses.unsqueeze(-3)), weights)
+
+
+def disagreement(
+    predicted: Float[Tensor, "*b j k e"],
+    pose_sum: Float[Tensor, "*b j e"],
+    shares: Float[Tensor, "*b j k"],
+    weights: Float[Tensor, "*b k"],
+) -> Float[Tensor, "*b j"]:
+    """The other direction, which the paper leaves to later work: how far the predictions lie from their mean.
+
+    Both are squashed, so that it has the range of `misfit`; `pose_sum` is the sum by `shares`, and the mean it divided by theirs.
+    """
+    mean = squash(pose_sum / (shares.sum(-1, keepdim=True) + EPS))
+    return _mean((squash(predicted) - mean.unsqueeze(-2)).square().sum(-1), weights)
+
+
+def ladder_activity(misfit: Float[Tensor, "*b j"], sharpness: float = SHARPNESS) -> Float[Tensor, "*b j"]:
+    """Eq. 4: 1 for a parent that tells all of its parts as they are."""
+    return torch.exp(-sharpness * misfit)
+
+
+def direction(vectors: Float[Tensor, "*b e"]) -> Float[Tensor, "*b e"]:
+    """Of length 1; zero for a vector of zeros. Times the activity it is a parent's output (paper: v_j = d_j s_j / |s_j|)."""
+    return vectors * torch.rsqrt(vectors.square().sum(-1, keepdim=True) + EPS)
+
+
+def code_loss(code: Float[Tensor, "*b i"], activity: Float[Tensor, "*b i"]) -> Float[Tensor, "*b"]:
+    """Section 4: |c - A|², the kept drawn to an activity of 1 and the others to 0. One number per image."""
+    return _differences("code_loss", code, activity).square().sum(-1)
+
+
+def mean_code_loss(code: Float[Tensor, "*b i"], activity: Float[Tensor, "*b i"]) -> Float[Tensor, "*b"]:
+    """The withdrawn file's: the mean of |c - A|, hundreds of times weaker."""
+    return _differences("mean_code_loss", code, activity).abs().mean(-1)
+
+
+def distance_loss(distances: Float[Tensor, "*b j"], present: Float[Tensor, "*b j"], *, far: float = 0.8) -> Float[Tensor, "*b"]:
+    """The withdrawn file's loss of the classes: a distance of 0 for the one that is there, of `far` or more for the others."""
+    if distances.shape != present.shape:
+        raise ValueError(f"distance_loss wants distances and present alike, got {list(distances.shape)} and {list(present.shape)}")
+    return (present * distances.square() + (1 - present) * (far - distances).clamp(min=0).square()).sum(-1)
+
+
+def _mean(rows: Float[Tensor, "*b j k"], weights: Float[Tensor, "*b k"]) -> Float[Tensor, "*b j"]:
+    """Over the rows that count; there is one at least."""
+    weights = weights.unsqueeze(-2)
+    return (rows * weights).sum(-1) / weights.sum(-1).clamp(min=1)
+
+
+def _differences(loss: str, code: Tensor, activity: Tensor) -> Tensor:
+    if code.shape != activity.shape:
+        raise ValueError(f"{loss} wants a code for every capsule, got {list(code.shape)} for activities {list(activity.shape)}")
+    return code.detach() - activity
