@@ -21,14 +21,16 @@ CLAIMED = [name for name, recipe in RECIPES.items() if recipe.claim]
 SMALL = {
     "capsnet": {"channels": 8, "n_types": 2, "hidden": (8, 8)},
     "em-capsnet": {"channels": 8, "n_types": 2, "n_parts": 4},
+    "lcapsnet": {"channels": 8, "n_types": 2, "n_kept": 3, "d_primary": 2, "d_class": 4},
     "baseline": {"preset": "small"},
 }
 # by paper: all recipes, and those tied to a number
 COUNTS = {
     "sabour2017": (81, 45),
     "heinsen2019": (17, 11),
+    "jeong2019": (69, 45),
     "digits": (6, 2),
-    "smoke": (11, 0),
+    "smoke": (14, 0),
 }
 
 
@@ -121,6 +123,6 @@ def test_a_stored_run_of_the_future_is_refused():
 
 def test_quick_never_touches_real_data():
     runs = [quick(RECIPES[name].make()) for name in CLAIMED]
-    assert {run.data for run in runs} == {"generated", "generated-16", "generated-48", "generated-96", "generated-pairs"}
+    assert {run.data for run in runs} == {"generated", "generated-16", "generated-40", "generated-48", "generated-96", "generated-pairs"}
     assert not any(run.tests or run.hold_out or run.stages[0].stop for run in runs)
     assert isinstance(quick(RECIPES["digits/writers"].make()), Run)

@@ -182,7 +182,7 @@ def quick(run: Run, steps: int = 20) -> Run:
         replace(stage, steps=steps, batch=min(stage.batch, 16), stop=None, probe_every=min(stage.probe_every, steps // 2))
         for stage in run.stages
     )
-    sets = {16: "generated-16", 28: "generated", 48: "generated-48", 96: "generated-96"}
+    sets = {16: "generated-16", 28: "generated", 40: "generated-40", 48: "generated-48", 96: "generated-96"}
     data = sets[max(size for size in sets if size <= max(16, info(run.data).shape[-1]))]  # no smaller than it must be: crops have to fit
     data = "generated-pairs" if info(run.data).n_labels == 2 else data
     return replace(run, data=data, stages=stages, hold_out=0, views=(), tests=())

@@ -5,7 +5,7 @@ import torch
 
 from torchcaps.data import fingerprint, info, load, status
 
-SETS = ["generated", "generated-16", "generated-48", "generated-96"]
+SETS = ["generated", "generated-16", "generated-40", "generated-48", "generated-96"]
 
 
 @pytest.mark.parametrize("name", SETS)

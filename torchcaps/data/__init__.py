@@ -186,6 +186,7 @@ DATASETS: dict[str, DataSet] = {
     ),
     "generated": _generated_set("generated", 28),
     "generated-16": _generated_set("generated-16", 16),
+    "generated-40": _generated_set("generated-40", 40),
     "generated-48": _generated_set("generated-48", 48),
     "generated-96": _generated_set("generated-96", 96),
     "generated-pairs": _generated_pairs(),

@@ -93,6 +93,8 @@ class LadderCapsules(nn.Module):
         nets = {"n_copies": n_copies, "n_active": n_kept, "xavier": form.xavier}
         self.transforms = CodeNets(n_in, (*sizes, n_kept * d_in * d_out), self.kinds * n_nets, **nets)
         self.shares = CodeNets(n_in, (*(n_kept * n for n in form.share_hidden), n_kept), n_nets, **nets)
+        if not form.xavier:
+            self._start()
         self.softness = SOFTNESS if learn_threshold else 0.0
         if learn_threshold:
             self.threshold = nn.Parameter(torch.logit(torch.tensor(float(threshold))))  # its logit: it stays within 0 and 1
@@ -131,6 +133,17 @@ class LadderCapsules(nn.Module):
     def extra_repr(self) -> str:
         kept = f"{self.n_kept} of {self.n_in}x{self.d_in}"
         return f"{kept} -> {self.n_out}x{self.d_out}, agreement={self.agreement}, code={self.code}"
+
+    @torch.no_grad()
+    def _start(self) -> None:
+        """Poses of a length of about 1, up and down again, from inputs of about 0.7 and shares of 1/2.
+
+        From other lengths all classes start alike, active or saturated: they are pushed down together and take long to part (LOG.md).
+        """
+        last = self.transforms.weights[-1].unflatten(0, (self.kinds, -1))
+        spread = last.shape[2] ** -0.5  # squares of what a hidden layer gives are 1 in the mean
+        for weights, std in zip(last, ((8 / (self.d_out * self.n_kept)) ** 0.5, self.d_in**-0.5), strict=False):
+            weights.normal_(std=std * spread)
 
     def _keep(self, capsules: Capsules) -> Kept:
         kept = keep_most_active(capsules.poses, capsules.activity, self.n_kept)

@@ -80,9 +80,8 @@ class LCapsNet(nn.Module):
             agreement=agreement, shared=plan.shared, width=plan.width, code=code, threshold=threshold, learn_threshold=learn_threshold,
             form=plan.form,
         )  # fmt: skip
-        if plan.form.xavier:
-            for weight in (self.conv.weight, self.primary.weight):
-                nn.init.xavier_uniform_(weight)
+        for weight, after in ((self.conv.weight, "relu"), (self.primary.weight, "linear")):
+            nn.init.xavier_uniform_(weight) if plan.form.xavier else nn.init.kaiming_normal_(weight, nonlinearity=after)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         return self.classes(self.primary_capsules(images))

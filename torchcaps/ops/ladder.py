@@ -57,7 +57,7 @@ def drop_below(kept: Kept, activity: Float[Tensor, "*b i"], threshold: Float[Ten
         weights = code.gather(-1, kept.index)
     if softness:
         soft = torch.sigmoid((activity.detach().gather(-1, kept.index) - threshold) / softness)
-        weights = weights + soft - soft.detach()
+        weights = weights + (soft - soft.detach())  # a zero with a gradient
     return kept._replace(code=code, weights=weights)
 
 

@@ -3,6 +3,10 @@
 from torchcaps.papers import digits, smoke
 from torchcaps.papers.heinsen2019 import choices as choices_of_heinsen2019
 from torchcaps.papers.heinsen2019 import rows as rows_of_heinsen2019
+from torchcaps.papers.jeong2019 import affine as affine_of_jeong2019
+from torchcaps.papers.jeong2019 import choices as choices_of_jeong2019
+from torchcaps.papers.jeong2019 import claims as claims_of_jeong2019
+from torchcaps.papers.jeong2019 import rows as rows_of_jeong2019
 from torchcaps.papers.sabour2017 import affine, choices, photographs, rows
 from torchcaps.papers.sabour2017.figures import figures as figures_of_sabour2017
 from torchcaps.recipe import Recipe, recipes_of
@@ -10,6 +14,7 @@ from torchcaps.recipe import Recipe, recipes_of
 PAPERS = {
     "sabour2017": (rows, affine, photographs, choices),
     "heinsen2019": (rows_of_heinsen2019, choices_of_heinsen2019),
+    "jeong2019": (rows_of_jeong2019, affine_of_jeong2019, claims_of_jeong2019, choices_of_jeong2019),
     "digits": (digits,),
     "smoke": (smoke,),
 }

@@ -7,6 +7,7 @@ from torchcaps.data.mixup import Mixup
 from torchcaps.optimizers import RAdam
 from torchcaps.recipe import OneCycle, Run, Stage
 from torchcaps.tasks.classify_pairs import ClassifyPairs
+from torchcaps.tasks.ladder import ClassifyLadder
 from torchcaps.tasks.logits import ClassifyLogits, ClassifyScores
 from torchcaps.tasks.reconstruct import Reconstruct
 
@@ -89,3 +90,26 @@ def sparsecaps_dense() -> Run:
 def supcaps() -> Run:
     """What these are compared with: capsules kept apart by labels."""
     return replace(_smoke(), model="supcaps")
+
+
+_SMALL_LADDER = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "d_primary": 4, "d_class": 8, "n_kept": 10}
+
+
+def _ladder(task: ClassifyLadder, **model_args) -> Run:
+    stage = Stage(task=task, steps=20, batch=16, rate=3e-3, ema=0.9)
+    return Run(data="generated-16", model="lcapsnet", model_args=_SMALL_LADDER | model_args, augment=(Shift(2),), stages=(stage,))
+
+
+def lcapsnet() -> Run:
+    """The paper's equations: ten of 64 capsules kept, and regressed from each class."""
+    return _ladder(ClassifyLadder())
+
+
+def lcapsnet_shared() -> Run:
+    """One net of a kind for all classes, agreement in both directions, a threshold that is learnt."""
+    return _ladder(ClassifyLadder(), preset="shared", agreement="both", threshold=0.3, learn_threshold=True)
+
+
+def lcapsnet_withdrawn() -> Run:
+    """Nets and losses of the authors' withdrawn file."""
+    return _ladder(ClassifyLadder(withdrawn=True), preset="withdrawn")

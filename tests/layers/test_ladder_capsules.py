@@ -1,0 +1,204 @@
+"""Networks of the code and ladder capsules against the same computed one class at a time."""
+
+import re
+
+import pytest
+import torch
+
+from torchcaps.layers import Capsules, CodeNets, LadderCapsules, LadderForm
+from torchcaps.ops import length, misfit, propagate, regress, squash
+from torchcaps.ops.ladder import direction, disagreement, mean_distance, predictions
+
+
+def net_by_hand(nets: CodeNets, net: int, copy: int, code: torch.Tensor) -> torch.Tensor:
+    """One network alone, layer by layer."""
+    size = nets.sizes[0]
+    hidden = (code @ nets.code_weight[:, net * size : (net + 1) * size] + nets.code_bias[net, copy]).relu()
+    for number, (weight, bias) in enumerate(zip(nets.weights, nets.biases, strict=True)):
+        hidden = (hidden.relu() if number else hidden) @ weight[net] + bias[net]
+    return hidden
+
+
+def shaken(module: torch.nn.Module) -> torch.nn.Module:
+    """Biases that are not zero, in float64."""
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return module.double()
+
+
+def some_capsules(rng, *batch: int, n: int = 9, d: int = 3) -> Capsules:
+    return Capsules.of(squash(torch.randn(*batch, n, d, generator=rng, dtype=torch.float64)))
+
+
+def layer_of(**how) -> LadderCapsules:
+    return shaken(LadderCapsules(9, 2, 3, 4, **({"n_kept": 4} | how)))
+
+
+@pytest.mark.parametrize(("n_nets", "n_copies"), [(3, 1), (1, 4), (2, 3)])
+def test_every_net_is_a_perceptron_of_its_own(n_nets, n_copies, rng):
+    nets = shaken(CodeNets(6, (5, 4, 7), n_nets, n_copies, n_active=2))
+    code = torch.rand(2, 3, 6, generator=rng, dtype=torch.float64)
+    found = nets(code)
+    assert found.shape == (n_nets, n_copies, 2, 3, 7)
+    for net in range(n_nets):
+        for copy in range(n_copies):
+            torch.testing.assert_close(found[net, copy], net_by_hand(nets, net, copy, code))
+
+
+def test_copies_differ_by_their_embedding_alone():
+    nets = CodeNets(6, (8, 4), 1, 3, n_active=2)
+    code = torch.ones(2, 6)
+    assert not torch.allclose(nets(code)[0, 0], nets(code)[0, 1])
+    with torch.no_grad():
+        nets.code_bias.zero_()
+    torch.testing.assert_close(nets(code)[0, 0], nets(code)[0, 1])
+
+
+def test_a_code_of_another_length_is_refused():
+    with pytest.raises(ValueError, match=re.escape("a code of 6 capsules, got [2, 5]")):
+        CodeNets(6, (5, 4), 1, n_active=2)(torch.ones(2, 5))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("agreement", ["down", "up", "both", "none"])
+def test_the_layer_is_the_papers_equations_class_by_class(agreement, shared, rng):
+    layer, capsules = layer_of(agreement=agreement, shared=shared), some_capsules(rng, 5)
+    found = layer.ladder(capsules)
+    kept = found.kept
+    for j in range(2):
+
+        def net(nets, kind=0, j=j):
+            at = (kind, j) if shared else (kind * 2 + j, 0)
+            return net_by_hand(nets, *at, kept.code)
+
+        transforms = net(layer.transforms).view(5, 1, 4, 3, 4)
+        shares = net(layer.shares).sigmoid().view(5, 1, 4)
+        pose_sum = propagate(kept.poses, transforms, shares)
+        if agreement == "none":
+            torch.testing.assert_close(found.capsules.poses[:, j], squash(pose_sum)[:, 0])
+            torch.testing.assert_close(found.capsules.activity[:, j], length(squash(pose_sum))[:, 0])
+            continue
+        parts = []
+        if agreement != "up":
+            told = regress(pose_sum, net(layer.transforms, 1).view(5, 1, 4, 3, 4))
+            torch.testing.assert_close(found.regressed[:, j], told[:, 0])
+            parts.append(misfit(told, kept.poses, kept.weights))
+        if agreement != "down":
+            parts.append(disagreement(predictions(kept.poses, transforms), pose_sum, shares, kept.weights))
+        off = torch.stack(parts).mean(0)[:, 0]
+        torch.testing.assert_close(found.misfit[:, j], off)
+        torch.testing.assert_close(found.capsules.activity[:, j], (-5.12 * off).exp())
+        torch.testing.assert_close(found.capsules.poses[:, j], (-5.12 * off).exp().unsqueeze(-1) * direction(pose_sum)[:, 0])
+
+
+def test_the_withdrawn_form_regresses_from_the_direction_and_takes_plain_distances(rng):
+    form = LadderForm(hidden=(1, 2, 3), share_hidden=(1, 1, 1), from_direction=True, squared=False, xavier=True)
+    layer, capsules = layer_of(form=form), some_capsules(rng, 5)
+    assert layer.transforms.sizes == (12, 24, 36, 48) and layer.shares.sizes == (4, 4, 4, 4)
+    found = layer.ladder(capsules)
+    transforms, regressors = layer._transforms(found.kept.code)
+    shares = layer.shares(found.kept.code)[:, 0].movedim(0, 1).sigmoid()
+    told = regress(direction(propagate(found.kept.poses, transforms, shares)), regressors)
+    torch.testing.assert_close(found.misfit, mean_distance(told, found.kept.poses, found.kept.weights))
+
+
+def test_sizes_are_table_1():
+    with torch.device("meta"):
+        layer = LadderCapsules(1152, 10, 8, 16, 70)
+    assert layer.transforms.sizes == (8 * 16 * 3, 8 * 16 * 2, 8 * 16, 8 * 16 * 70)
+    assert layer.shares.sizes == (70 * 3, 70 * 2, 70, 70)
+    assert (layer.transforms.n_nets, layer.shares.n_nets) == (20, 10)
+
+
+@pytest.mark.parametrize(("agreement", "n_nets"), [("down", 4), ("both", 4), ("up", 2), ("none", 2)])
+def test_nobody_regresses_without_a_ladder_and_every_parameter_learns(agreement, n_nets, rng):
+    layer = layer_of(agreement=agreement, threshold=0.4, learn_threshold=True)
+    assert layer.transforms.n_nets == n_nets
+    (layer(some_capsules(rng, 6)).activity ** 2).sum().backward()
+    assert {name for name, p in layer.named_parameters() if p.grad is None or not p.grad.any()} == set()
+
+
+@pytest.mark.parametrize("code", ["kept", "constant"])
+def test_only_the_code_tells_where_the_kept_rows_stood(code, rng):
+    """The same four rows at even places and at odd ones; the rest is empty."""
+    layer, rows = layer_of(code=code), some_capsules(rng, n=4).poses
+    capsules = torch.zeros(2, 9, 3, dtype=torch.float64)
+    capsules[0, 0:8:2], capsules[1, 1:8:2] = rows, rows
+    found = layer.ladder(capsules)
+    assert torch.equal(*found.kept.poses) and not torch.equal(*found.kept.code)  # the loss of the code sees the difference
+    assert torch.allclose(*found.misfit) == (code == "constant")
+
+
+def test_what_is_below_the_threshold_changes_nothing(rng):
+    layer, capsules = layer_of(threshold=0.75), some_capsules(rng, 3)
+    found = layer.ladder(capsules)
+    assert layer.lowest() == pytest.approx(0.75)
+    faint = (found.kept.weights == 0).unsqueeze(-1)
+    assert faint.any() and not faint.all()
+    index = found.kept.index.unsqueeze(-1).expand_as(found.kept.poses)
+    turned = capsules.poses.scatter(-2, index, torch.where(faint, -found.kept.poses, found.kept.poses))  # as long as before
+    torch.testing.assert_close(layer(Capsules(turned, capsules.activity)), found.capsules)
+
+
+def test_a_learnt_threshold_starts_where_it_is_told():
+    assert layer_of().lowest() is None
+    layer = LadderCapsules(9, 2, 3, 4, 4, threshold=0.3, learn_threshold=True)
+    assert layer.lowest() == pytest.approx(0.3)
+    assert "threshold" in dict(layer.named_parameters())
+
+
+@pytest.mark.parametrize("n_kept", [1, 9, None])
+def test_one_or_all_may_be_kept(n_kept, rng):
+    found = layer_of(n_kept=n_kept).ladder(some_capsules(rng, 2, 3))
+    assert found.capsules.poses.shape == (2, 3, 2, 4)
+    assert (found.kept.code.sum(-1) == (n_kept or 9)).all()
+    assert found.capsules.activity.isfinite().all()
+
+
+def test_it_starts_neither_active_nor_saturated():
+    """Lengths of about 1 before the squash, whatever the number of kept capsules."""
+    for n_kept in (5, 80):
+        torch.manual_seed(0)
+        layer = LadderCapsules(160, 10, 8, 16, n_kept)
+        poses = torch.nn.functional.normalize(torch.randn(20, 160, 8), dim=-1) * 0.7
+        found = layer.ladder(poses)
+        assert 0.3 < length(found.regressed).mean() < 0.7
+        assert 0.3 < found.misfit.mean() < 1.0
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"n_kept": 10}, "10 of 9 capsules cannot be kept; give n_kept from 1 to 9, or None for all"),
+        ({"n_kept": 0}, "0 of 9 capsules cannot be kept"),
+        ({"agreement": "sideways"}, "agreement must be one of down, up, both, none; got 'sideways'"),
+        ({"code": "random"}, "code must be one of kept, constant; got 'random'"),
+        ({"threshold": 1.5}, "threshold is an activity between 0 and 1; got 1.5"),
+        ({"learn_threshold": True}, "give threshold too"),
+    ],
+)
+def test_what_cannot_be_is_refused(how, message):
+    with torch.device("meta"), pytest.raises(ValueError, match=re.escape(message)):
+        LadderCapsules(9, 2, 3, 4, **({"n_kept": 4} | how))
+
+
+def test_other_capsules_are_refused(rng):
+    with pytest.raises(ValueError, match=re.escape("LadderCapsules expects [..., 9 capsules, 3 numbers each], got [2, 8, 3]")):
+        layer_of()(torch.zeros(2, 8, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("how", [{}, {"shared": True, "agreement": "both", "threshold": 0.4, "learn_threshold": True}])
+def test_training_compiles_whole(how, fresh_dynamo, rng):
+    """What a captured step is made of: no branch on values, no shape that depends on them."""
+    layer = layer_of(**how)
+    poses = some_capsules(rng, 3).poses
+
+    def loss(x):
+        return layer(x).activity.square().sum()
+
+    loss(poses).backward()
+    eager = {name: p.grad.clone() for name, p in layer.named_parameters()}
+    layer.zero_grad()
+    torch.compile(loss, fullgraph=True, backend="aot_eager")(poses).backward()
+    for name, p in layer.named_parameters():
+        torch.testing.assert_close(p.grad, eager[name], msg=name)

@@ -1,0 +1,1 @@
+"""Ladder Capsule Network (Jeong, Lee, Kim 2019)."""

@@ -1,0 +1,144 @@
+"""What settings are chosen by: 5,000 training digits kept aside, for affine digits placed and under affine maps. No test set is seen."""
+
+from dataclasses import replace
+
+from torchcaps.papers.jeong2019 import affine, rows
+from torchcaps.recipe import Exponential, Run
+from torchcaps.tasks.ladder import ClassifyLadder
+
+
+def _mnist(run: Run | None = None, **stage) -> Run:
+    run = run or rows.mnist_shift_k70()
+    return replace(run, hold_out=5000, stages=(replace(run.stages[0], **stage),))
+
+
+def choose_mnist() -> Run:
+    """MNIST, K = 70, shifted, as the row trains it."""
+    return _mnist()
+
+
+def choose_mnist_plain() -> Run:
+    """The same without the shift."""
+    return _mnist(rows.mnist_k70())
+
+
+def choose_mnist_low() -> Run:
+    """A third of the rate."""
+    return _mnist(rate=3e-4)
+
+
+def choose_mnist_fast() -> Run:
+    """Twice the rate."""
+    return _mnist(rate=2e-3)
+
+
+def choose_mnist_long() -> Run:
+    """Twice the epochs."""
+    return _mnist(epochs=60)
+
+
+def choose_mnist_exponential() -> Run:
+    """The withdrawn file's schedule and batch: 1e-3 x 0.9 every 1000 steps of 50 images."""
+    return _mnist(batch=50, schedule=Exponential(rate=0.9, every=1000))
+
+
+def choose_mnist_shared() -> Run:
+    """One net of a kind for all classes."""
+    return _mnist(rows.mnist_shift_shared_k70())
+
+
+def choose_mnist_strong_code() -> Run:
+    """Ten times the weight on the difference of code and activity."""
+    return _mnist(task=ClassifyLadder(code_weight=1e-3))
+
+
+def _warped(run: Run) -> Run:
+    """Held-out training digits, placed and under affine maps: what any variant is chosen by."""
+    return replace(run, hold_out=5000, views=("placed", "warped"), tests=())
+
+
+def choose_like_k50() -> Run:
+    """9x9, K = 50, placed."""
+    return _warped(affine.like_k50())
+
+
+def choose_like_k70() -> Run:
+    """9x9, K = 70, placed."""
+    return _warped(affine.like_k70())
+
+
+def choose_like_k100() -> Run:
+    """9x9, K = 100, placed."""
+    return _warped(affine.like_k100())
+
+
+def choose_like_wide_k50() -> Run:
+    """15x15, K = 50, placed."""
+    return _warped(affine.like_wide_k50())
+
+
+def choose_like_wide_k70() -> Run:
+    """15x15, K = 70, placed."""
+    return _warped(affine.like_wide_k70())
+
+
+def choose_like_wide_k100() -> Run:
+    """15x15, K = 100, placed."""
+    return _warped(affine.like_wide_k100())
+
+
+def choose_like_anywhere_k50() -> Run:
+    """9x9, K = 50, anywhere in the frame."""
+    return _warped(affine.like_anywhere_k50())
+
+
+def choose_like_anywhere_k70() -> Run:
+    """9x9, K = 70, anywhere in the frame."""
+    return _warped(affine.like_anywhere_k70())
+
+
+def choose_like_anywhere_k100() -> Run:
+    """9x9, K = 100, anywhere in the frame."""
+    return _warped(affine.like_anywhere_k100())
+
+
+def choose_like_anywhere_wide_k50() -> Run:
+    """15x15, K = 50, anywhere in the frame."""
+    return _warped(affine.like_anywhere_wide_k50())
+
+
+def choose_like_anywhere_wide_k70() -> Run:
+    """15x15, K = 70, anywhere in the frame."""
+    return _warped(affine.like_anywhere_wide_k70())
+
+
+def choose_like_anywhere_wide_k100() -> Run:
+    """15x15, K = 100, anywhere in the frame."""
+    return _warped(affine.like_anywhere_wide_k100())
+
+
+def _wide(**model_args) -> Run:
+    run = choose_like_anywhere_wide_k70()
+    return replace(run, model_args=run.model_args | model_args)
+
+
+def choose_like_shared() -> Run:
+    """15x15, K = 70, anywhere in the frame, one net of a kind for all classes."""
+    return _wide(preset="shared")
+
+
+def choose_like_withdrawn() -> Run:
+    """15x15, K = 70, anywhere in the frame, nets and losses of the withdrawn file."""
+    run = _wide(preset="withdrawn")
+    return replace(run, stages=(replace(run.stages[0], task=ClassifyLadder(withdrawn=True)),))
+
+
+def choose_like_both() -> Run:
+    """15x15, K = 70, anywhere in the frame, agreement in both directions."""
+    return _wide(agreement="both")
+
+
+def choose_like_short() -> Run:
+    """15x15, K = 70, anywhere in the frame, 10 epochs: what generalises may be there early."""
+    run = _wide()
+    return replace(run, stages=(replace(run.stages[0], epochs=10),))
