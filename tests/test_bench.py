@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from torchcaps import bench, cli
 from torchcaps.bench import ops, scale, timing
-from torchcaps.bench.cases import CASES, Case, big_images, dynamic, em, local, select, squashing
+from torchcaps.bench.cases import CASES, Case, big_images, code_product, dynamic, em, local, select, squashing
 from torchcaps.bench.scale import Axis, Sizes, bench_scale, fitted_exponent
 
 CPU = torch.device("cpu")
 BOTH = ("reference", "blocked")
 # peak of forward and backward in float64, in units of the votes: 4.9 and 13.4, measured
-TIMES_ITS_VOTES = {"dynamic_routing": 6, "em_routing": 14, "squash": 0, "local_routing": 0}
+TIMES_ITS_VOTES = {"dynamic_routing": 6, "em_routing": 14, "squash": 0, "local_routing": 0, "code_product": 0}
 
 
 def printed(do, *args, **how) -> str:
@@ -62,6 +62,17 @@ def test_every_op_is_timed_on_a_cpu(table):
     assert float(speed.replace(",", "")) == pytest.approx(2000 / float(ms), rel=0.1)
     assert memory == "-" or float(memory) >= 0
     assert cells(text, "blocked")[-1].endswith("x")
+
+
+def test_a_code_times_a_matrix_is_the_sum_of_its_rows_and_both_are_timed(table):
+    case = code_product(3, 9, 4, 5)
+    (weight,) = case.inputs(CPU, torch.float64).values()
+    dense, rows = (case.call(backend, weight) for backend in case.backends)
+    torch.testing.assert_close(rows, dense)
+    gradients = [torch.autograd.grad(found.square().sum(), weight)[0] for found in (dense, rows)]
+    torch.testing.assert_close(*gradients)
+    text = table(case)
+    assert float(cells(text, "reference")[0]) > 0 and cells(text, "rows")[-1].endswith("x")
 
 
 def test_a_red_check_prints_no_time(table, monkeypatch):

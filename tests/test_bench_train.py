@@ -58,7 +58,7 @@ def test_both_begin_alike_and_see_the_same_images():
 
     def begun(reference: bool):
         torch.manual_seed(0)
-        return train._step(run, CPU, 20, reference)
+        return train.make_step(run, CPU, 20, reference)
 
     one, other = begun(False), begun(True)
     assert (one.routing, other.routing) == ("blocked", "reference")

@@ -86,12 +86,17 @@ class TrainingStep:
         with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
             return self.task.losses(self.model, batch)
 
-    def _once(self) -> None:
+    def gradients(self) -> dict[str, Tensor]:
+        """Forward and backward of the present batch and nothing else; the bench times it by itself."""
         batch = self.batches.at(self.counter % self.batches.n_steps)
         self.optimizer.zero_grad(set_to_none=True)
         with many_programs():
             losses = self.losses(batch)
         self.task.backward(self.model, batch, losses)
+        return losses
+
+    def _once(self) -> None:
+        losses = self.gradients()
         for number, column in zip(self.now, self.plan, strict=True):
             number.copy_(column.index_select(0, self.counter.view(1)).squeeze(0))
         with many_programs():

@@ -1,6 +1,7 @@
 """L-CapsNet: capsules and parameters counted by hand, its three presets, what it is told of and what learns."""
 
 import re
+from itertools import pairwise
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def n_parameters(model: torch.nn.Module) -> int:
 
 def dense(*sizes: int) -> int:
     """Fully connected layers with biases."""
-    return sum(a * b + b for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+    return sum(a * b + b for a, b in pairwise(sizes))
 
 
 def by_hand(n: int, k: int, conv: int = 9, primary: int = 9) -> int:

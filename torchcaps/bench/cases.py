@@ -6,8 +6,9 @@ from functools import cache, partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
-from torchcaps.ops import EMRouted, LocalGrid, dynamic_routing, em_routing, local_grid, local_routing, squash
+from torchcaps.ops import EMRouted, LocalGrid, dynamic_routing, em_routing, keep_most_active, local_grid, local_routing, squash
 from torchcaps.ops.couplings import softmax
 from torchcaps.ops.dynamic_blocked import Rule, route
 
@@ -145,6 +146,39 @@ def squashing(batch: int, n: int, d: int) -> Case:
     )
 
 
+class _Rows(torch.autograd.Function):
+    """The rows of the kept capsules, added up. The weight's gradient is a dense product all the same: it has a number for every row."""
+
+    @staticmethod
+    def forward(ctx, weight: Tensor, code: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(code)
+        return embedding_bag(index, weight, mode="sum")
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (code,) = ctx.saved_tensors
+        return code.T @ gradient, None, None
+
+
+def code_product(batch: int, n_in: int, n_kept: int, n_out: int) -> Case:
+    """The first layer of the nets of a ladder: a code of few ones times a large matrix, as it is (reference) or by picking rows."""
+
+    @cache  # made once, before anything is captured
+    def codes(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        activity = torch.rand(batch, n_in, generator=torch.Generator().manual_seed(1))
+        kept = keep_most_active(activity.unsqueeze(-1), activity, n_kept)
+        return kept.code.to(device, dtype), kept.index.to(device)
+
+    def call(backend: str, weight: Tensor) -> Tensor:
+        code, index = codes(weight.device, weight.dtype)
+        return _Rows.apply(weight, code, index) if backend == "rows" else code @ weight
+
+    shape = f"b{batch} {n_kept} of {n_in} -> {n_out}"
+    scale = n_kept**-0.5
+    make = lambda draw: {"weight": draw(n_in, n_out, scale=scale)}  # noqa: E731
+    return Case(op="code_product", shape=shape, batch=batch, call=call, make=make, backends=("reference", "rows"))
+
+
 def big_images(batch: int, n_types: int, places: int, n_out: int) -> Case:
     """Primary capsules on the full grid of a large image: no reference can hold the votes."""
     case = partial(dynamic, batch, n_types * places, n_out, types=n_types, label="224x224", backends=("reference", "triton"), in_all=True)
@@ -165,6 +199,8 @@ CASES = {
         big_images(32, 32, 104 * 104, 200),
         em(20, 5184, 64, backends=_ALL, stand_in=em(20, 848, 64)),
         squashing(128, 1152, 8),
+        code_product(100, 1152, 70, 10 * (2 * 384 + 210)),
+        code_product(100, 4608, 70, 10 * (2 * 384 + 210)),
     ],
     "cpu": [
         dynamic(128, 1152, 10, backends=_PLAIN),
@@ -173,6 +209,7 @@ CASES = {
         em(4, 256, 8),
         local(8, 6, 8, 8, 8, 8, kernel=3),
         squashing(128, 1152, 8),
+        code_product(16, 1152, 70, 978),
     ],
 }
 

@@ -70,7 +70,7 @@ def _train(run: Run, device: torch.device, steps: int, reference: bool = False) 
     repeats = max(1, steps // CHUNK)
     with algorithms(False, device), own_randomness(0, device), without_kernels() if reference else nullcontext():
         # two chunks to warm up
-        step = _step(run, device, (CHECKED + 2 + repeats) * CHUNK, reference)
+        step = make_step(run, device, (CHECKED + 2 + repeats) * CHUNK, reference)
 
         def chunk() -> None:
             for _ in range(CHUNK):
@@ -84,7 +84,7 @@ def _train(run: Run, device: torch.device, steps: int, reference: bool = False) 
     return Trained(step.routing, losses, ms, str(peak))
 
 
-def _step(run: Run, device: torch.device, n_steps: int, reference: bool) -> TrainingStep:
+def make_step(run: Run, device: torch.device, n_steps: int, reference: bool) -> TrainingStep:
     """From the same weights and images every time."""
     rng = torch.Generator().manual_seed(0)
     data = _random_data(info(run.data), rng)

@@ -294,3 +294,13 @@ def bench_scale(device: Device = "auto", out: Annotated[Path, typer.Option(help=
     """How time and memory of dynamic routing grow with inputs, outputs and batch: a table, a JSON file and a picture."""
     for path in benches.bench_scale(pick_device(device), out, console, say=say):
         print(path)
+
+
+@bench_app.command("ladder")
+def bench_ladder(
+    device: Device = "auto",
+    steps: Annotated[int, typer.Option(help="timed, in chunks of 10")] = 200,
+    only: Annotated[list[str] | None, typer.Option(help="methods whose name contains this; again for more")] = None,
+) -> None:
+    """Table 3 of Jeong 2019: a training step of ladder capsule networks and of CapsNets at batch 100, in one run."""
+    benches.bench_ladder(pick_device(device), steps, console, only or (), say=say)

@@ -1,0 +1,157 @@
+"""Table 3 of Jeong 2019: the time of a training iteration of 100 images, ladder capsule networks beside CapsNets in one run."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from torchcaps.bench.memory import Peak
+from torchcaps.bench.timing import here, print_table, time_ms
+from torchcaps.bench.train import CHECKED, CHUNK, TOLERANCE, agree, make_step
+from torchcaps.machine import algorithms, own_randomness
+from torchcaps.ops.backend import without_kernels
+from torchcaps.papers.jeong2019 import rows as ladders
+from torchcaps.papers.sabour2017 import rows as capsnets
+from torchcaps.recipe import Run
+from torchcaps.step import TrainingStep
+
+BATCH = 100
+YARDSTICK = "CapsNet, r = 3"  # what the others are divided by
+REFERENCE = ", reference ops"
+# seconds for one iteration, on hardware that the paper does not name
+PRINTED = {
+    "L-CapsNet, K = 50": 0.2034, "L-CapsNet, K = 70": 0.2159, "L-CapsNet, K = 100": 0.2953,
+    "CapsNet, r = 3": 1.732, "CapsNet, r = 4": 2.123, "CapsNet, r = 5": 2.656,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """One network. `reference`: without kernels, and with routing as it is defined."""
+
+    name: str
+    run: Run
+    reference: bool = False
+
+
+class Found(NamedTuple):
+    """Of one contender."""
+
+    contender: Contender
+    n_parameters: int
+    losses: list[float]  # the mean of each of the first chunks
+    both_ms: float  # forward and backward
+    step_ms: float  # everything, the optimiser too
+    memory: str
+
+
+def contenders() -> list[Contender]:
+    """Those of the paper's table, CapsNets with the decoder, by kernels and by the reference; and two more to compare sizes."""
+    made = [Contender(name=f"L-CapsNet, K = {k}", run=_alike(ladders.mnist_k70(), n_kept=k)) for k in (50, 70, 100)]
+    made.append(Contender(name="L-CapsNet, K = 70, shared nets", run=_alike(ladders.mnist_k70(), preset="shared")))
+    routed = [Contender(name=f"CapsNet, r = {r}", run=_alike(capsnets.mnist_r3_recon(), n_iters=r)) for r in (3, 4, 5)]
+    made += routed + [replace(one, name=one.name + REFERENCE, reference=True) for one in routed]
+    made.append(Contender(name="CapsNet, r = 3, no decoder", run=_alike(capsnets.mnist_r3_recon(), reconstruction=False)))
+    return made
+
+
+def bench_ladder(
+    device: torch.device, steps: int, console: Console, only: Sequence[str] = (), say: Callable[[str], object] = lambda text: None
+) -> None:
+    """Print the table, with the paper's ratios beside ours. Kernels that do not learn as the reference does get no time."""
+    found = []
+    for contender in _select(contenders(), only):
+        found.append(_measure(contender, device, steps))
+        say(f"{contender.name}: {found[-1].both_ms:.3f} ms forward and backward, {found[-1].step_ms:.3f} ms in all")
+    words = f"{here(device)}; medians of {max(1, steps // CHUNK)} means of {CHUNK} steps, batch {found[0].contender.run.stages[0].batch}"
+    console.print(f"{words}, noise for images, no augmentation", highlight=False, soft_wrap=True)
+    wrong = _wrong(found)
+    print_table(console, _table(found, wrong))
+    for line in wrong.values():
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _alike(run: Run, **model_args) -> Run:
+    """Of the paper's batch, and nothing in the step that one network has and another has not."""
+    stage = replace(run.stages[0], batch=BATCH, ema=0.0)
+    return replace(run, model_args=run.model_args | model_args, augment=(), stages=(stage,))
+
+
+def _select(all_of_them: list[Contender], only: Sequence[str]) -> list[Contender]:
+    chosen = [one for one in all_of_them if not only or any(part in one.name for part in only)]  # no commas: names have them
+    if not chosen:
+        raise ValueError(f"--only {'; '.join(only)!r} fits no method; there are:\n  " + "\n  ".join(one.name for one in all_of_them))
+    return chosen
+
+
+def _measure(contender: Contender, device: torch.device, steps: int) -> Found:
+    if device.type == "cuda":
+        torch._dynamo.reset()  # or what was compiled for one would be taken for another
+    peak, repeats = Peak(device), max(1, steps // CHUNK)
+    with algorithms(False, device), own_randomness(0, device), without_kernels() if contender.reference else nullcontext():
+        step = make_step(contender.run, device, (CHECKED + 2 + repeats) * CHUNK, contender.reference)
+        losses = []
+        for _ in range(CHECKED):
+            _times(step)
+            losses.append(step.read_means()["loss"])
+        step_ms = time_ms(lambda: _times(step), device, repeats) / CHUNK
+        memory = str(peak)
+        both = _forward_and_backward(step, device)
+        both_ms = time_ms(lambda: _times(both), device, repeats) / CHUNK
+    return Found(contender, sum(p.numel() for p in step.model.parameters()), losses, both_ms, step_ms, memory)
+
+
+def _forward_and_backward(step: TrainingStep, device: torch.device) -> Callable[[], object]:
+    """Without the optimiser; on CUDA a graph as the step itself is one."""
+    if device.type != "cuda":
+        return step.gradients
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        step.gradients()
+    torch.cuda.current_stream(device).wait_stream(side)
+    step.optimizer.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step.gradients()
+    return graph.replay
+
+
+def _times(work: Callable[[], object]) -> None:
+    for _ in range(CHUNK):
+        work()
+
+
+def _wrong(found: Sequence[Found]) -> dict[str, str]:
+    """Of networks that were run in both ways and do not learn alike, the reason, by name."""
+    plain = {one.contender.name.removesuffix(REFERENCE): one for one in found if one.contender.reference}
+    pairs = [(one, plain[one.contender.name]) for one in found if one.contender.name in plain and not one.contender.reference]
+    return {
+        one.contender.name: f"{one.contender.name}: wrong: mean losses {one.losses}, with the reference {other.losses}, more than "
+        f"{100 * TOLERANCE:g} % apart; no times until they agree"
+        for one, other in pairs
+        if not agree(one.losses, other.losses)
+    }
+
+
+def _table(found: Sequence[Found], wrong: dict[str, str]) -> Table:
+    lines = Table(
+        "method", "parameters", "forward and backward, ms", f"by {YARDSTICK}", "whole step, ms", f"by {YARDSTICK}", "peak memory",
+        "printed, s", "printed ratio",
+    )  # fmt: skip
+    by_name = {one.contender.name: one for one in found if one.contender.name not in wrong}
+    yard = by_name.get(YARDSTICK)
+    for one in found:
+        name = one.contender.name
+        printed = PRINTED.get(name)
+        last = ["-", "-"] if printed is None else [f"{printed:g}", f"{printed / PRINTED[YARDSTICK]:.2f}"]
+        times = ["wrong", "-", "wrong", "-"]
+        if name not in wrong:
+            ratios = ["-", "-"] if yard is None else [f"{one.both_ms / yard.both_ms:.2f}", f"{one.step_ms / yard.step_ms:.2f}"]
+            times = [f"{one.both_ms:.3f}", ratios[0], f"{one.step_ms:.3f}", ratios[1]]
+        lines.add_row(name, f"{one.n_parameters:,}", *times, one.memory, *last)
+    return lines
