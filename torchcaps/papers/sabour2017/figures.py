@@ -34,7 +34,7 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
     made, today = {}, _today()
     for recipe, wanted in OF_A_MODEL.items():
         checkpoint = runs / "sabour2017" / recipe / "0" / "checkpoint.safetensors"
-        if checkpoint.exists() and _finished(checkpoint, today[recipe]):
+        if checkpoint.exists() and finished(checkpoint, today[recipe]):
             model, run, about = load_model(checkpoint, device)
             drawn = all_figures(model, load(run.data, "test", root, about["seed"]), [], device)
             made |= {new: drawn[name] for name, new in wanted.items() if name in drawn}
@@ -58,7 +58,7 @@ def _today() -> dict[str, Run]:
     return {name.removeprefix("sabour2017/"): recipe.make() for name, recipe in made.items()}
 
 
-def _finished(checkpoint: Path, run: Run) -> bool:
+def finished(checkpoint: Path, run: Run) -> bool:
     """Whether it is of today's run, and of its last stage's end."""
     about = load_checkpoint(checkpoint).about
     return about.get("ended", False) and about["stage"] == len(run.stages) - 1 and not unlike(about["run"], run)

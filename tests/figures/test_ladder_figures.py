@@ -1,0 +1,115 @@
+"""Figures 1, 2 and 4 of Jeong 2019: means by hand, what is drawn is what was found, and nothing of runs that are not there."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from torchcaps.figures.ladder import Coupled, Ranked, activity_curves, coupled_bars, most_active, most_coupled, pruning_and_ladder
+from torchcaps.models import CapsNet, LCapsNet
+from torchcaps.papers.jeong2019 import figures as paper
+from torchcaps.recipe import quick
+from torchcaps.train import Options, train
+
+pytest.importorskip("matplotlib")
+CPU = torch.device("cpu")
+SMALL = {"channels": 8, "kernel": 3, "n_types": 2, "d_primary": 4, "primary_kernel": 3, "d_class": 6}
+
+
+def pictures(rng, n: int = 60) -> torch.Tensor:
+    return torch.randint(0, 256, (n, 1, 12, 12), dtype=torch.uint8, generator=rng)
+
+
+def test_lengths_and_couplings_are_means_of_the_longest_capsules(rng):
+    model, images = CapsNet((1, 12, 12), 3, reconstruction=False, **SMALL), pictures(rng)
+    found = most_coupled(model, images, label=2, most=7)
+    with torch.no_grad():
+        seen = images.float() / 255
+        lengths = model.primary_capsules(seen).activity.mean(0)
+        *_, last = model.steps(seen)
+    order = lengths.argsort(descending=True)[:7]
+    torch.testing.assert_close(found.lengths, lengths[order])
+    torch.testing.assert_close(found.couplings, last.couplings.mean(0)[order, 2])
+
+
+def test_activities_are_sorted_before_or_after_the_mean(rng):
+    model, images = LCapsNet((1, 12, 12), 3, n_kept=5, **SMALL), pictures(rng)
+    found = most_active(model, images, most=9)
+    with torch.no_grad():
+        activity = model.primary_capsules(images.float() / 255).activity
+    torch.testing.assert_close(found.by_picture, activity.sort(-1, descending=True).values.mean(0)[:9])
+    torch.testing.assert_close(found.by_capsule, activity.mean(0).sort(descending=True).values[:9])
+    assert (found.by_picture >= found.by_capsule - 1e-6)[0]
+
+
+def test_no_picture_no_mean():
+    with pytest.raises(ValueError, match="needs one at least"):
+        most_active(LCapsNet((1, 12, 12), 3, n_kept=5, **SMALL), torch.empty(0, 1, 12, 12, dtype=torch.uint8))
+
+
+def test_bars_are_what_was_found():
+    figure, caption = coupled_bars(Coupled(torch.tensor([0.9, 0.5, 0.1]), torch.tensor([0.3, 0.2, 0.1])), 0, 5444)
+    left, right = figure.axes
+    assert [bar.get_height() for bar in left.patches] == pytest.approx([0.9, 0.5, 0.1])
+    assert [bar.get_height() for bar in right.patches] == pytest.approx([0.3, 0.2, 0.1])
+    assert "5,444 training pictures of class 0" in caption and "correlate by 1.00" in caption
+
+
+def test_curves_say_where_the_kept_end():
+    values = torch.tensor([0.9, 0.7, 0.3, 0.1])
+    figure, caption = activity_curves({2: Ranked(values, values.flip(0)), 4: Ranked(values, values)}, 0, 10)
+    left, right = figure.axes
+    assert list(left.lines[0].get_ydata()) == pytest.approx(values.tolist())
+    assert list(right.lines[0].get_ydata()) == pytest.approx(values.flip(0).tolist())
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["K = 2", "K = 4"]
+    assert "0.80 and 0.20 with K = 2." in caption
+
+
+@pytest.mark.parametrize("agreement", ["down", "none"])
+def test_a_real_picture_is_pruned_and_told_again(agreement, rng):
+    model, image = LCapsNet((1, 12, 12), 3, n_kept=5, agreement=agreement, **SMALL), pictures(rng, 1)[0]
+    figure, caption = pruning_and_ladder(model, image, 1)
+    _, laddered = model.ladder(image.unsqueeze(0).float() / 255)
+    first = int(laddered.capsules.activity[0].argmax())
+    assert f"5 of {model.classes.n_in} primary capsules are kept" in caption and f"Class {first}, the answer," in caption
+    shown = [axes.images[0].get_array() for axes in figure.axes if axes.images]
+    told = [] if agreement == "none" else [laddered.regressed[0, first]]
+    for wanted in (laddered.kept.poses[0], *told):
+        assert any(part.shape == wanted.shape and torch.allclose(torch.tensor(part), wanted.detach()) for part in shown)
+
+
+@pytest.fixture
+def small_rows(monkeypatch):
+    """Today's rows, made small."""
+
+    def small(run):
+        run = quick(run, steps=2)
+        kept = {"n_kept": 5} if run.model == "lcapsnet" else {}
+        return replace(run, model_args=run.model_args | SMALL | kept | {"kernel": 9, "primary_kernel": 9})
+
+    today = {name: small(run) for name, run in paper._today().items()}
+    monkeypatch.setattr(paper, "_today", lambda: today)
+    return today
+
+
+def test_figures_need_their_checkpoints(small_rows, tmp_path):
+    def drawn():
+        return set(paper.figures(tmp_path, tmp_path / "runs", None, CPU))
+
+    def put(name, run):
+        train(run, name=name, seed=0, options=Options(out=tmp_path / "runs" / name / "0", progress=False))
+
+    assert drawn() == set()
+    put("jeong2019/mnist-k50", small_rows["jeong2019/mnist-k50"])
+    assert drawn() == {"figure-4"}
+    put("jeong2019/mnist-k70", replace(small_rows["jeong2019/mnist-k70"], keep_scores=True))  # another run
+    assert drawn() == {"figure-4"}
+    put("sabour2017/mnist-r3", small_rows["sabour2017/mnist-r3"])
+    assert drawn() == {"figure-1", "figure-4"}
+
+
+def test_the_rows_that_are_shown_are_rows():
+    from torchcaps.papers import RECIPES
+
+    for name, run in paper._today().items():
+        assert RECIPES[name].make() == run
