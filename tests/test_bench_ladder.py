@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from torchcaps import cli
 from torchcaps.bench import ladder
 from torchcaps.bench.ladder import PRINTED, Contender, bench_ladder, contenders
+from torchcaps.bench.train import make_step
 from torchcaps.ops import dynamic_blocked
 from torchcaps.papers import RECIPES
 
@@ -28,12 +29,13 @@ def small(monkeypatch):
         Contender(name="CapsNet, r = 3, reference ops", run=capsnet, reference=True),
     ]
     monkeypatch.setattr(ladder, "contenders", lambda: few)
+    monkeypatch.setattr(ladder, "CHUNK", 2)
 
 
 def rows(**how) -> dict[str, list[str]]:
     """The cells by method, from the parameters on."""
     text = io.StringIO()
-    bench_ladder(CPU, 10, Console(file=text, width=300), **how)
+    bench_ladder(CPU, 2, Console(file=text, width=300), **how)
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.getvalue().splitlines() if line.startswith("│")]
     return {line[0]: line[1:] for line in lines} | {"text": text.getvalue()}
 
@@ -74,15 +76,13 @@ def test_the_contenders_are_the_papers_at_its_batch():
 
 
 def test_the_command_takes_methods_by_name(small):
-    answer = CliRunner().invoke(cli.app, ["bench", "ladder", "--device", "cpu", "--steps", "10", "--only", "L-CapsNet"])
+    answer = CliRunner().invoke(cli.app, ["bench", "ladder", "--device", "cpu", "--steps", "2", "--only", "L-CapsNet"])
     assert answer.exit_code == 0 and "L-CapsNet" in answer.stdout and "r = 3 " not in answer.stdout.replace("by CapsNet, r = 3", "")
     with pytest.raises(ValueError, match="--only 'none' fits no method; there are:\n  L-CapsNet, K = 70"):
         bench_ladder(CPU, 10, Console(file=io.StringIO()), ["none"])
 
 
 def test_forward_and_backward_leave_the_weights_alone():
-    from torchcaps.bench.train import make_step
-
     run = RECIPES["smoke/lcapsnet"].make()
     step = make_step(replace(run, augment=()), CPU, 20, False)
     before = [p.clone() for p in step.model.parameters()]

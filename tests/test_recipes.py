@@ -29,7 +29,7 @@ COUNTS = {
     "sabour2017": (81, 45),
     "heinsen2019": (17, 11),
     "jeong2019": (69, 45),
-    "digits": (6, 2),
+    "digits": (7, 2),
     "smoke": (14, 0),
 }
 

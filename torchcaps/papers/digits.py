@@ -6,6 +6,7 @@ from typing import Any
 from torchcaps.data.batches import Shift
 from torchcaps.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.tasks.classify import Classify
+from torchcaps.tasks.ladder import ClassifyLadder
 
 _DIGITS = Run(
     data="digits",
@@ -51,3 +52,10 @@ def choose_two_pixels() -> Run:
 def choose_longer() -> Run:
     """The same for 25 epochs at a lower rate."""
     return _choose(stages=(replace(_DIGITS.stages[0], epochs=25, rate=3e-3),))
+
+
+def ladder() -> Run:
+    """A small ladder capsule network on the same digits (papers/jeong2019): to see on a CPU that it learns."""
+    args = {"channels": 48, "kernel": 5, "n_types": 8, "primary_kernel": 5, "d_class": 8, "n_kept": 16}
+    stage = replace(_DIGITS.stages[0], task=ClassifyLadder(), rate=2e-3)
+    return replace(_DIGITS, model="lcapsnet", model_args=args, stages=(stage,))
