@@ -77,7 +77,8 @@ def _too_large(n_votes: int, largest: float) -> dict[str, str]:
     return {"reference": f"left out: about {needed / 1e9:,.0f} GB ({of_what}), more than {largest / 1e9:g} GB"}
 
 
-# Stand-ins have about 2.3 million couplings: from 2.1 on they are not kept for the backward pass, up to 2.6 two GB of float64 are enough.
+# Stand-ins have 2.1 million couplings or more, so that they are not kept for the backward pass, and more tiles in a chunk than are
+# unrolled where the original has.
 _MANY_INPUTS = Sizes(batch=32, n_in=7680, n_out=10, types=32)
 _MANY_OUTPUTS = {
     30: Sizes(batch=72, n_in=1152, n_out=30),
