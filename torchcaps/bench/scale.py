@@ -86,8 +86,8 @@ _MANY_OUTPUTS = {
     300: Sizes(batch=72, n_in=112, n_out=300),
     1000: Sizes(batch=72, n_in=80, n_out=1000),
 }
-# with 26 tiles of images the inputs are no longer cut into chunks
-_MANY_IMAGES = {512: Sizes(batch=200, n_in=1152, n_out=10), 2048: Sizes(batch=1640, n_in=144, n_out=10)}
+# with 27 tiles of images the inputs are no longer cut into chunks
+_MANY_IMAGES = {512: Sizes(batch=200, n_in=1152, n_out=10), 2048: Sizes(batch=1688, n_in=144, n_out=10)}
 
 AXES = {
     "cuda": (
