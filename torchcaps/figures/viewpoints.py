@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchcaps.data import Labelled
 from torchcaps.data.smallnorb import CATEGORIES, Factors
-from torchcaps.figures.canvas import BLUE, INK, MUTED, ORANGE, SKY, bare, canvas
+from torchcaps.figures.canvas import BLUE, FAINT, INK, MUTED, ORANGE, SKY, bare, canvas
 from torchcaps.figures.view_numbers import FIXED, Changes, Tracks, changes, in_degrees, scaled, sequences
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ def pose_trajectories(found: dict[str, Tracks]) -> tuple[Figure, str]:
             for axes, at in zip(row, first[vary], strict=True):
                 lost.append(_trajectory(axes, part.poses[at]))
                 category, instance = part.toys[at]
-                mark = "" if part.right[at].all() else " (not always recognised)"
-                axes.set_title(f"{CATEGORIES[category]} {instance}{mark}", fontsize=8.5, color=INK if not mark else ORANGE)
+                axes.set_title(f"{CATEGORIES[category]} {instance}", color=INK if part.right[at].all() else ORANGE)
             _colour_key(figure, row, part.degrees, vary)
     return figure, (
         "Each polygon is one picture: its corners are the pose vectors of the capsule of the toy's class, joined in order, in two "
         "dimensions that keep the distances between all vectors of all pictures of a panel as well as they can (multidimensional scaling; "
         f"stress {min(lost):.2f} to {max(lost):.2f}). Circles: the first vector in the first (open) and the last view (full). The colour "
-        f"goes with the view. {'; '.join(f'{vary}: {_kept(vary)}' for vary in found)}. After figure 4 of Heinsen (2019)."
+        "goes with the view; a toy that is not always recognised has its name in orange. "
+        f"{'; '.join(f'{vary}: {_kept(vary)}' for vary in found)}. After figure 4 of Heinsen (2019)."
     )
 
 
@@ -109,6 +109,7 @@ def _trajectory(axes: Axes, poses: Float[Tensor, "v r e"]) -> float:
     for view, fill in ((0, "none"), (-1, "full")):
         axes.plot(*corners[view, 0].tolist(), "o", color=colours[view], fillstyle=fill, markersize=8)
     bare(axes).set_aspect("equal", adjustable="datalim")
+    axes.spines[:].set(visible=True, color=FAINT)
     axes.margins(0.12)
     return plane.stress
 
