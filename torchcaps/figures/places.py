@@ -25,6 +25,9 @@ else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
 
+LEAST = 1e-12
+
+
 class Used(NamedTuple):
     """What the class capsules used of each place."""
 
@@ -81,7 +84,8 @@ def used_places(
     """
     _check(model)
     names = names or [f"class {j}" for j in range(model.n_classes)]
-    with canvas(1.35 * (1 + len(names)), 1.5 * len(images) + 0.35) as figure:
+    with canvas(1.35 * (1 + len(names)), 1.62 * len(images) + 0.3) as figure:
+        figure.get_layout_engine().set(h_pad=0.06)  # or the first titles touch the edge
         grid = figure.subplots(len(images), 1 + len(names), squeeze=False)
         for row, image, label in zip(grid, images, labels, strict=True):
             seen = as_input(model, image.unsqueeze(0))
@@ -91,15 +95,17 @@ def used_places(
             row[0].set_title("picture" if label is None else names[label], fontsize=8, color=INK)
             for j, axes in enumerate(row[1:]):
                 _picture(axes, picture)
-                _overlay(axes, used[j] / used.max().clamp(min=1e-12), window(model))
+                _overlay(axes, used[j] / used[j].max().clamp(min=LEAST), window(model))
+                axes.set_xlabel(f"uses {100 * used[j].sum() / used.sum().clamp(min=LEAST):.0f} %", fontsize=7, labelpad=1)
                 colour = BLUE if j == label else ORANGE if j == answer else MUTED
                 axes.set_title(f"{names[j]} {100 * shares[j]:.0f} %", fontsize=8, color=colour)
     looks = window(model)
     return figure, (
         "Where each class capsule took its data from (the share used of the capsules at a place, through the parts between them, in the "
-        "last pass): the more orange, the more; one scale for a row. Percentages are the softmax of the scores; blue is the truth, "
-        f"orange another answer. A place sees {looks.reach}x{looks.reach} pixels, places are {looks.step} pixels apart. Shown is the first "
-        "channel. The data used is D^use of Heinsen (2019), Eq. 4."
+        "last pass): the more orange, the more, each map on its own scale; below it its share of all that the classes use. "
+        "Above it the softmax of the scores; blue is the truth, orange another answer. "
+        f"A place sees {looks.reach}x{looks.reach} pixels, places are {looks.step} pixels apart. Shown is the first channel. "
+        "The data used is D^use of Heinsen (2019), Eq. 4."
     )
 
 

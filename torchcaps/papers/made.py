@@ -25,10 +25,10 @@ def finished(checkpoint: Path, run: Run) -> bool:
 
 
 def results_of(paper: str, folder: Path, today: Mapping[str, Run]) -> dict[str, list[dict[str, Any]]]:
-    """Every result of today's rows, by recipe, in the order of the seeds."""
+    """Every result of today's rows that has numbers, by recipe, in the order of the seeds."""
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted((folder / paper).glob("*/*.json"), key=lambda path: (path.parent.name, int(path.stem))):
         name, result = path.parent.name, read_result(path)
-        if name in today and not unlike(result["run"], today[name]):
+        if name in today and result["metrics"] and not unlike(result["run"], today[name]):
             found.setdefault(name, []).append(result)
     return found
