@@ -8,12 +8,14 @@ import torch
 
 from torchcaps import cli
 from torchcaps.data import DataError, Labelled, smallnorb
+from torchcaps.data.viewpoints import part_of
 from torchcaps.figures.validation import band, validation_curves
+from torchcaps.figures.view_errors import errors_by_view
 from torchcaps.papers import RECIPES
 from torchcaps.papers.heinsen2019 import image_figures
 from torchcaps.papers.heinsen2019.image_figures import figures
 from torchcaps.recipe import Watch, quick
-from torchcaps.results import make_result, result_path, write_result
+from torchcaps.results import make_result, pack, result_path, write_result
 from torchcaps.train import Options, train
 
 pytest.importorskip("matplotlib")
@@ -83,6 +85,30 @@ def test_figures_of_viewpoints_need_the_table_of_viewpoints(monkeypatch, rng):
     assert set(image_figures.of_viewpoints(model, data, None)) == {"figure-4", "figure-6", "figure-7", "figure-9"}
     monkeypatch.setattr(smallnorb, "factors", no_table)
     assert image_figures.of_viewpoints(model, data, None) == {}
+
+
+# Errors by view
+
+
+def test_errors_by_view_come_from_stored_predictions(monkeypatch):
+    """Every new view at 180 degrees is mistaken, and half of the familiar ones at 0."""
+    table = smallnorb.Factors(*torch.tensor([(0, e, a, light) for e in range(9) for a in range(0, 36, 2) for light in range(6)]).unbind(1))
+    monkeypatch.setattr(smallnorb, "factors", lambda split, root: table)
+    answers = {}
+    for split, part, at in (("test", "novel", 18), ("x-familiar", "familiar", 0)):
+        azimuths = table.azimuth[part_of(table, "azimuth", part)]
+        answers[split] = (azimuths == at).long()
+        answers[split][(azimuths == 0).nonzero().flatten()[::2]] = 0
+    monkeypatch.setattr(image_figures, "load", lambda name, *rest: Labelled(None, 0 * answers["test" if name == "x" else name]))
+    result = {"data": {"name": "x"}, "seed": 0, "predictions": {split: pack(said) for split, said in answers.items()}}
+    found = image_figures.by_view({"azimuth-cnn": [result], "smallnorb": [result]}, None)
+    (errors,) = found["azimuth"]["CNN"]
+    assert set(errors) == set(range(0, 36, 2)) and errors[18] == 100 and errors[0] == pytest.approx(100 * 4 / 9)
+    assert all(error == 0 for view, error in errors.items() if view not in (0, 18))
+    figure, words = errors_by_view(found)
+    assert figure.axes[0].lines[-1].get_ydata()[9] == 100 and "azimuth: 1 of CNN" in words and "official test part" in words
+    monkeypatch.setattr(smallnorb, "factors", no_table)
+    assert image_figures.by_view({"azimuth-cnn": [result]}, None) == {}
 
 
 # Figure 8

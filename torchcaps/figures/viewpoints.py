@@ -35,7 +35,7 @@ def pose_changes(found: Tracks, vary: str, number: int) -> tuple[Figure, str]:
                 _lines(axes, found, getattr(moved, name)[..., vector], still)
             row[0].set_ylabel(words)
             if name != "cosine":  # one toy whose first vector is next to nothing must not flatten all the others
-                row[0].set_ylim(top=max(1.2, 1.2 * getattr(moved, name).flatten().quantile(0.98).item()))
+                row[0].set_ylim(bottom=0, top=max(1.2, 1.2 * getattr(moved, name).flatten().quantile(0.98).item()))
         for vector in range(n_vectors):
             grid[0, vector].set_title(f"Pose vector {vector + 1}")
             grid[-1, vector].set_xlabel(f"{vary}, degrees")

@@ -1,5 +1,6 @@
-"""Figures 4, 6, 7, 8 and 9, the places that class capsules used, and the error against routing passes: each where its runs are there."""
+"""Figures 4 and 6 to 9, the places that class capsules used, errors by routing passes and by view: each where its runs are there."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,15 +9,18 @@ from torch import nn
 
 from torchcaps.checkpoint import load_model
 from torchcaps.data import DataError, Labelled, load, smallnorb
+from torchcaps.data.viewpoints import FAMILIAR, part_of
 from torchcaps.figures.numbers import pick_examples, predict
 from torchcaps.figures.places import used_places
 from torchcaps.figures.routing_curves import error_by_passes
 from torchcaps.figures.validation import validation_curves
+from torchcaps.figures.view_errors import errors_at, errors_by_view
 from torchcaps.figures.view_numbers import tracks
 from torchcaps.figures.viewpoints import pose_changes, pose_trajectories, stereo_pairs
 from torchcaps.papers.heinsen2019 import rows, viewpoints
 from torchcaps.papers.made import finished, results_of, runs_of
 from torchcaps.recipe import Run
+from torchcaps.results import unpack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +29,7 @@ else:
 
 MODEL = "smallnorb"
 WATCHED = {"EM routing": "smallnorb", "CapsNet": "smallnorb-capsnet", "CNN": "smallnorb-cnn"}
+NETWORKS = {"EM routing": "", "CapsNet": "-capsnet", "CNN": "-cnn"}  # and how their rows' names end
 BY_PASSES = {1: "smallnorb-r1", 2: "smallnorb-r2", 3: "smallnorb", 4: "smallnorb-r4", 5: "smallnorb-r5"}
 N_EXAMPLES, N_LOOKED = 8, 500  # pictures in the figure of places, of so many
 
@@ -45,6 +50,8 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
     errors = {n: [part["metrics"]["test"]["error_percent"] for part in found[row]] for n, row in BY_PASSES.items() if row in found}
     if len(errors) > 1:
         made["error-by-passes"] = error_by_passes({"smallNORB": errors})
+    if seen := by_view(found, root):
+        made["error-by-view"] = errors_by_view(seen)
     return made
 
 
@@ -61,6 +68,26 @@ def of_viewpoints(model: nn.Module, data: Labelled, root: Path | None) -> dict[s
         "figure-7": pose_changes(found["elevation"], "elevation", 7),
         "figure-9": stereo_pairs(data, factors),
     }
+
+
+def by_view(found: Mapping[str, Sequence[Mapping[str, Any]]], root: Path | None) -> dict[str, dict[str, list[dict[int, float]]]]:
+    """By what varies, network and run, the error for every view; from stored predictions, where data and viewpoints are at hand."""
+    try:
+        factors = smallnorb.factors("test", root)
+    except DataError:
+        return {}
+    seen: dict[str, dict[str, list[dict[int, float]]]] = {}
+    for vary in FAMILIAR:
+        views = getattr(factors, vary)
+        for name, end in NETWORKS.items():
+            for result in found.get(f"{vary}{end}", []):
+                errors: dict[int, float] = {}
+                for split, part in (("test", "novel"), (f"{result['data']['name']}-familiar", "familiar")):
+                    labels = load(result["data"]["name"] if split == "test" else split, "test", root, result["seed"]).labels
+                    wrong = unpack(result["predictions"][split]).long() != labels
+                    errors |= errors_at(wrong, views[part_of(factors, vary, part)])
+                seen.setdefault(vary, {}).setdefault(name, []).append(errors)
+    return seen
 
 
 def _places(model: nn.Module, data: Labelled) -> tuple[Figure, str]:
