@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from torchcaps.data.viewpoints import FAMILIAR
-from torchcaps.figures.canvas import BLUE, FAINT, GREEN, ORANGE, canvas
+from torchcaps.figures.canvas import BLUE, FAINT, GREEN, INK, ORANGE, SKY, canvas
 from torchcaps.figures.view_numbers import in_degrees
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
-COLOURS = (BLUE, ORANGE, GREEN)
+COLOURS = (BLUE, ORANGE, GREEN, SKY, INK)
 ByView = Mapping[int, float]  # the official number of a view -> percent wrong
 
 
