@@ -28,10 +28,12 @@ def errors_at(wrong: Bool[Tensor, " n"], views: Int64[Tensor, " n"]) -> dict[int
 
 def errors_by_view(found: Mapping[str, Mapping[str, Sequence[ByView]]]) -> tuple[Figure, str]:
     """By what varies and by network, the errors of its runs: views that were trained on are shaded. With a caption."""
+    names = dict.fromkeys(name for networks in found.values() for name in networks)
+    colours = dict(zip(names, COLOURS, strict=False))  # a network keeps its own, whatever else a panel shows
     with canvas(4.2 * len(found), 3.3) as figure:
         for axes, (vary, networks) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
-            for (name, runs), colour in zip(networks.items(), COLOURS, strict=False):
-                _network(axes, vary, name, runs, colour)
+            for name, runs in networks.items():
+                _network(axes, vary, name, runs, colours[name])
             for view in FAMILIAR[vary]:
                 width = 20 if vary == "azimuth" else 5
                 axes.axvspan(in_degrees(vary, view) - width / 2, in_degrees(vary, view) + width / 2, color=FAINT, linewidth=0, zorder=0)
