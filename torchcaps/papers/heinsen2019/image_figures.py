@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchcaps.checkpoint import load_model
 from torchcaps.data import DataError, Labelled, load, smallnorb
@@ -77,14 +77,17 @@ def by_view(found: Mapping[str, Sequence[Mapping[str, Any]]], root: Path | None)
     except DataError:
         return {}
     seen: dict[str, dict[str, list[dict[int, float]]]] = {}
+    labels: dict[str, Tensor] = {}  # by data set: reading one takes seconds
     for vary in FAMILIAR:
         views = getattr(factors, vary)
         for name, end in NETWORKS.items():
             for result in found.get(f"{vary}{end}", []):
                 errors: dict[int, float] = {}
                 for split, part in (("test", "novel"), (f"{result['data']['name']}-familiar", "familiar")):
-                    labels = load(result["data"]["name"] if split == "test" else split, "test", root, result["seed"]).labels
-                    wrong = unpack(result["predictions"][split]).long() != labels
+                    home = result["data"]["name"] if split == "test" else split
+                    if home not in labels:
+                        labels[home] = load(home, "test", root).labels
+                    wrong = unpack(result["predictions"][split]).long() != labels[home]
                     errors |= errors_at(wrong, views[part_of(factors, vary, part)])
                 seen.setdefault(vary, {}).setdefault(name, []).append(errors)
     return seen
