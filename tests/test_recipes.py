@@ -20,14 +20,14 @@ CLAIMED = [name for name, recipe in RECIPES.items() if recipe.claim]
 # sizes do not matter where a recipe only has to run
 SMALL = {
     "capsnet": {"channels": 8, "n_types": 2, "hidden": (8, 8)},
-    "em-capsnet": {"channels": 8, "n_types": 2, "n_parts": 4},
+    "em-capsnet": {"channels": 4, "strides": (2, 2, 2), "n_types": 1, "n_parts": 4},
     "lcapsnet": {"channels": 8, "n_types": 2, "n_kept": 3, "d_primary": 2, "d_class": 4},
     "baseline": {"preset": "small"},
 }
 # by paper: all recipes, and those tied to a number
 COUNTS = {
     "sabour2017": (81, 45),
-    "heinsen2019": (17, 11),
+    "heinsen2019": (23, 17),
     "jeong2019": (69, 45),
     "digits": (7, 2),
     "smoke": (14, 0),

@@ -63,6 +63,12 @@ def test_the_answer_is_the_most_active_class(model, rng):
     assert found.predictions.tolist() == model(data.images.float() / 255).activity.argmax(-1).tolist()
 
 
+def test_the_loss_of_an_image_is_its_margin_loss():
+    scores, labels = torch.tensor([[0.9, 0.3], [0.2, 0.5]]), torch.tensor([0, 1])
+    found = ClassifyLadder().image_losses(None, scores, labels)
+    assert found.tolist() == pytest.approx([0.5 * 0.2**2, 0.4**2 + 0.5 * 0.1**2])
+
+
 def test_extras_tell_how_far_the_kept_stand_out(model, rng):
     data = Labelled(torch.randint(0, 256, (7, 1, 12, 12), dtype=torch.uint8, generator=rng), torch.zeros(7, dtype=torch.long))
     found = ClassifyLadder().extras(model, data, CPU)

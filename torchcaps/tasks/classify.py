@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from torchcaps.data import Labelled
 from torchcaps.data.batches import Batch, in_order
@@ -46,6 +47,10 @@ class Classify(Task):
 
     def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
         return logit_changes(model, images)
+
+    def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+        """Of the margin loss alone."""
+        return model.margin_weight() * margin_loss(scores, one_hot(labels, scores.shape[-1]).to(scores.dtype))
 
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
         return {"error_percent": error_percent(predictions, labels)}

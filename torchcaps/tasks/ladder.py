@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from torchcaps.data import Labelled
 from torchcaps.data.batches import Batch, in_order
@@ -37,6 +39,10 @@ class ClassifyLadder(ClassifyScores):
         wrong = 100 * (capsules.activity.argmax(-1) != main_labels(batch)).float().mean()
         classes, code = classes.mean(), self.code_weight * code.mean()
         return {"loss": classes + code, "error_percent": wrong, "margin": classes, "code": code}
+
+    def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+        """Of the margin loss alone."""
+        return margin_loss(scores, one_hot(labels, scores.shape[-1]).to(scores.dtype))
 
     def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
         """How far the kept capsules stand out, on the first images: what figure 4 is about."""

@@ -10,8 +10,8 @@ from torchcaps.checkpoint import load_model
 from torchcaps.data import load
 from torchcaps.figures.ladder import activity_curves, coupled_bars, most_active, most_coupled, pruning_and_ladder
 from torchcaps.papers.jeong2019 import rows
+from torchcaps.papers.made import finished
 from torchcaps.papers.sabour2017 import rows as rows_of_sabour2017
-from torchcaps.papers.sabour2017.figures import finished
 from torchcaps.recipe import Run
 
 if TYPE_CHECKING:
@@ -52,4 +52,4 @@ def _today() -> dict[str, Run]:
 def _model(runs: Path, name: str, run: Run, device: torch.device) -> nn.Module | None:
     """Seed 0's, if it is of today's run and finished."""
     checkpoint = runs / name / "0" / "checkpoint.safetensors"
-    return load_model(checkpoint, device)[0] if checkpoint.exists() and finished(checkpoint, run) else None
+    return load_model(checkpoint, device)[0] if finished(checkpoint, run) else None
