@@ -28,7 +28,7 @@ SMALL = {
 COUNTS = {
     "sabour2017": (81, 45),
     "heinsen2019": (23, 17),
-    "jeong2019": (69, 45),
+    "jeong2019": (71, 45),
     "digits": (7, 2),
     "smoke": (14, 0),
 }

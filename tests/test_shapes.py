@@ -72,6 +72,21 @@ def rank_mask(layer=layers.RankMask):
     list(map(made.eval().mask, (torch.rand(5), torch.rand(1, 5))))
 
 
+def code_nets(layer=layers.CodeNets):
+    made = layer(6, (5, 4), 2, 3, n_active=2)
+    for batch in ((), (2,), (2, 3)):
+        differentiate(made(torch.rand(*batch, 6)))
+
+
+def ladder(layer=layers.LadderCapsules):
+    for options in (dict(), dict(shared=True, agreement="both", threshold=0.3, learn_threshold=True), dict(agreement="none")):
+        made = layer(6, 3, 4, 5, 2, **options)
+        for batch in ((), (2,), (2, 3)):
+            differentiate(made(torch.randn(*batch, 6, 4)))
+            found = made.ladder(torch.randn(*batch, 6, 4))
+            ops.code_loss(found.kept.code, torch.rand(*batch, 6))
+
+
 def decoder(layer=layers.Decoder):
     differentiate(layer(3, 4, (1, 5, 6))(torch.randn(2, 3, 4), torch.eye(2, 3)))
 
@@ -92,6 +107,13 @@ def em_capsnet(model=models.EMCapsNet):
         images = torch.rand(2, 2, 13, 12)
         differentiate(made(images))
         list(made.steps(images))
+
+
+def lcapsnet(model=models.LCapsNet):
+    for preset in ("paper", "withdrawn", "shared"):
+        made = model((1, 12, 12), 3, channels=8, kernel=3, n_types=2, d_primary=4, primary_kernel=3, d_class=6, n_kept=5, preset=preset)
+        differentiate(made(torch.rand(2, 1, 12, 12)))
+        made.ladder(torch.rand(2, 1, 12, 12))
 
 
 def sparsecaps(model=models.SparseCaps):
@@ -136,8 +158,9 @@ def functions():
 
 
 LAYERS = dict(PrimaryCapsules=primary, RoutedCapsules=routed, ConvRoutedCapsules=conv_routed, Decoder=decoder, EMCapsules=em)
-LAYERS |= dict(LazyRoutedCapsules=lazy, RankMask=rank_mask)
+LAYERS |= dict(LazyRoutedCapsules=lazy, RankMask=rank_mask, CodeNets=code_nets, LadderCapsules=ladder)
 MODELS = {"capsnet": capsnet, "baseline": baseline, "em-capsnet": em_capsnet, "sparsecaps": sparsecaps, "supcaps": supcaps}
+MODELS |= {"lcapsnet": lcapsnet}
 found = {name for name in layers.__all__ if issubclass(getattr(layers, name), nn.Module)}
 assert found == set(LAYERS), f"give every layer its lines in tests/test_shapes.py: {found ^ set(LAYERS)}"
 assert set(models.MODELS) == set(MODELS), f"give every model its lines in tests/test_shapes.py: {set(models.MODELS) ^ set(MODELS)}"
@@ -162,4 +185,4 @@ print(len(LAYERS), "layers", len(MODELS), "models", caught, "caught")
 def test_the_shapes_in_the_signatures_are_true():
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split("\n")[0] == "7 layers 5 models 4 caught"
+    assert done.stdout.split("\n")[0] == "9 layers 6 models 4 caught"

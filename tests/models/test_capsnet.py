@@ -7,16 +7,18 @@ import torch
 from torch import nn
 
 from torchcaps.layers import Capsules
-from torchcaps.models import MODELS, CapsNet, EMCapsNet, SparseCaps, SupervisedCaps
+from torchcaps.models import MODELS, CapsNet, EMCapsNet, LCapsNet, SparseCaps, SupervisedCaps
 from torchcaps.models.capsnet import PRESETS
 from torchcaps.ops import margin_loss, reconstruction_loss, squash
 
 SMALL = {"channels": 8, "kernel": 3, "n_types": 2, "d_primary": 4, "primary_kernel": 3, "d_class": 6, "hidden": (16, 8)}
 SMALL_NET = {name: size for name, size in SMALL.items() if name != "d_class"}
+SMALL_LADDER = {name: size for name, size in SMALL_NET.items() if name != "hidden"}
 # how to build a small one of every model, for pictures of 1x12x12 and three classes
 REGISTRY = {
     "capsnet": lambda **options: CapsNet((1, 12, 12), 3, **SMALL | options),
     "em-capsnet": lambda reconstruction=None: EMCapsNet((1, 12, 12), 3, channels=8, strides=(1, 2), n_types=2, n_parts=4).eval(),
+    "lcapsnet": lambda reconstruction=None: LCapsNet((1, 12, 12), 3, n_kept=4, d_class=6, **SMALL_LADDER),
     "sparsecaps": lambda reconstruction=None: SparseCaps((1, 12, 12), n_latent=3, d_latent=6, **SMALL_NET).eval(),
     "supcaps": lambda **options: SupervisedCaps((1, 12, 12), 3, **SMALL | options),
 }

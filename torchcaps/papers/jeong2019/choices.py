@@ -142,3 +142,18 @@ def choose_like_short() -> Run:
     """15x15, K = 70, anywhere in the frame, 10 epochs: what generalises may be there early."""
     run = _wide()
     return replace(run, stages=(replace(run.stages[0], epochs=10),))
+
+
+def _code_weight(weight: float) -> Run:
+    run = _wide()
+    return replace(run, stages=(replace(run.stages[0], task=ClassifyLadder(code_weight=weight)),))
+
+
+def choose_like_strong_code() -> Run:
+    """15x15, K = 70, anywhere in the frame, ten times the weight on the difference of code and activity."""
+    return _code_weight(1e-3)
+
+
+def choose_like_stronger_code() -> Run:
+    """The same with a hundred times the weight."""
+    return _code_weight(1e-2)
