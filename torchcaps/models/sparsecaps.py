@@ -86,7 +86,7 @@ class SparseCaps(nn.Module):
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Features:
         """What a classifier is given: with the mask as in Eq. 4, and without as in the authors' code."""
-        return _features(self.latent(images))
+        return features_of(self.latent(images))
 
     def reconstruct(self, poses: Float[Tensor, "b j e"]) -> Float[Tensor, "b c h w"]:
         """The picture that all of these capsules describe together."""
@@ -105,8 +105,9 @@ class SupervisedCaps(CapsNet):
         return Latent(capsules.poses, support, one_hot(capsules.activity.argmax(-1), self.n_classes).to(support.dtype))
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Features:
-        return _features(self.latent(images))
+        return features_of(self.latent(images))
 
 
-def _features(latent: Latent) -> Features:
+def features_of(latent: Latent) -> Features:
+    """Both kinds."""
     return Features(latent.masked().poses.flatten(-2), latent.poses.flatten(-2))
