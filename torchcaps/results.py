@@ -46,7 +46,7 @@ def make_result(name: str, seed: int, run: Run, trained: Trained) -> dict[str, A
         "run": to_plain(run),
         "data": {"name": run.data, **trained.data},
         "curve": thin(trained.curve),
-        "weights_sha256": tensors_sha256(trained.model.state_dict()),
+        "weights_sha256": trained.weights if trained.model is None else tensors_sha256(trained.model.state_dict()),
         "predictions": {split: pack(part.predictions) for split, part in trained.evaluations.items()},
         **({"ensemble": _for_an_ensemble(trained)} if run.keep_scores else {}),
     }
@@ -177,7 +177,7 @@ def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> tuple
     for name in names:
         part, what = name.split(".")
         values = [numbers[what] for result in results if what in (numbers := result.get(part) or result["metrics"].get(part, {}))]
-        found += [(what, mean(values))] if values else []
+        found += [(what if part in ("test", "extras") else f"{part} {what}", mean(values))] if values else []
     return tuple(found)
 
 

@@ -19,6 +19,12 @@ SHARPNESS = 12.0
 FREQUENCIES = (0.04, 0.1)  # of winning: a capsule below is boosted, one above loses its boost
 
 
+def fair_frequencies(n: int) -> tuple[float, float]:
+    """That range for any number of capsules: as far around the mean of 1 / n as the paper's is around that of its 16."""
+    low, high = FREQUENCIES
+    return 16 * low / n, 16 * high / n
+
+
 class Winning(NamedTuple):
     """What is remembered of the batches so far."""
 
