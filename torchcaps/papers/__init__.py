@@ -7,6 +7,7 @@ from torchcaps.papers.rawlinson2018 import attacks as attacks_of_rawlinson2018
 from torchcaps.papers.rawlinson2018 import ideas as ideas_of_rawlinson2018
 from torchcaps.papers.rawlinson2018 import readings as readings_of_rawlinson2018
 from torchcaps.papers.rawlinson2018 import rows as rows_of_rawlinson2018
+from torchcaps.papers.rawlinson2018.figures import figures as figures_of_rawlinson2018
 from torchcaps.papers.sabour2017 import affine, choices, photographs, rows
 from torchcaps.papers.sabour2017.figures import figures as figures_of_sabour2017
 from torchcaps.recipe import Recipe, recipes_of
@@ -18,7 +19,10 @@ PAPERS = {
     "digits": (digits,),
     "smoke": (smoke,),
 }
-FIGURES = {"sabour2017": figures_of_sabour2017}  # by paper: what `reproduce` draws from results and checkpoints
+FIGURES = {
+    "sabour2017": figures_of_sabour2017,
+    "rawlinson2018": figures_of_rawlinson2018,
+}  # by paper: what `reproduce` draws from results and checkpoints
 
 RECIPES: dict[str, Recipe] = {
     name: recipe for paper, modules in PAPERS.items() for module in modules for name, recipe in recipes_of(paper, module).items()
