@@ -108,7 +108,9 @@ def test_features_outlive_the_checkpoint_and_another_training_is_noticed(runs, t
     (tmp_path / "checkpoint.safetensors").rename(tmp_path / "aside")
     again = look(run, "generated/test", tmp_path, **here)
     assert torch.equal(first.poses, again.poses) and first.weights == again.weights
-    with pytest.raises(Missing, match=r"no features of generated/train .* `torchcaps train rawlinson2018/mnist-sparse --seed 0` makes it"):
+    with pytest.raises(
+        Missing, match=r"no features of generated/train and no finished .* `torchcaps train rawlinson2018/mnist-sparse --seed"
+    ):
         look(run, "generated/train", tmp_path, **here)
     (tmp_path / "features" / "generated-test-0.npz").rename(tmp_path / "features" / "generated-train-0.npz")
     train(run.network(), name=run.of, seed=1, options=Options(out=tmp_path, progress=False))
@@ -143,3 +145,8 @@ def test_a_machine_is_fitted_once(runs, monkeypatch):
     carried_out(runs, "mnist-sparse-svm")
     monkeypatch.setattr("torchcaps.derive.fit_svm", lambda *args: pytest.fail("it lies in its file"))
     carried_out(runs, "mnist-sparse-svm")
+
+
+def test_an_attack_needs_the_checkpoint(tmp_path):
+    with pytest.raises(Missing, match="no finished checkpoint of rawlinson2018/mnist-supervised in"):
+        derive(small("attack-supervised"), place(tmp_path, "attack-supervised"))

@@ -51,10 +51,7 @@ def look(run: Reading, name: str, folder: Path, device: torch.device, root: Path
     if kept := _kept(folder, name, weights):
         return kept
     if weights is None:
-        raise Missing(
-            f"no features of {name} and no finished checkpoint of {run.of} seed {seed} in {folder}; "
-            f"`torchcaps train {run.of} --seed {seed}` makes it, `torchcaps features {run.of} --seeds {seed}` the features"
-        )
+        raise Missing(f"no features of {name} and {_not_there(run, folder)}; `torchcaps features {run.of}` makes features of it")
     model = network(run, folder, device)
     images = pool(name, root, seed)
     poses, masks = [], []
@@ -75,7 +72,9 @@ def rows_of(name: str, seen: Float[Tensor, "n f"]) -> Float[Tensor, "m f"]:
 
 
 def network(run: Reading, folder: Path, device: torch.device) -> nn.Module:
-    """As it was trained."""
+    """As it was trained, to the end."""
+    if finished_weights(run, folder) is None:
+        raise Missing(_not_there(run, folder))
     model = run.network().build().to(device)
     load_into(model, load_checkpoint(folder / CHECKPOINT).part("model"), folder / CHECKPOINT)
     return model
@@ -92,6 +91,10 @@ def finished_weights(run: Reading, folder: Path) -> str | None:
     if not same_network(to_plain(from_plain(found.about["run"])), run):
         raise ValueError(f"{path} is of another run than {run.of} is today; train that again in another folder, or remove the file")
     return tensors_sha256(found.part("model"))
+
+
+def _not_there(run: Reading, folder: Path) -> str:
+    return f"no finished checkpoint of {run.of} in {folder}, which `torchcaps train {run.of} --seed {folder.name}` makes"
 
 
 def pixels(images: Labelled) -> Float[Tensor, "n f"]:

@@ -6,7 +6,7 @@ Each is the run of the network that it looks at and what is done with it, so tha
 from dataclasses import dataclass, fields, replace
 
 from torchcaps.data.portions import pool_of
-from torchcaps.recipe import KINDS, Run, to_plain
+from torchcaps.recipe import KINDS, Run, quick, to_plain
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
 
@@ -70,9 +70,9 @@ class Attack(Reading):
     n_images: int = 1000
     source: "Attack | None" = None
 
-    def quickly(self) -> "Attack":
+    def quickly(self) -> "Attack":  # the stages are quick already
         made = replace(super().quickly(), n_images=20, restarts=2, steps=3, strengths=self.strengths[:2], on=())
-        return replace(made, source=replace(self.source, **_network_of(made)).quickly() if self.source else None)
+        return replace(made, source=quick(self.source, self.stages[0].steps) if self.source else None)
 
     def kinds(self) -> tuple[tuple[str, int], ...]:
         """Method and strength; nothing is done to the first."""
@@ -81,11 +81,6 @@ class Attack(Reading):
 
     def judged_on(self) -> tuple[str, ...]:
         return tuple(f"{method}-{strength}" if strength else method for method, strength in self.kinds())
-
-
-def _network_of(run: Run) -> dict:
-    """What `quick` changed of the run; the model is its own."""
-    return {name: getattr(run, name) for name in ("data", "stages", "hold_out", "views", "tests")}
 
 
 def same_network(stored: dict, run: Reading) -> bool:
