@@ -17,7 +17,9 @@ def blobs(rng):
     return (centres[labels] + torch.randn(160, 6, generator=rng)).float(), labels
 
 
-def test_the_machines_are_those_of_scikit_learn(blobs):
+@pytest.mark.parametrize("largest", [0, 16_000])  # SVC computes the kernel, or we do
+def test_the_machines_are_those_of_scikit_learn(blobs, largest, monkeypatch):
+    monkeypatch.setattr("torchcaps.classifiers.LARGEST_KERNEL", largest)
     features, labels = blobs
     ours = fit_svm(features[:100], labels[:100], C=100.0, gamma=0.1)
     theirs = SVC(C=100.0, gamma=0.1, decision_function_shape="ovo").fit(features[:100].double().numpy(), labels[:100].numpy())

@@ -31,7 +31,7 @@ SMALL = {
 COUNTS = {
     "sabour2017": (81, 45),
     "heinsen2019": (17, 11),
-    "rawlinson2018": (58, 58),
+    "rawlinson2018": (60, 60),
     "digits": (6, 2),
     "smoke": (13, 0),
 }

@@ -27,7 +27,7 @@ from torchcaps.recipe import to_plain
 from torchcaps.state import Trained
 from torchcaps.tasks import Evaluation
 
-AT_ONCE = 100  # pictures under attack
+AT_ONCE = 500  # pictures under attack
 
 
 @dataclass(kw_only=True)

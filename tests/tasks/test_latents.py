@@ -51,6 +51,7 @@ def test_a_model_of_several_layers_tells_of_each(routing, rng):
         torch.nn.init.normal_(model.levels[0].beta_use)  # they start at zero, and then all scores are equal
     told = latent_numbers(model, in_order(data, 4, CPU))
     assert list(told["layers"]) == ["1", "2"]
+    assert told["layer_2_activity_middle"] == told["layers"]["2"]["relative_activity"]["2"]
     assert told["layers"]["2"]["relative_support"] == told["relative_support"]
     assert told["layers"]["1"]["relative_activity"]["0"] == 1 > told["layers"]["1"]["relative_activity"]["3"]
 

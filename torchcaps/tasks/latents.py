@@ -47,6 +47,7 @@ def latent_numbers(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]
         **({f"relative_support_{MIDDLE}": relative[MIDDLE].item()} if len(relative) > MIDDLE else {}),
         "rank_frequency": {str(number): _numbered(row) for number, row in enumerate(rank_frequency(ranks))},
         **({"layers": {str(n): _of_a_layer(*level) for n, level in enumerate(levels, start=1)}} if levels else {}),
+        **{f"layer_{n}_activity_middle": _middle(by_rank(activity)) for n, (_, activity) in enumerate(levels, start=1)},
     }
 
 
@@ -59,6 +60,10 @@ def by_rank(values: Float[Tensor, "n j"]) -> Float[Tensor, "j"]:
 def rank_frequency(ranks: Int64[Tensor, "n j"]) -> Float[Tensor, "j rank"]:
     """How often each capsule has each rank: every row and every column sums to 1."""
     return one_hot(ranks, ranks.shape[-1]).double().mean(0)
+
+
+def _middle(relative: Float[Tensor, "j"]) -> float:
+    return relative[len(relative) // 2].item()
 
 
 def _of_a_layer(support: Float[Tensor, "n j"], activity: Float[Tensor, "n j"]) -> dict[str, dict[str, float]]:

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 from torchcaps.data.batches import Anywhere, Crop
 from torchcaps.ops.sparse import fair_frequencies
-from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, STAGE, WINS, claim, reading, variant
+from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, SHARED, STAGE, WINS, claim, reading, variant
 from torchcaps.readings import Linear
 from torchcaps.recipe import Run, reproduces
 
+_LAYERS = tuple(f"extras.layer_{number}_activity_middle" for number in (1, 2, 3))
+
 
 def _claim(row: str, table: str = "ablation"):
-    return reproduces(table=table, row=row, metric="test.squared_error", beside=WINS)
+    return reproduces(table=table, row=row, metric="test.squared_error", beside=_LAYERS if table == "depth" else WINS)
 
 
 @_claim("no boosting (section 2.3), 28x28")
@@ -56,6 +58,18 @@ def mnist_32_fixed() -> Run:
 def like_anywhere_sparse() -> Run:
     """Digits at every place that keeps their ink inside, as the affine ones have them: translation is still all that is seen."""
     return replace(LIKE, augment=(Anywhere(),))
+
+
+@claim(f"sparse, training digits anywhere + SVM (a), affnist-like, pre-mask; {SHARED}", ASKED)
+def like_anywhere_sparse_svm_a() -> Run:
+    """Machine fitted to 60,000 affine digits."""
+    return reading(like_anywhere_sparse(), "like-anywhere-sparse", "affnist-like/0-60000", ASKED)
+
+
+@claim("sparse, training digits anywhere + SVM, affnist-like, digit-disjoint, pre-mask", "affnist-like/other-digits")
+def like_anywhere_sparse_svm_disjoint() -> Run:
+    """The same, no digit on both sides."""
+    return reading(like_anywhere_sparse(), "like-anywhere-sparse", "affnist-like/fit-digits", "affnist-like/other-digits")
 
 
 @claim("sparse, training digits anywhere + linear, affnist-like, digit-disjoint", "affnist-like/other-digits", table="probe")

@@ -8,13 +8,12 @@ the authors' code, "masked" those of Eq. 4. Machines are fitted to 60,000 pre-ma
 from functools import partial
 
 from torchcaps.papers.rawlinson2018 import rows
-from torchcaps.papers.rawlinson2018.shared import ASKED, claim, reading
+from torchcaps.papers.rawlinson2018.shared import ASKED, SHARED, claim, reading
 from torchcaps.readings import Linear
 from torchcaps.recipe import Run
 
 _AFFINE, _PLACED = "affnist-like/0-60000", "mnist-40/placed"
 _FIT_DIGITS, _OTHER = "affnist-like/fit-digits", "affnist-like/other-digits"
-_SHARED = "the same digits on both sides"
 
 
 _sparse = partial(reading, rows.like_sparse(), "like-sparse")
@@ -36,13 +35,13 @@ def like_sparse_svm_mnist_masked() -> Run:
     return _sparse(_PLACED, "mnist-40/test", **_MASKED)
 
 
-@claim(f"sparse + SVM (a), affnist-like (printed: affNIST), pre-mask; {_SHARED}", ASKED, 9.88)
+@claim(f"sparse + SVM (a), affnist-like (printed: affNIST), pre-mask; {SHARED}", ASKED, 9.88)
 def like_sparse_svm_a() -> Run:
     """Sparse capsules, machine fitted to 60,000 affine digits: the paper's headline."""
     return _sparse(_AFFINE, ASKED)
 
 
-@claim(f"sparse + SVM (a), affnist-like (printed: affNIST), masked; {_SHARED}", ASKED, 9.88)
+@claim(f"sparse + SVM (a), affnist-like (printed: affNIST), masked; {SHARED}", ASKED, 9.88)
 def like_sparse_svm_a_masked() -> Run:
     """The same with Eq. 4's features of 20,000."""
     return _sparse(_AFFINE, ASKED, **_MASKED)
@@ -78,7 +77,7 @@ def like_dense_svm_mnist() -> Run:
     return _dense(_PLACED, "mnist-40/test")
 
 
-@claim(f"dense + SVM (a), affnist-like (printed: affNIST); {_SHARED}", ASKED, 39.37)
+@claim(f"dense + SVM (a), affnist-like (printed: affNIST); {SHARED}", ASKED, 39.37)
 def like_dense_svm_a() -> Run:
     """Dense capsules, machine fitted to 60,000 affine digits."""
     return _dense(_AFFINE, ASKED)
@@ -102,7 +101,7 @@ def like_sparse_linear_mnist() -> Run:
     return _sparse(_PLACED, "mnist-40/test", **_LINEAR)
 
 
-@claim(f"sparse + linear (a), affnist-like; {_SHARED}", ASKED, table="probe")
+@claim(f"sparse + linear (a), affnist-like; {SHARED}", ASKED, table="probe")
 def like_sparse_linear_a() -> Run:
     """One layer on pre-mask features, fitted to affine digits."""
     return _sparse(_AFFINE, ASKED, **_LINEAR)
@@ -120,7 +119,7 @@ def like_dense_linear_mnist() -> Run:
     return _dense(_PLACED, "mnist-40/test", **_LINEAR)
 
 
-@claim(f"dense + linear (a), affnist-like; {_SHARED}", ASKED, table="probe")
+@claim(f"dense + linear (a), affnist-like; {SHARED}", ASKED, table="probe")
 def like_dense_linear_a() -> Run:
     """One layer on dense capsules, fitted to affine digits."""
     return _dense(_AFFINE, ASKED, **_LINEAR)
@@ -132,7 +131,7 @@ def like_dense_linear_disjoint() -> Run:
     return _dense(_FIT_DIGITS, _OTHER, **_LINEAR)
 
 
-@claim(f"control: pixels, 256 principal components + SVM (a), affnist-like; {_SHARED}", ASKED)
+@claim(f"control: pixels, 256 principal components + SVM (a), affnist-like; {SHARED}", ASKED)
 def pixels_svm_a() -> Run:
     """No network at all: what the capsules have to beat. The same for every seed."""
     return _pixels(_AFFINE, ASKED)

@@ -11,6 +11,7 @@ from torchcaps.tasks.reconstruct import Reconstruct
 STAGE = Stage(task=Reconstruct(), steps=30_000, batch=128, rate=1e-3)  # the authors' decay: 0.96 every 2,000 steps, down to 1e-6
 MNIST = Run(data="mnist", model="sparsecaps", model_args={"preset": "sparse"}, augment=(Shift(2),), stages=(STAGE,))
 ASKED = "affnist-like/60000-70000"
+SHARED = "the same digits on both sides"  # in the name of every row where it is so
 LIKE = replace(MNIST, data="mnist-40", augment=(Shift(6),), tests=(ASKED,))
 WINS = "extras.winning_frequency_least", "extras.winning_frequency_most", "extras.relative_support_8"
 
