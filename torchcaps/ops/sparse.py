@@ -13,7 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from torchcaps.ops.dynamic import recover_couplings
-from torchcaps.ops.votes import Poses, Weight, images_at_once
+from torchcaps.ops.votes import Poses, Weight, in_blocks
 
 SHARPNESS = 12.0
 FREQUENCIES = (0.04, 0.1)  # of winning: a capsule below is boosted, one above loses its boost
@@ -55,12 +55,9 @@ def recover_support(
     """
     rule = {"prior": prior, "couplings": couplings}
     flat, sums = poses.reshape(-1, *poses.shape[-2:]), pose_sum.reshape(-1, *pose_sum.shape[-2:])
-    at_once = images_at_once(weight, weight.element_size()) if weight.ndim == 4 else len(flat)
-    if torch.compiler.is_exporting() or len(flat) <= at_once:
-        return routing_support(recover_couplings(poses, weight, pose_sum, **rule), n_types)
-    blocks = zip(flat.split(at_once), sums.split(at_once), strict=True)
+    blocks = in_blocks(flat, sums, weight)
     found = [routing_support(recover_couplings(part, weight, total, **rule), n_types) for part, total in blocks]
-    return torch.cat(found).reshape(*poses.shape[:-2], pose_sum.shape[-2])
+    return (found[0] if len(found) == 1 else torch.cat(found)).reshape(*poses.shape[:-2], pose_sum.shape[-2])
 
 
 def boosted_ranks(support: Float[Tensor, "*b j"], boost: Float[Tensor, "j"]) -> Int64[Tensor, "*b j"]:

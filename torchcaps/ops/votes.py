@@ -39,15 +39,19 @@ def agreements(poses: Poses, weight: Weight, parents: Float[Tensor, "*b j e"]) -
         back = torch.einsum("...je,njde->...njd", parents, weight)
         return rearrange(torch.einsum("...npd,...njd->...npj", by_type.to(dtype), back.to(dtype)), "... n p j -> ... (n p) j")
     flat, sums = poses.reshape(-1, *poses.shape[-2:]), parents.reshape(-1, *parents.shape[-2:])
-    at_once = len(flat) if torch.compiler.is_exporting() else images_at_once(weight, weight.element_size())
-    blocks = zip(flat.split(at_once), sums.split(at_once), strict=True) if len(flat) > at_once else [(flat, sums)]
-    found = [_pairwise(part, weight, total) for part, total in blocks]
+    found = [_pairwise(part, weight, total) for part, total in in_blocks(flat, sums, weight)]
     return (found[0] if len(found) == 1 else torch.cat(found)).reshape(*poses.shape[:-1], weight.shape[1])
 
 
-def images_at_once(weight: Weight, size: int) -> int:
-    """How many images' [i j d] numbers of `size` bytes make a block."""
-    return max(1, BLOCK_BYTES // (prod(weight.shape[:3]) * size))
+def in_blocks(
+    poses: Float[Tensor, "b i d"], parents: Float[Tensor, "b j e"], weight: Weight
+) -> list[tuple[Float[Tensor, "m i d"], Float[Tensor, "m j e"]]]:
+    """As many images at a time as have BLOCK_BYTES of [i j d] numbers; all, where no such numbers are formed or their count is free."""
+    exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()  # older versions cannot tell
+    if weight.ndim < 4 or weight.shape[0] != poses.shape[-2] or exporting:
+        return [(poses, parents)]
+    at_once = max(1, BLOCK_BYTES // (prod(weight.shape[:3]) * weight.element_size()))
+    return list(zip(poses.split(at_once), parents.split(at_once), strict=True)) if len(poses) > at_once else [(poses, parents)]
 
 
 def _pairwise(poses: Float[Tensor, "b i d"], weight: Float[Tensor, "i j d e"], parents: Float[Tensor, "b j e"]) -> Float[Tensor, "b i j"]:
