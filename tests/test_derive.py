@@ -73,6 +73,7 @@ def test_a_classifier_is_fitted_and_its_result_verified(runs, name):
     run, trained, result = carried_out(runs, name)
     (asked,) = run.on
     assert list(result["metrics"]) == [asked] and result["extras"]["n_fit"] == 200
+    assert set(result["data"]) == {"name", "generated/train", "generated/test"}  # hashes of what was fitted and of what was asked
     if name in ("mnist-sparse-linear", "pixels-svm-a"):  # after six steps capsules differ too little for the machine's one scale
         assert trained.evaluations[asked].metrics["error_percent"] < 70
     assert ("n_support_vectors" in result["extras"]) == (not isinstance(run.classifier, Linear))

@@ -17,7 +17,7 @@ from torchcaps.attacks import Answers, Scores, fgsm, frozen, pgd
 from torchcaps.classifiers import Components, LinearDecision, SvmDecision, fit_linear, fit_svm, load_svm, principal_components, save_svm
 from torchcaps.data import Labelled, fingerprint
 from torchcaps.data.batches import Batch, in_order
-from torchcaps.data.portions import pool_of, portion
+from torchcaps.data.portions import cut, pool, pool_of
 from torchcaps.features import finished_weights, look, network, pixels, rows_of
 from torchcaps.journal import progress_bar
 from torchcaps.machine import made_by, own_randomness, peak_memory
@@ -47,10 +47,12 @@ def derive(run: Reading, place: Place) -> Trained:
     """Fit, answer, and say who did it."""
     began = time.perf_counter()
     with own_randomness(place.seed, place.device):
-        data = {name: parts.part(run, name, place.root, place.seed) for name in parts.names(run)}
-        said, weights, extras = _attacked(run, data, place) if isinstance(run, Attack) else _read(run, data, place)
+        known = {name: parts.part(run, name, place.root, place.seed) for name in parts.names(run)} if isinstance(run, Attack) else {}
+        known |= _portions(run, place)
+        data = {name: known[name] for name in parts.names(run)}
+        said, weights, extras = _attacked(run, data, place) if isinstance(run, Attack) else _read(run, known, place)
     evaluations = {name: Evaluation(run.judge().score(said[name], data[name].labels), said[name].to(torch.uint8)) for name in data}
-    hashes = {name: fingerprint(part) for name, part in data.items()}
+    hashes = {name: fingerprint(part) for name, part in known.items()}  # with what was fitted
     maker = made_by(place.device)
     return Trained(
         model=None, weights=weights, evaluations=evaluations, labels={name: part.labels for name, part in data.items()}, steps=0, planned=0,
@@ -59,34 +61,41 @@ def derive(run: Reading, place: Place) -> Trained:
     )  # fmt: skip
 
 
-def _read(run: Reading, data: dict[str, Labelled], place: Place) -> tuple[dict[str, Int64[Tensor, " n"]], str, dict[str, Any]]:
-    rows, weights = features_by_portion(run, place)
-    classifier = fitted(run, rows[run.fit], weights, place)
-    said = {name: classifier.predict(rows[name]) for name in data}
+def _portions(run: Reading, place: Place) -> dict[str, Labelled]:
+    """What is fitted and asked, by name; a pool is read once."""
+    pools = {name: pool(name, place.root, place.seed) for name in run.pools() if run.classifier is not None}
+    return {name: cut(name, pools[pool_of(name)]) for name in dict.fromkeys((run.fit, *run.on)) if pools and name}
+
+
+def _read(run: Reading, known: dict[str, Labelled], place: Place) -> tuple[dict[str, Int64[Tensor, " n"]], str, dict[str, Any]]:
+    rows, weights = features_by_portion(run, known, place)
+    classifier = fitted(run, rows[run.fit], known[run.fit].labels, weights, place)
+    said = {name: classifier.predict(rows[name]) for name in run.on}
     machine = {"n_support_vectors": len(classifier.vectors)} if isinstance(classifier, SvmDecision) else {}
     return said, weights, {"n_fit": min(run.n_fit, len(rows[run.fit])), "n_features": rows[run.fit].shape[1], **machine}
 
 
-def features_by_portion(run: Reading, place: Place) -> tuple[dict[str, Float[Tensor, "n f"]], str]:
+def features_by_portion(run: Reading, known: dict[str, Labelled], place: Place) -> tuple[dict[str, Float[Tensor, "n f"]], str]:
     """What the classifier is fitted to and asked, by name, and the hash of the weights that made it."""
     names = tuple(dict.fromkeys((run.fit, *run.on)))
     if run.features == "pixels":
-        found = {name: pixels(portion(name, place.root, place.seed)) for name in names}
+        found = {name: pixels(known[name]) for name in names}
         components: Components = principal_components(found[run.fit][: run.n_fit])
         return {name: components(part) for name, part in found.items()}, ""
     folder = place.folder_of(run.of)
-    seen = {
-        pool: look(run, pool, folder, place.device, place.root, place.seed, place.progress) for pool in {pool_of(name) for name in names}
-    }
+    wanted = {pool_of(name) for name in names}
+    seen = {name: look(run, name, folder, place.device, place.root, place.seed, place.progress) for name in wanted}
     weights = {part.weights for part in seen.values()}
     if len(weights) > 1:
         raise ValueError(f"the features in {folder} are of several trainings; remove that folder's features, and make them again")
     return {name: rows_of(name, seen[pool_of(name)].features(run.features)) for name in names}, weights.pop()
 
 
-def fitted(run: Reading, rows: Float[Tensor, "n f"], weights: str, place: Place) -> SvmDecision | LinearDecision:
+def fitted(
+    run: Reading, rows: Float[Tensor, "n f"], labels: Int64[Tensor, " n"], weights: str, place: Place
+) -> SvmDecision | LinearDecision:
     """The classifier; a support vector machine from its file, where the same one was fitted before."""
-    rows, labels = rows[: run.n_fit], portion(run.fit, place.root, place.seed).labels[: run.n_fit]
+    rows, labels = rows[: run.n_fit], labels[: run.n_fit]
     if isinstance(run.classifier, Linear):
         return fit_linear(rows, labels, run.classifier.decay)
     asked = [weights, run.features, run.fit, len(rows), to_plain(run.classifier)]
@@ -121,8 +130,9 @@ def _answering(run: Attack, model: torch.nn.Module, place: Place) -> tuple[Score
     """How the network answers: scores with a gradient, and what it says."""
     if run.classifier is None:
         return (lambda images: model(images).activity), (lambda images: model(images).activity.argmax(-1))
-    rows, weights = features_by_portion(run, place)
-    classifier = fitted(run, rows[run.fit], weights, place).to(place.device).float()
+    known = _portions(run, place)
+    rows, weights = features_by_portion(run, known, place)
+    classifier = fitted(run, rows[run.fit], known[run.fit].labels, weights, place).to(place.device).float()
     kind = run.features
 
     def seen(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b f"]:

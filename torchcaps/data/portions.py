@@ -67,7 +67,11 @@ def pool(name: str, root: str | Path | None = None, seed: int = 0) -> Labelled:
 
 def portion(name: str, root: str | Path | None = None, seed: int = 0) -> Labelled:
     """The images and labels of a portion."""
-    whole = pool(pool_of(name), root, seed)
+    return cut(name, pool(pool_of(name), root, seed))
+
+
+def cut(name: str, whole: Labelled) -> Labelled:
+    """A portion of its pool."""
     if name not in PORTIONS:
         return whole
     which = picked(name, len(whole.labels))
