@@ -8,7 +8,7 @@ import torch
 
 from torchcaps.data import load
 from torchcaps.derive import Place, derive
-from torchcaps.features import Missing, look, network
+from torchcaps.features import Missing, look, network, require
 from torchcaps.papers import RECIPES
 from torchcaps.readings import Attack, Linear, Reading
 from torchcaps.recipe import from_plain, quick, to_plain
@@ -109,9 +109,9 @@ def test_features_outlive_the_checkpoint_and_another_training_is_noticed(runs, t
     (tmp_path / "checkpoint.safetensors").rename(tmp_path / "aside")
     again = look(run, "generated/test", tmp_path, **here)
     assert torch.equal(first.poses, again.poses) and first.weights == again.weights
-    with pytest.raises(
-        Missing, match=r"no features of generated/train and no finished .* `torchcaps train rawlinson2018/mnist-sparse --seed"
-    ):
+    with pytest.raises(Missing, match=r"no features of generated/train and no finished .* `torchcaps train rawlinson2018/mnist-sparse"):
+        require(run, tmp_path)
+    with pytest.raises(Missing, match="no finished checkpoint"):
         look(run, "generated/train", tmp_path, **here)
     (tmp_path / "features" / "generated-test-0.npz").rename(tmp_path / "features" / "generated-train-0.npz")
     train(run.network(), name=run.of, seed=1, options=Options(out=tmp_path, progress=False))

@@ -18,7 +18,7 @@ from torchcaps.classifiers import Components, LinearDecision, SvmDecision, fit_l
 from torchcaps.data import Labelled, fingerprint
 from torchcaps.data.batches import Batch, in_order
 from torchcaps.data.portions import cut, pool, pool_of
-from torchcaps.features import finished_weights, look, network, pixels, rows_of
+from torchcaps.features import finished_weights, look, network, pixels, require, rows_of
 from torchcaps.journal import progress_bar
 from torchcaps.machine import made_by, own_randomness, peak_memory
 from torchcaps.models.sparsecaps import features_of
@@ -46,6 +46,8 @@ class Place:
 def derive(run: Reading, place: Place) -> Trained:
     """Fit, answer, and say who did it."""
     began = time.perf_counter()
+    if run.features != "pixels" and run.classifier is not None:
+        require(run, place.folder_of(run.of))
     with own_randomness(place.seed, place.device):
         known = {name: parts.part(run, name, place.root, place.seed) for name in parts.names(run)} if isinstance(run, Attack) else {}
         known |= _portions(run, place)

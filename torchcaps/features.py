@@ -50,8 +50,6 @@ def look(run: Reading, name: str, folder: Path, device: torch.device, root: Path
     weights = finished_weights(run, folder)
     if kept := _kept(folder, name, weights):
         return kept
-    if weights is None:
-        raise Missing(f"no features of {name} and {_not_there(run, folder)}; `torchcaps features {run.of}` makes features of it")
     model = network(run, folder, device)
     images = pool(name, root, seed)
     poses, masks = [], []
@@ -64,6 +62,13 @@ def look(run: Reading, name: str, folder: Path, device: torch.device, root: Path
     found = Seen(torch.cat(poses), torch.cat(masks), weights)
     _keep(folder, name, found)
     return found
+
+
+def require(run: Reading, folder: Path) -> None:
+    """Say at once what `look` would find missing, before pictures are read."""
+    without = [name for name in run.pools() if not _files(folder, name)]
+    if without and finished_weights(run, folder) is None:
+        raise Missing(f"no features of {without[0]} and {_not_there(run, folder)}; `torchcaps features {run.of}` makes features of it")
 
 
 def rows_of(name: str, seen: Float[Tensor, "n f"]) -> Float[Tensor, "m f"]:
