@@ -202,10 +202,3 @@ def test_boosts_inside_the_routing_multiply_couplings_and_ranks_follow_the_suppo
     torch.testing.assert_close(latent.support, routing_support(last.couplings, 2))
     assert torch.equal(latent.mask.argmax(-1), latent.support.argmax(-1))
     assert (latent.support[:, 2] > 1.5 * plain.latent(images).support[:, 2]).all()
-
-
-@pytest.mark.slow
-def test_it_exports_for_any_number_of_images(rng):
-    model, images = SparseCaps((1, 12, 12), **LATENT).eval(), torch.rand(5, 1, 12, 12, generator=rng)
-    program = torch.export.export(model, (images[:3],), dynamic_shapes={"images": {0: torch.export.Dim("b", min=2)}}).module()
-    torch.testing.assert_close(program(images).poses, model(images).poses)

@@ -86,10 +86,10 @@ def test_every_layer_counts_its_winners_in_training_only(routing, rng):
     assert model.mask is model.masks[-1]
 
 
-@pytest.mark.parametrize("routing", ["em", pytest.param("dynamic", marks=pytest.mark.slow)])
-def test_it_compiles_whole(routing, fresh_dynamo, rng):
-    model, batch = small(routing=routing, n_layers=2), images(rng)
-    eager = small(routing=routing, n_layers=2)
+def test_it_compiles_whole_by_em_with_its_statistics(fresh_dynamo, rng):
+    """By agreement: see the table of all models."""
+    model, batch = small(routing="em", n_layers=2), images(rng)
+    eager = small(routing="em", n_layers=2)
     eager.load_state_dict(model.state_dict())
     program = torch.compile(lambda x: model.reconstruct(model(x).poses), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(program(batch), eager.reconstruct(eager(batch).poses))
