@@ -11,6 +11,7 @@ ALLOWED_WARNINGS = {
     "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning": "PyTorch's own, while it imports inductor",
     "ignore:.*[Dd]istutils": "setuptools and distutils quarrel while inductor looks for a compiler and while pip is looked for",
     "ignore:TensorFloat32 tensor cores for float32:UserWarning": "inductor's advice on a GPU; float32 shall stay float32",
+    "ignore:\\s*Online softmax is disabled:UserWarning": "inductor's notice that a softmax over few numbers takes another way",
     "ignore:.*does not have a deterministic implementation:UserWarning": "some CUDA kernels; the fixture below is after the NaN fill",
 }
 

@@ -226,6 +226,14 @@ def test_scores_of_an_ensemble_that_do_not_give_the_predictions_are_found(tmp_pa
     assert not all(check.passed for check in check_metrics({**result, "ensemble": {**result["ensemble"], "test": other}}, run, None))
 
 
+def test_what_stands_beside_a_number_says_of_which_part_it_is(result, tmp_path):
+    claim = Claim(table="1", row="x", metric="test.error_percent", beside=("test.error_percent", "other.error_percent", "gone.x"))
+    recipe = Recipe(NAME, RECIPES[NAME].make, claim)
+    write_result(result_path(tmp_path, NAME, 0), result | {"metrics": {"test": {"error_percent": 2.0}, "other": {"error_percent": 1.0}}})
+    (row,) = table({NAME: recipe}, tmp_path)
+    assert row.ours().endswith("; error_percent 2.000; other error_percent 1.000")
+
+
 def test_a_row_says_which_runs_were_not_finished_or_never_met_their_rule(tmp_path):
     run = RECIPES["smoke/capsnet"].make()
     recipes = {"smoke/x": Recipe("smoke/x", lambda: run, Claim(table="-", row="-", metric="test.error_percent"))}

@@ -13,6 +13,7 @@ from torchcaps.recipe import Stage
 from torchcaps.state import State, Trained
 from torchcaps.tasks import Evaluation
 
+WATCHED = 8_2019  # draws the watched images; no run's seed
 PROBED = 50  # images that a stage's probe looks at: their votes may lie in memory
 
 
@@ -21,6 +22,30 @@ def validate(state: State, stage: Stage, at: int, n_steps: int, epoch: int, devi
     if state.run.hold_out and (at // epoch) % max(1, n_steps // epoch // 10) == 0:
         for part in [name for name in state.data if name != "train"]:
             journal(state, state.done + at, part, stage.task.evaluate(state.model, state.data[part], device))
+
+
+def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device) -> None:
+    """Loss and error of the watched images, and their standard deviations over batches as large as those of training."""
+    rule = stage.watch
+    if rule is None or at % (epoch * rule.every):
+        return
+    some = sample(state.data[rule.part], rule.n_images)
+    evaluation = stage.task.evaluate(state.model, some, device)
+    wrong = 100.0 * (evaluation.predictions.long() != some.labels)
+    seen = {"loss": stage.task.image_losses(state.model, evaluation.scores, some.labels), "error_percent": wrong}
+    line = {name: values.double().mean().item() for name, values in seen.items()}
+    n_batches = len(some.labels) // stage.batch
+    if n_batches > 1:
+        batches = {name: values[: n_batches * stage.batch].unflatten(0, (n_batches, -1)).double().mean(1) for name, values in seen.items()}
+        line |= {f"{name}_sd": means.std().item() for name, means in batches.items()}
+    named = {f"watched_{rule.part}_{name}": value for name, value in line.items()}
+    state.journal.write(state.done + at, stage=state.stage, epoch=at // epoch, **named)
+
+
+def sample(data: Labelled, n: int) -> Labelled:
+    """At random, since a set may be in any order, and the same ones for every run."""
+    order = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(WATCHED))[:n]
+    return Labelled(*(part[order] for part in data))
 
 
 def probe(state: State, stage: Stage, at: int, device: torch.device) -> None:

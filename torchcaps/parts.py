@@ -33,9 +33,13 @@ def check(run: Run) -> None:
     for stage in run.stages:
         if stage.stop and stage.stop.part not in at_hand:
             raise ValueError(f"a stage stops by {stage.stop.part!r}, and this run has {', '.join(at_hand)}; stop by one of those")
+        if stage.watch and stage.watch.part not in at_hand:
+            raise ValueError(f"a stage watches {stage.watch.part!r}, and this run has {', '.join(at_hand)}; watch one of those")
     two = info(run.data).n_labels > 1
-    if two and (run.keep_scores or any(stage.stop or stage.probe_every for stage in run.stages)):
-        raise ValueError(f"{run.data} has two classes in a picture: no stopping rule, no probe and no stored scores are made for that")
+    if two and (run.keep_scores or any(stage.stop or stage.probe_every or stage.watch for stage in run.stages)):
+        raise ValueError(
+            f"{run.data} has two classes in a picture: no stopping rule, no probe, no watch and no stored scores are made for that"
+        )
 
 
 def training(run: Run, root: Path | None, seed: int) -> Any:

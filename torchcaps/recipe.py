@@ -87,6 +87,15 @@ class Stop:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Look at some images of `part` after every so many epochs, for a curve in the journal. Nothing is stopped or chosen by it."""
+
+    part: str = "test"
+    n_images: int = 2500  # the same ones every time
+    every: int = 1  # epochs
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """One task trained for a number of epochs (or of steps, where given) with one schedule."""
 
@@ -100,6 +109,7 @@ class Stage:
     ema: float = 0.0  # decay of an average of the weights; 0 keeps none
     stop: Stop | None = None  # before the last step, which the schedule still counts on
     probe_every: int = 0  # steps between two looks of the task's `probe` at the model; 0: none
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +149,7 @@ class Run:
 
 
 _TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, Reconstruct
-_SCHEDULES = Exponential, Cosine, OneCycle, Adam, RAdam, Stop
+_SCHEDULES = Exponential, Cosine, OneCycle, Adam, RAdam, Stop, Watch
 _AUGMENTATIONS = Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup
 KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_SCHEDULES, *_AUGMENTATIONS)}
 

@@ -172,7 +172,10 @@ def table(recipes: Mapping[str, Recipe], folder: Path, extra: str = "") -> list[
 
 
 def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, float], ...]:
-    """Means over the results; `test.half_credit_error_percent` is a metric, `extras.segmentation_iou` one of the extras."""
+    """Means over the results; `test.half_credit_error_percent` is a metric, `extras.segmentation_iou` one of the extras.
+
+    A metric of another part than the tests stands with the name of that part: it may be the row's own metric.
+    """
     found = []
     for name in names:
         part, what = name.split(".")

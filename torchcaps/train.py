@@ -12,7 +12,7 @@ from torchcaps.checkpoint import Checkpoint, load_checkpoint, load_into, save_ch
 from torchcaps.data.batches import Batches
 from torchcaps.data.pair_batches import batches_for
 from torchcaps.journal import Journal, Speed, progress_bar
-from torchcaps.judging import finish, n_steps_of, probe, reached, validate
+from torchcaps.judging import finish, n_steps_of, probe, reached, validate, watch
 from torchcaps.machine import algorithms, device_name, made_by, make_folder, noted_signals, own_randomness, pick_device
 from torchcaps.recipe import Run, Stage, differences, to_plain, unlike
 from torchcaps.state import Diverged, Interrupted, Options, State, Trained
@@ -108,6 +108,7 @@ def _stage(state: State, stage: Stage, found: Checkpoint | None, caught: list[in
                 probe(state, stage, at, device)
             if at % epoch == 0 and at < n_steps:
                 validate(state, stage, at, n_steps, epoch, device)
+            watch(state, stage, at, epoch, device)
             state.ended = at == n_steps or reached(state, stage, at, device)
             if state.ended and at < stop:
                 stop = at

@@ -150,6 +150,21 @@ def test_factors_are_columns(tmp_path, monkeypatch):
     assert [column.tolist() for column in factors("test", tmp_path)] == [[8, 4], [3, 0], [34, 2], [5, 1]]
 
 
+def test_an_unpacked_table_is_taken_on_trust_if_its_numbers_can_be_viewpoints(tmp_path):
+    path = tmp_path / f"{PARTS['train']}-info.mat"
+    with pytest.raises(DataError, match=r"-training-info\.mat\.gz of smallnorb"):
+        factors("train", tmp_path)
+    path.write_bytes(matrix(np.array([[8, 3, 34, 5], [4, 0, 2, 1]], dtype=np.int32)))
+    assert factors("train", tmp_path).azimuth.tolist() == [34, 2]
+    for table, complaint in (
+        ([[8, 9, 34, 5]], r"up to \[8, 9, 34, 5\], expected 0 to \[9, 8, 34, 5\]"),
+        ([[1, 2]], r"holds \[1, 2\] numbers"),
+    ):
+        path.write_bytes(matrix(np.array(table, dtype=np.int32)))
+        with pytest.raises(DataError, match=complaint):
+            factors("train", tmp_path)
+
+
 @pytest.fixture
 def kept_for_this_test(monkeypatch):
     """Half a gigabyte that pytest would otherwise keep for three runs."""

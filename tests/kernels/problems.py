@@ -48,17 +48,21 @@ def judge(make, n_iters=3, dtype=torch.float32, seeds=(0, 1, 2)):
     Few capsules with sharp probabilities turn one rounding into a hundred, so that now and then a problem puts one of two equally
     good methods over the budget: in twelve seeds three with a common offset of all votes, one with poses of 1e4.
     """
-    within: list[bool] = []
+    worst: list[float] = []  # by seed: the largest error in budgets, and of what
+    names: list[str] = []
     wanted = len(seeds) // 2 + 1 if ON_GPU else 1  # the interpreter is slow
     for seed in seeds:
-        if sum(within) >= wanted:
+        if sum(error <= 1 for error in worst) >= wanted:
             break
         args = make(seed)
         op = lambda **args: em_routing(**args, n_iters=n_iters)  # noqa: E731
         margins = compare_routing(op, args, backend="triton", dtype=dtype, seed=seed, times=10)
         assert set(margins) == OUTPUTS | {f"grad {name}" for name, x in args.items() if x is not None}
-        within.append(all(margin.error <= margin.budget / 10 for margin in margins.values()))
-    assert sum(within) >= wanted, f"over the budget on {len(within) - sum(within)} of {len(within)} seeds"
+        error, name = max((10 * margin.error / margin.budget if margin.error else 0.0, name) for name, margin in margins.items())
+        worst.append(error)
+        names.append(name)
+    found = ", ".join(f"{name} {error:.2f}" for name, error in zip(names, worst, strict=True))
+    assert sum(error <= 1 for error in worst) >= wanted, f"wanted {wanted} seeds within the budget; the worst of each, in budgets: {found}"
 
 
 def em_gradients(args):

@@ -20,8 +20,10 @@ def test_large_problems(gpu_only, dtype, sizes):
     judge(lambda seed: em_problem(device="cuda", seed=seed, **sizes), dtype=dtype)
 
 
-def test_large_problems_with_parameters_of_every_pair(gpu_only):
-    judge(lambda seed: em_problem("ijde", "cuda", batch=(5,), i=577, j=33, r=4, d=4, e=4, seed=seed))
+@pytest.mark.parametrize("sizes", [{"batch": (5,), "i": 577, "j": 33}, {"batch": (20,), "i": 64, "j": 5}], ids=str)
+def test_large_problems_with_parameters_of_every_pair(gpu_only, sizes):
+    """The second is the last layer of Heinsen's smallNORB network."""
+    judge(lambda seed: em_problem("ijde", "cuda", r=4, d=4, e=4, seed=seed, **sizes))
 
 
 def test_the_votes_are_not_stored(gpu_only):
@@ -59,6 +61,7 @@ with compiled_instead_of_run() as names:
     both((), 20, 5184, 64, 4, 4, 4, torch.float32, 3)
     both((3,), 2, 3, 5, 2, 3, 2, torch.bfloat16, 2)
     if "more" in sys.argv:
+        both((64,), 20, 64, 5, 4, 4, 4, torch.float32, 3)
         both((577,), 5, 577, 33, 4, 4, 4, torch.bfloat16, 2)
         both((), 2, 300, 200, 1, 16, 2, torch.float32, 2)
 tool = os.path.join(os.path.dirname(triton.backends.nvidia.__file__), "bin", "cuobjdump")

@@ -77,16 +77,17 @@ def _too_large(n_votes: int, largest: float) -> dict[str, str]:
     return {"reference": f"left out: about {needed / 1e9:,.0f} GB ({of_what}), more than {largest / 1e9:g} GB"}
 
 
-# Stand-ins have about 2.3 million couplings: from 2.1 on they are not kept for the backward pass, up to 2.6 two GB of float64 are enough.
+# Stand-ins have 2.1 million couplings or more, so that they are not kept for the backward pass, and more tiles in a chunk than are
+# unrolled where the original has.
 _MANY_INPUTS = Sizes(batch=32, n_in=7680, n_out=10, types=32)
 _MANY_OUTPUTS = {
     30: Sizes(batch=72, n_in=1152, n_out=30),
     100: Sizes(batch=72, n_in=320, n_out=100),
     300: Sizes(batch=72, n_in=112, n_out=300),
-    1000: Sizes(batch=72, n_in=32, n_out=1000),
+    1000: Sizes(batch=72, n_in=80, n_out=1000),
 }
-# with 26 tiles of images the inputs are no longer cut into chunks
-_MANY_IMAGES = {512: Sizes(batch=200, n_in=1152, n_out=10), 2048: Sizes(batch=1640, n_in=144, n_out=10)}
+# with 27 tiles of images the inputs are no longer cut into chunks
+_MANY_IMAGES = {512: Sizes(batch=200, n_in=1152, n_out=10), 2048: Sizes(batch=1688, n_in=144, n_out=10)}
 
 AXES = {
     "cuda": (

@@ -14,6 +14,7 @@ from torchcaps import bench as benches
 from torchcaps import data as datasets
 from torchcaps.cli import checkpoints, derived
 from torchcaps.cli.derived import Jobs, derive_one, is_derived, with_networks
+from torchcaps.cli.explain import explain
 from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, say
 from torchcaps.cli.options import table as make_table
 from torchcaps.demo import demo as run_demo
@@ -37,6 +38,7 @@ app.command("eval")(checkpoints.evaluate)
 app.command()(checkpoints.figures)
 app.command()(checkpoints.equivariance)
 app.command()(derived.features)
+app.command()(explain)
 
 
 def main() -> None:
@@ -142,7 +144,8 @@ def _train(recipe: Recipe, seed: int, out, device, data, hold_out, deterministic
         raise ValueError(f"{recipe.name} is an ensemble; train its members, {recipe.name.split('/')[0]}/{recipe.claim.members}")
     run = quick(recipe.make()) if smoke else recipe.make()
     if hold_out is not None:
-        run = replace(run, hold_out=hold_out, tests=())  # such a run sees no test set
+        # such a run sees no test set
+        run = replace(run, hold_out=hold_out, tests=(), stages=tuple(replace(stage, watch=None) for stage in run.stages))
     kind = "-quick" * smoke + f"-hold-out-{hold_out}" * (hold_out is not None)
     folder = out or Path("runs") / (recipe.name + kind) / str(seed)
     options = Options(out=folder, device=device, root=data, deterministic=deterministic, as_is=as_is, max_steps=0 if as_is else None)

@@ -8,7 +8,7 @@ import typer
 
 from torchcaps import data as datasets
 from torchcaps.checkpoint import load_model
-from torchcaps.cli.options import Device, Root, console, numbers_of, plainly
+from torchcaps.cli.options import Device, Results, Root, console, numbers_of, plainly
 from torchcaps.data.files import write_whole
 from torchcaps.data.pairs import paired_again
 from torchcaps.diagnostics import diagnose, lines
@@ -17,6 +17,7 @@ from torchcaps.equivariance import side_by_side
 from torchcaps.figures import all_figures, save_figures
 from torchcaps.journal import read_journal
 from torchcaps.machine import pick_device
+from torchcaps.papers import FIGURES
 
 # sets whose pictures are moved or paired already: their digits as they were
 OF_MNIST = {"mnist-40", "affnist-like", "affnist", "multimnist-4", "multimnist-6"}
@@ -54,9 +55,23 @@ def evaluate(
         )
 
 
-def figures(checkpoint: Path, out: Path = Path("figures"), device: Device = "auto", data: Root = None) -> None:
-    """Pictures of what a trained model does, from its checkpoint."""
+def figures(
+    checkpoint: Annotated[Path, typer.Argument(help="a checkpoint, or the name of a paper for its own figures")],
+    out: Path = Path("figures"),
+    device: Device = "auto",
+    data: Root = None,
+    results: Results = Path("results"),
+    runs: Annotated[Path, typer.Option(help="of a paper: the folder with its checkpoints")] = Path("runs"),
+) -> None:
+    """Pictures of what a trained model does, from its checkpoint; or a paper's, from whatever results and checkpoints are there."""
     where = pick_device(device)
+    if (paper := str(checkpoint)) in FIGURES:
+        made = FIGURES[paper](results, runs, data, where)
+        if not made:
+            raise ValueError(f"nothing to draw of {paper}: no result of today's rows in {results}, no finished run in {runs}")
+        for path in save_figures(made, out / paper):
+            print(path)
+        return
     model, run, about = load_model(checkpoint, where)
     curve = read_journal(checkpoint.parent / "metrics.jsonl")
     for path in save_figures(all_figures(model, datasets.load(run.data, "test", data, about["seed"]), curve, where), out):

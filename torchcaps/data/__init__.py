@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from torchcaps.data import affine, affnist, cifar10, digits, files, forms, generated, mnist, pairs, smallnorb, svhn
+from torchcaps.data import affine, affnist, cifar10, digits, files, forms, generated, mnist, pairs, smallnorb, svhn, viewpoints
 from torchcaps.data.files import DataError, FileSet
 from torchcaps.data.forms import Form
 from torchcaps.data.pairs import Pairs, PairSource
@@ -115,6 +115,27 @@ def _norb_toys(name: str, size: int, change: Callable[[forms.Pictures], forms.Pi
     return DataSet(replace(facts, files=len(smallnorb.FORMS[0].files.sha256)), read, forms=smallnorb.FORMS)
 
 
+def _norb_views(vary: str, size: int, familiar: bool) -> DataSet:
+    """Toys of the official test part; in the test part of the set, views that were not trained on, or the familiar ones."""
+    name = f"smallnorb{'-48' * (size == 48)}-viewpoint-{vary}{'-familiar' * familiar}"
+    shown, n_test = ("familiar views in another light", viewpoints.N_FAMILIAR) if familiar else ("other views", viewpoints.N_NOVEL)
+    about = f"toys of the official test part from some sides ({vary}) to train on; the same toys, {shown}, to test on"
+    facts = DataInfo(name=name, shape=(2, size, size), n_classes=5, n_train=viewpoints.N_TRAIN, n_test=n_test, about=about)
+
+    def read(split: str, root: str | Path | None, seed: int) -> forms.Pictures:
+        factors = smallnorb.factors("test", root)  # first: the pictures take longer, and without it they are of no use
+        pictures = forms.read_split(smallnorb.FORMS, "test", root)
+        part = "train" if split == "train" else "familiar" if familiar else "novel"
+        chosen = viewpoints.by_viewpoint(pictures, factors, vary, part)
+        return smallnorb.halved(chosen) if size == 48 else chosen
+
+    return DataSet(replace(facts, files=len(smallnorb.FORMS[0].files.sha256)), read, forms=smallnorb.FORMS)
+
+
+def _by_name(sets: Iterable[DataSet]) -> dict[str, DataSet]:
+    return {entry.info.name: entry for entry in sets}
+
+
 DATASETS: dict[str, DataSet] = {
     "mnist": _idx_set(mnist.MNIST, "handwritten digits"),
     "fashion-mnist": _idx_set(mnist.FASHION_MNIST, "pieces of clothing"),
@@ -172,6 +193,7 @@ DATASETS: dict[str, DataSet] = {
     ),
     "smallnorb-toys": _norb_toys("smallnorb-toys", smallnorb.SIZE),
     "smallnorb-48-toys": _norb_toys("smallnorb-48-toys", smallnorb.SIZE // 2, smallnorb.halved),
+    **_by_name(_norb_views(vary, size, old) for vary in viewpoints.FAMILIAR for size in (96, 48) for old in (False, True)),
     "svhn": _forms_set(
         svhn.FORMS,
         DataInfo(

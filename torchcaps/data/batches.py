@@ -113,6 +113,7 @@ class Crop(Augmentation):
         return rearrange(images[which, :, rows[:, :, None], columns[:, None, :]], "b h w c -> b c h w")
 
     def fixed(self, images: UInt8[Tensor, "*b c h w"]) -> UInt8[Tensor, "*b c size size"]:
+        self.shape(*images.shape[-3:])  # a window that does not fit would show something all the same
         rows, columns = (self._window((self._places(n) - 1) // 2, n, images.device) for n in images.shape[-2:])
         return images[..., rows[:, None], columns]
 

@@ -28,6 +28,7 @@ SIZE = 96
 HELD_TOY = 9  # of the training part's 4, 6, 7, 8, 9
 CATEGORIES = ("animal", "human", "airplane", "truck", "car")  # as the official files number them
 PARTS = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
+LARGEST_FACTORS = (9, 8, 34, 5)  # instance, elevation, azimuth, lighting
 DTYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
 
 
@@ -118,11 +119,28 @@ FORMS = (
 def factors(split: str, root: str | Path | None = None) -> Factors:
     """Instance, elevation, azimuth and lighting of every pair of "train" or "test", in the order of the pictures."""
     name = next(name for name in OFFICIAL if name.startswith(f"{PARTS[split]}-info"))
-    (content,) = read(FILES, [name], root)
-    table = parse_matrix(gzip.decompress(content) if name.endswith(".gz") else content, name)
+    content = _info(name, root)
+    table = parse_matrix(gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content, name)
     if table.ndim != 2 or table.shape[1] != len(Factors._fields):
         raise DataError(f"{name} holds {list(table.shape)} numbers, expected four for each pair; replace it")
+    if (table < 0).any() or (table > LARGEST_FACTORS).any():
+        raise DataError(f"{name} holds numbers up to {table.max(0).tolist()}, expected 0 to {list(LARGEST_FACTORS)}; replace it")
     return Factors(*torch.from_numpy(table.astype(np.int64)).unbind(1))
+
+
+def _info(name: str, root: str | Path | None) -> bytes:
+    """The file as it is. Of a table that is known by the hash of its .gz, a user's own unpacked one is taken on trust too."""
+    try:
+        (content,) = read(FILES, [name], root)
+    except DataError as error:
+        plain = name.removesuffix(".gz")
+        if plain == name:
+            raise
+        try:
+            (content,) = read(FileSet(FILES.name, {plain: ""}), [plain], root)
+        except DataError:
+            raise error from None  # the official file is the one to ask for
+    return content
 
 
 def instances(split: str, root: str | Path | None = None) -> Int64[Tensor, " n"]:

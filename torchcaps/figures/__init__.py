@@ -13,14 +13,18 @@ from torchcaps.figures.canvas import png
 from torchcaps.figures.draw import confusion_matrix, couplings_over_iterations, dimension_sweeps, learning_curve, reconstructions
 from torchcaps.figures.numbers import pick_examples, predict, series, watch_routing
 from torchcaps.figures.overlap import overlapping_digits
+from torchcaps.figures.places import used_places
 from torchcaps.layers import RoutedCapsules
 from torchcaps.metrics import confusion
+from torchcaps.models import EMCapsNet
 from torchcaps.ops.couplings import FIXED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 else:
     Figure = Any  # matplotlib is imported when something is drawn
+
+MOST_MISTAKES = 3  # shown with the places that were used
 
 __all__ = [
     "all_figures", "confusion_matrix", "couplings_over_iterations", "dimension_sweeps", "learning_curve", "png", "reconstructions",
@@ -49,6 +53,9 @@ def all_figures(
         for index in indices[:1] if _routes(model) else []:
             image, label = data.images[index], int(data.labels[index])
             figures[name] = couplings_over_iterations(model, image, label), _coupling_words(model, image, label)
+    if isinstance(model, EMCapsNet):
+        which = [*examples.correct, *examples.failures[:MOST_MISTAKES]]
+        figures["places"] = used_places(model, list(data.images[which]), data.labels[which].tolist())
     return figures
 
 

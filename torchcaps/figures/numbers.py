@@ -18,6 +18,7 @@ from torchcaps.metrics import coupling_entropy
 from torchcaps.ops import length
 
 Picture = UInt8[Tensor, "c h w"] | Float[Tensor, "c h w"]
+AT_ONCE = 100  # images: where nothing is fused, the votes of all of them lie in memory
 OFFSETS = tuple(0.05 * k for k in range(-5, 6))  # Sabour 2017, figure 4; the middle one is exactly zero
 
 
@@ -54,10 +55,10 @@ def as_input(model: nn.Module, images: UInt8[Tensor, "*b c h w"] | Float[Tensor,
 
 
 def predict(model: nn.Module, data: Labelled) -> Int64[Tensor, " n"]:
-    """The class with the longest capsule, for every picture."""
+    """The class whose capsule is longest, or has the highest score, for every picture."""
     device = next(model.parameters()).device
     with watching(model):
-        batches = in_order(data, 500, device, getattr(model, "augment", ()))
+        batches = in_order(data, AT_ONCE, device, getattr(model, "augment", ()))
         return torch.cat([model(batch.images).activity.argmax(-1) for batch in batches]).cpu()
 
 

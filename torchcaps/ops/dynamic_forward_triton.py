@@ -117,9 +117,10 @@ def denominators(
 def sums(
     poses, weight, pose_sum, grad, bounds, delta, partial, kept, n_batch, n_in, places, row_stride, out_stride, blocks,
     J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    T: tl.constexpr, PRECISION: tl.constexpr, MODE: tl.constexpr, KEEP: tl.constexpr,
+    T: tl.constexpr, PRECISION: tl.constexpr, BLOCKS: tl.constexpr, MODE: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """partial[chunk]_bje = Σ_i x_bij votes_bije over the inputs of one chunk, which are `blocks` tiles.
+    """partial[chunk]_bje = Σ_i x_bij votes_bije over the inputs of one chunk, which are `blocks` tiles: BLOCKS of them, or if
+    that is 0 as many as the number says.
 
     x is 1 in the first pass (the caller scales), the couplings forward, the gradient of the logits backward: then the sum
     is the gradient of pose_sum. KEEP: couplings and gradient go to kept [2 j b i] for `weight_backward`.
@@ -131,7 +132,7 @@ def sums(
     if MODE == BACKWARD:
         g = load_parent(grad, b, j, n_batch, J, E, EP)
     total = tl.zeros((BB, EP), tl.float32)
-    for k in range(blocks):
+    for k in range(BLOCKS if BLOCKS else blocks):
         start = (chunk * blocks + k) * IB
         i, d = columns(start, IB, DP)
         x = load_poses(poses, b, start, n_in, n_batch, n_in, D, IB, DP)

@@ -23,7 +23,8 @@ NARROW_TILE = 32  # the same in float32, and where three tiles are kept in regis
 ROWS = 64  # images of a tile
 WIDE_ROWS = 16  # the same in float32 where poses or transforms are wide, whose tiles fill the chip's memory
 WIDE, WIDE_TRANSFORM = 64, 512  # numbers of an output pose, of a transform
-PROGRAMS = 512  # that the chunks of a sum shall make: a few for each of an H200's 132 multiprocessors
+PROGRAMS = 396  # that the chunks of a sum make, about: three for each of an H200's 132 multiprocessors
+UNROLLED = 8  # input tiles of a chunk that are a constant of the program; more are counted while it runs, so that few programs are compiled
 KEPT_BYTES = 16 << 20  # couplings and gradients of logits of all passes are kept for the weight's gradient while they are this few
 NARROW_BYTES = 64 << 20  # a weight up to this many bytes is converted once, a larger one tile by tile, again and again
 WARPS = 4
@@ -100,7 +101,7 @@ class Sizes(NamedTuple):
     @property
     def blocks(self) -> int:
         """Input tiles of a chunk."""
-        chunks = max(1, PROGRAMS // (self.n_out * self.image_tiles))
+        chunks = max(1, round(PROGRAMS / (self.n_out * self.image_tiles)))
         return _up(self.input_tiles, chunks)
 
     @property
@@ -153,7 +154,7 @@ class _Launch:
         grid = s.chunks, s.n_out, s.image_tiles
         keep = kept is not None
         inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, partial, kept if keep else partial
-        flags = {"MODE": mode, "KEEP": keep}
+        flags = {"BLOCKS": s.blocks if s.blocks <= UNROLLED else 0, "MODE": mode, "KEEP": keep}
         self.forward.sums[grid](*inputs, *self.where[0], *self.where[1], s.blocks, **self.tile, **flags, num_warps=WARPS)
         return partial
 

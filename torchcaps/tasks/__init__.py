@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from torchcaps.data import Labelled
@@ -51,6 +51,10 @@ class Task:
     def score(self, predictions: Tensor, labels: Tensor) -> dict[str, float]:
         """The metrics, from stored predictions alone: what `torchcaps verify` recomputes."""
         raise TypeError(f"{type(self).__name__} must define score(predictions, labels)")
+
+    def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+        """The loss of every image from the scores that `evaluate` returns; see `Stage.watch`."""
+        raise TypeError(f"{type(self).__name__} must define image_losses(model, scores, labels), or its stage has watch=None")
 
     def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
         """Plain numbers about a finished model that predictions do not tell; stored beside the metrics."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from torchcaps.data import Labelled
 from torchcaps.data.batches import Batch, in_order
@@ -54,6 +55,10 @@ class Classify(Task):
         if not hasattr(model, "latent"):
             return {}
         return latent_numbers(model, in_order(data, 200, device, getattr(model, "augment", ())))
+
+    def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+        """Of the margin loss alone."""
+        return model.margin_weight() * margin_loss(scores, one_hot(labels, scores.shape[-1]).to(scores.dtype))
 
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
         return {"error_percent": error_percent(predictions, labels)}

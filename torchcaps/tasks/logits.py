@@ -43,6 +43,9 @@ class ClassifyLogits(Task):
         said = scores.argmax(-1)
         return Evaluation(self.score(said, data.labels), said.to(torch.uint8), scores)
 
+    def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return cross_entropy(scores.float(), labels, reduction="none")
+
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
         return {"error_percent": error_percent(predictions, labels)}
 
@@ -51,7 +54,7 @@ class ClassifyLogits(Task):
 class ClassifyScores(ClassifyLogits):
     """Cross entropy of a softmax over the scores of the class capsules (Heinsen 2019, section 4.2)."""
 
-    n_at_once: ClassVar[int] = 100  # without a kernel the votes of all of them lie in memory: 21 MB per image of 96x96
+    n_at_once: ClassVar[int] = 50  # without a kernel the votes of all of them lie in memory: 21 MB per image of 96x96
 
     def logits(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
         return model(images).activity

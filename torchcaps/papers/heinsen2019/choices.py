@@ -8,7 +8,7 @@ from torchcaps.recipe import Run
 
 
 def _toys(run: Run, **stage) -> Run:
-    return replace(run, data=f"{run.data}-toys", stages=(replace(run.stages[0], **stage),))
+    return replace(run, data=f"{run.data}-toys", stages=(replace(run.stages[0], watch=None, **stage),))
 
 
 def choose_smallnorb() -> Run:

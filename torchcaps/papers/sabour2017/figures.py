@@ -1,18 +1,17 @@
 """Figures 3, 4, 5, A.1, A.2 and the error against routing passes: each where the runs that it shows are there."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchcaps.checkpoint import load_checkpoint, load_model
+from torchcaps.checkpoint import load_model
 from torchcaps.data import load
 from torchcaps.figures import all_figures
 from torchcaps.figures.routing_curves import error_by_passes, logit_change_curves, loss_curves
+from torchcaps.papers.made import finished, results_of, runs_of
 from torchcaps.papers.sabour2017 import photographs, rows
-from torchcaps.recipe import Run, recipes_of, unlike
-from torchcaps.results import read_result
+from torchcaps.recipe import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,11 +33,11 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
     made, today = {}, _today()
     for recipe, wanted in OF_A_MODEL.items():
         checkpoint = runs / "sabour2017" / recipe / "0" / "checkpoint.safetensors"
-        if checkpoint.exists() and _finished(checkpoint, today[recipe]):
+        if finished(checkpoint, today[recipe]):
             model, run, about = load_model(checkpoint, device)
             drawn = all_figures(model, load(run.data, "test", root, about["seed"]), [], device)
             made |= {new: drawn[name] for name, new in wanted.items() if name in drawn}
-    found = _results(results, today)
+    found = results_of("sabour2017", results, today)
     if "mnist-r5-recon" in found:
         made["figure-A1"] = logit_change_curves(found["mnist-r5-recon"][0]["curve"])
     if "cifar10-r1" in found and "cifar10" in found:
@@ -53,22 +52,4 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
 
 
 def _today() -> dict[str, Run]:
-    """The runs of today's rows, by name."""
-    made = {**recipes_of("sabour2017", rows), **recipes_of("sabour2017", photographs)}
-    return {name.removeprefix("sabour2017/"): recipe.make() for name, recipe in made.items()}
-
-
-def _finished(checkpoint: Path, run: Run) -> bool:
-    """Whether it is of today's run, and of its last stage's end."""
-    about = load_checkpoint(checkpoint).about
-    return about.get("ended", False) and about["stage"] == len(run.stages) - 1 and not unlike(about["run"], run)
-
-
-def _results(folder: Path, today: Mapping[str, Run]) -> dict[str, list[dict[str, Any]]]:
-    """Every result of today's rows, by recipe, in the order of the seeds."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted((folder / "sabour2017").glob("*/*.json"), key=lambda path: (path.parent.name, int(path.stem))):
-        name, result = path.parent.name, read_result(path)
-        if name in today and not unlike(result["run"], today[name]):
-            found.setdefault(name, []).append(result)
-    return found
+    return runs_of("sabour2017", rows, photographs)

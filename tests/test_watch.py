@@ -1,0 +1,110 @@
+"""A watched part: a curve in the journal, and nothing else."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from torchcaps.checkpoint import tensors_sha256
+from torchcaps.data import Labelled, load
+from torchcaps.data.batches import Crop
+from torchcaps.judging import sample
+from torchcaps.ops import margin_loss
+from torchcaps.papers import RECIPES
+from torchcaps.parts import check
+from torchcaps.recipe import Watch
+from torchcaps.results import make_result
+from torchcaps.train import Options, train
+
+CPU = torch.device("cpu")
+BATCH = 128
+EPOCH = 512 // BATCH
+
+
+def watched(tmp_path, name="baseline", rule=None, steps=2 * EPOCH, resume_at=None, **changes):
+    run = RECIPES[f"smoke/{name}"].make()
+    run = replace(run, stages=(replace(run.stages[0], batch=BATCH, steps=steps, ema=0.0, watch=rule, **changes),))
+    for most in (resume_at, None) if resume_at else (None,):
+        options = Options(out=tmp_path, progress=False, log_every=2, max_steps=most)
+        trained = train(run, name=name, seed=0, options=options)
+    return run, trained
+
+
+def lines_of(trained):
+    return [line for line in trained.curve if "watched_test_loss" in line]
+
+
+def test_it_tells_loss_and_error_after_every_epoch_and_at_the_end_what_the_run_is_judged_by(tmp_path):
+    run, trained = watched(tmp_path, rule=Watch(n_images=10**6))
+    lines = lines_of(trained)
+    assert [(line["step"], line["epoch"]) for line in lines] == [(EPOCH, 1), (2 * EPOCH, 2)]
+    test = trained.evaluations["test"]
+    assert lines[-1]["watched_test_error_percent"] == pytest.approx(test.metrics["error_percent"])
+    data = load("generated-16", "test")
+    picked = test.scores.log_softmax(-1)[torch.arange(256), data.labels]
+    assert lines[-1]["watched_test_loss"] == pytest.approx(-picked.mean().item(), rel=1e-5)
+    order = torch.randperm(256, generator=torch.Generator().manual_seed(82019))
+    spread = -picked[order].view(2, BATCH).mean(1)
+    assert lines[-1]["watched_test_loss_sd"] == pytest.approx(spread.std().item(), rel=1e-4)
+    stored = make_result("smoke/baseline", 0, run, trained)["curve"]
+    assert sum("watched_test_loss" in line for line in stored) == 2, "a result file keeps all of them"
+
+
+def test_nothing_else_of_the_run_depends_on_it(tmp_path):
+    (_, with_it), (_, without) = watched(tmp_path / "1", rule=Watch()), watched(tmp_path / "2")
+    assert tensors_sha256(with_it.model.state_dict()) == tensors_sha256(without.model.state_dict())
+    losses = [[line["loss"] for line in one.curve if "loss" in line] for one in (with_it, without)]
+    assert losses[0] == losses[1] and with_it.steps == without.steps
+
+
+def test_a_resumed_run_has_every_line_once(tmp_path):
+    _, whole = watched(tmp_path / "1", rule=Watch(n_images=64), steps=3 * EPOCH)
+    for at in (EPOCH, EPOCH + 1):
+        _, resumed = watched(tmp_path / str(at), rule=Watch(n_images=64), steps=3 * EPOCH, resume_at=at)
+        assert lines_of(resumed) == lines_of(whole)
+
+
+def test_every_second_epoch_and_a_share_of_the_images(tmp_path):
+    _, trained = watched(tmp_path, rule=Watch(every=2, n_images=32), steps=5 * EPOCH)
+    assert [line["epoch"] for line in lines_of(trained)] == [2, 4]
+    assert "watched_test_loss_sd" not in lines_of(trained)[0], "of less than two batches there is no spread"
+
+
+def test_the_margin_loss_is_watched_without_the_reconstruction(tmp_path):
+    _, trained = watched(tmp_path, "capsnet-plain", Watch(n_images=10**6))
+    scores, labels = trained.evaluations["test"].scores, load("generated-16", "test").labels
+    margin = 0.05 * margin_loss(scores, torch.nn.functional.one_hot(labels, 10).float()).mean()
+    assert lines_of(trained)[-1]["watched_test_loss"] == pytest.approx(margin.item(), rel=1e-5)
+
+
+def test_the_same_images_every_time_and_of_all_classes():
+    """The classes of smallNORB take turns: every fifth image would be of one class."""
+    data = Labelled(torch.arange(24_300).view(-1, 1, 1, 1), torch.arange(24_300) % 5)
+    some = sample(data, 2500)
+    assert torch.equal(some.images, sample(data, 2500).images) and len(some.images.unique()) == 2500
+    assert torch.equal(some.images.flatten() % 5, some.labels) and some.labels.bincount().min() > 400
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hold_out": 64}, "a stage watches 'test', and this run has validation; watch one of those"),
+        ({"data": "generated-pairs"}, "two classes in a picture: no stopping rule, no probe, no watch"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(changes, message):
+    run = RECIPES["smoke/em-capsnet"].make()
+    with pytest.raises(ValueError, match=message):
+        check(replace(run, stages=(replace(run.stages[0], watch=Watch()),), **changes))
+
+
+def test_choices_watch_nothing_and_rows_watch_what_they_are_not_judged_by_alone():
+    """A curve of test images is in three rows; no choice has one."""
+    watching = [name for name, recipe in RECIPES.items() if any(stage.watch for stage in recipe.make().stages)]
+    assert watching == ["heinsen2019/smallnorb", "heinsen2019/smallnorb-capsnet", "heinsen2019/smallnorb-cnn"]
+    assert not any(RECIPES[name].make().stages[0].stop for name in watching)
+
+
+def test_a_window_that_does_not_fit_is_refused_in_evaluation_too():
+    with pytest.raises(ValueError, match="does not fit into images of 60x96"):
+        Crop(96, border=16).fixed(torch.zeros(1, 2, 60, 96, dtype=torch.uint8))

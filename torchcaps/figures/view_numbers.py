@@ -1,0 +1,117 @@
+"""What a toy's class capsule does as the viewpoint moves: the numbers behind figures 4, 6 and 7 of Heinsen 2019. Nothing here draws.
+
+Letters beyond the usual: `k` toys, `v` views, `r` the pose vectors of a capsule (the rows of its pose matrix), `p` points, `q`
+dimensions of points.
+"""
+
+from typing import NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from torchcaps.data import Labelled
+from torchcaps.data.smallnorb import Factors
+from torchcaps.diagnostics import watching
+from torchcaps.figures.numbers import as_input
+
+# what stays as it is while the other moves; the paper does not say
+FIXED = {"azimuth": {"elevation": 4, "lighting": 0}, "elevation": {"azimuth": 0, "lighting": 0}}
+AT_ONCE = 18  # images
+LEAST = 1e-12
+
+
+class Tracks(NamedTuple):
+    """Toys under views in order."""
+
+    toys: list[tuple[int, int]]  # category, instance
+    degrees: list[int]  # of the views
+    indices: Int64[Tensor, "k v"]  # where in the data each view lies
+    poses: Float[Tensor, "k v r e"]  # of the capsule of the toy's own class
+    right: Bool[Tensor, "k v"]  # whether that capsule wins
+
+
+class Changes(NamedTuple):
+    """Each pose vector beside itself under the first view."""
+
+    distance: Float[Tensor, "*k v r"]  # as a share of its first norm
+    norm: Float[Tensor, "*k v r"]  # likewise
+    cosine: Float[Tensor, "*k v r"]
+
+
+class Scaled(NamedTuple):
+    """Points in the plane in place of points of more dimensions."""
+
+    points: Float[Tensor, "p 2"]
+    stress: float  # what is lost: the root of the squared errors of all distances, as a share of the squared distances
+
+
+def in_degrees(vary: str, number: int) -> int:
+    """What the official table's number of an azimuth or an elevation stands for."""
+    return 10 * number if vary == "azimuth" else 30 + 5 * number
+
+
+def sequences(labels: Int64[Tensor, " n"], factors: Factors, vary: str) -> tuple[list[tuple[int, int]], list[int], Int64[Tensor, "k v"]]:
+    """Every toy (category, instance), the degrees of `vary`, and where the pictures lie; everything else stays as `FIXED` says."""
+    if vary not in FIXED:
+        raise ValueError(f"views vary by {' or '.join(FIXED)}; got {vary!r}")
+    if len(labels) != len(factors.instance):
+        raise ValueError(f"{len(labels):,} pictures need as many viewpoints, got {len(factors.instance):,}; give those of the same part")
+    wanted = torch.ones(len(labels), dtype=torch.bool)
+    for name, value in FIXED[vary].items():
+        wanted &= getattr(factors, name) == value
+    views, found = getattr(factors, vary), {}
+    for index in wanted.nonzero().flatten().tolist():
+        found.setdefault((int(labels[index]), int(factors.instance[index])), {})[int(views[index])] = index
+    numbers = sorted({number for toy in found.values() for number in toy})
+    if not found or any(sorted(toy) != numbers for toy in found.values()):
+        raise ValueError(f"some toy lacks a picture for some {vary}; give a whole part of smallNORB and its own viewpoints")
+    toys = sorted(found)
+    return toys, [in_degrees(vary, number) for number in numbers], torch.tensor([[found[toy][n] for n in numbers] for toy in toys])
+
+
+def tracks(model: nn.Module, data: Labelled, factors: Factors, vary: str) -> Tracks:
+    """Show the model every toy of the sequences."""
+    toys, degrees, indices = sequences(data.labels, factors, vary)
+    poses, right = [], []
+    with watching(model):
+        for some in indices.flatten().split(AT_ONCE):
+            capsules, labels = model(as_input(model, data.images[some])), data.labels[some]
+            right.append(capsules.activity.argmax(-1).cpu() == labels)
+            poses.append(capsules.poses.cpu()[torch.arange(len(some)), labels])
+    shape = {"k": len(toys), "v": len(degrees)}
+    return Tracks(
+        toys, degrees, indices, rearrange(torch.cat(poses), "(k v) r e -> k v r e", **shape), torch.cat(right).view(*indices.shape)
+    )
+
+
+def changes(poses: Float[Tensor, "*k v r e"]) -> Changes:
+    """Distance to the first view, norm and cosine of every pose vector."""
+    first = poses[..., :1, :, :]
+    norms, start = poses.norm(dim=-1), first.norm(dim=-1).clamp(min=LEAST)
+    cosine = (poses * first).sum(-1) / (norms.clamp(min=LEAST) * start)
+    return Changes((poses - first).norm(dim=-1) / start, norms / start, cosine)
+
+
+def scaled(points: Float[Tensor, "p q"], n_steps: int = 300) -> Scaled:
+    """Multidimensional scaling: points in the plane whose distances are as near as possible to the given points' (least squares).
+
+    From the two principal axes on by majorization (de Leeuw 1977): every step lowers the stress, and nothing is drawn at random.
+    """
+    points = points.double()
+    wanted = torch.cdist(points, points)
+    centred = points - points.mean(0)
+    *_, axes = torch.linalg.svd(centred, full_matrices=False)
+    plane = torch.nn.functional.pad(centred @ axes[:2].T, (0, max(0, 2 - min(axes.shape))))[:, :2]
+    for _ in range(n_steps):
+        plane = _majorized(plane, wanted)
+    lost = (torch.cdist(plane, plane) - wanted).square().sum() / wanted.square().sum().clamp(min=LEAST)
+    return Scaled(plane.float(), lost.sqrt().item())
+
+
+def _majorized(plane: Float[Tensor, "p 2"], wanted: Float[Tensor, "p p"]) -> Float[Tensor, "p 2"]:
+    """Guttman's transform with equal weights."""
+    now = torch.cdist(plane, plane)
+    ratios = torch.where(now > LEAST, wanted / now.clamp(min=LEAST), 0)
+    return (plane * ratios.sum(1, keepdim=True) - ratios @ plane) / len(plane)

@@ -1,0 +1,144 @@
+"""Figures 4, 6, 7 and 9 of Heinsen 2019: toys under changing viewpoints, and what their class capsule's pose does. With captions."""
+
+from typing import TYPE_CHECKING, Any
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from torchcaps.data import Labelled
+from torchcaps.data.smallnorb import CATEGORIES, Factors
+from torchcaps.figures.canvas import BLUE, FAINT, INK, MUTED, ORANGE, SKY, bare, canvas
+from torchcaps.figures.view_numbers import FIXED, Changes, Tracks, changes, in_degrees, scaled, sequences
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+else:
+    Axes = Figure = Any  # matplotlib is imported when something is drawn
+
+ROWS = {  # of figures 6 and 7: words, and what a vector that does not move has
+    "distance": ("distance to the\nfirst view / norm", 0),
+    "norm": ("norm / norm in\nthe first view", 1),
+    "cosine": ("cosine with\nthe first view", 1),
+}
+
+
+def pose_changes(found: Tracks, vary: str, number: int) -> tuple[Figure, str]:
+    """Figure 6 (azimuth) or 7 (elevation): a column for each pose vector, a line for each toy, the mean in dark blue."""
+    moved = changes(found.poses)
+    n_vectors = found.poses.shape[2]
+    with canvas(2.1 * n_vectors, 5.2) as figure:
+        grid = figure.subplots(len(ROWS), n_vectors, squeeze=False, sharex=True, sharey="row")
+        for (name, (words, still)), row in zip(ROWS.items(), grid, strict=True):
+            for vector, axes in enumerate(row):
+                _lines(axes, found, getattr(moved, name)[..., vector], still)
+            row[0].set_ylabel(words)
+            if name != "cosine":  # one toy whose first vector is next to nothing must not flatten all the others
+                row[0].set_ylim(bottom=0, top=max(1.2, 1.2 * getattr(moved, name).flatten().quantile(0.98).item()))
+        for vector in range(n_vectors):
+            grid[0, vector].set_title(f"Pose vector {vector + 1}")
+            grid[-1, vector].set_xlabel(f"{vary}, degrees")
+    return figure, _change_words(found, moved, vary, number)
+
+
+def _lines(axes: Axes, found: Tracks, values: Float[Tensor, "k v"], still: float) -> None:
+    for track, right in zip(values, found.right, strict=True):
+        axes.plot(found.degrees, track.numpy(), color=SKY if right.all() else ORANGE, linewidth=0.6, alpha=0.55)
+    axes.axhline(still, color=MUTED, linewidth=0.6, linestyle=":")
+    axes.plot(found.degrees, values.mean(0).numpy(), color=BLUE, linewidth=2.2)
+    axes.set_xticks(found.degrees[:: max(1, len(found.degrees) // 4)])
+
+
+def _change_words(found: Tracks, moved: Changes, vary: str, number: int) -> str:
+    mean = [part.mean((0, 2)) for part in moved]  # [v]
+    far = int(mean[0].argmax())
+    n, sure = found.right.numel(), int(found.right.sum())
+    at = ", ".join(f"{name} {part[far]:.2f} at {found.degrees[far]} and {part[-1]:.2f} at {found.degrees[-1]} degrees"
+                   for name, part in zip(Changes._fields, mean, strict=True))  # fmt: skip
+    return (
+        f"{len(found.toys)} toys of the test part, {len(found.degrees)} views each, {_kept(vary)}. Poses are those of the capsule of the "
+        f"toy's own class, which wins in {sure} of {n} pictures; a toy for which it does not always win is orange. Dark blue is the "
+        f"mean over toys; over toys and vectors: {at}. After figure {number} of Heinsen (2019)."
+    )
+
+
+def _kept(vary: str) -> str:
+    """What stays as it is, in words."""
+    words = {"lighting": lambda n: f"light {n}", "elevation": lambda n: f"elevation {in_degrees('elevation', n)} degrees",
+             "azimuth": lambda n: f"azimuth {in_degrees('azimuth', n)} degrees"}  # fmt: skip
+    return " and ".join(words[name](value) for name, value in FIXED[vary].items())
+
+
+def pose_trajectories(found: dict[str, Tracks]) -> tuple[Figure, str]:
+    """Figure 4, by what varies: the first toy of each category, its pose vectors under every view scaled to the plane."""
+    first = {vary: _first_toys(part) for vary, part in found.items()}
+    n_columns = max(map(len, first.values()))
+    lost = []
+    with canvas(2.0 * n_columns + 0.6, 2.2 * len(found) + 0.2) as figure:
+        grid = figure.subplots(len(found), n_columns, squeeze=False)
+        for (vary, part), row in zip(found.items(), grid, strict=True):
+            for axes, at in zip(row, first[vary], strict=True):
+                lost.append(_trajectory(axes, part.poses[at]))
+                category, instance = part.toys[at]
+                axes.set_title(f"{CATEGORIES[category]} {instance}", color=INK if part.right[at].all() else ORANGE)
+            _colour_key(figure, row, part.degrees, vary)
+    return figure, (
+        "Each polygon is one picture: its corners are the pose vectors of the capsule of the toy's class, joined in order, in two "
+        "dimensions that keep the distances between all vectors of all pictures of a panel as well as they can (multidimensional scaling; "
+        f"stress {min(lost):.2f} to {max(lost):.2f}). Circles: the first vector in the first (open) and the last view (full). The colour "
+        "goes with the view; a toy that is not always recognised has its name in orange. "
+        f"{'; '.join(f'{vary}: {_kept(vary)}' for vary in found)}. After figure 4 of Heinsen (2019)."
+    )
+
+
+def _first_toys(found: Tracks) -> list[int]:
+    """Of each category, in their order."""
+    seen: dict[int, int] = {}
+    for at, (category, _) in enumerate(found.toys):
+        seen.setdefault(category, at)
+    return list(seen.values())
+
+
+def _trajectory(axes: Axes, poses: Float[Tensor, "v r e"]) -> float:
+    from matplotlib import colormaps
+
+    plane = scaled(rearrange(poses, "v r e -> (v r) e"))
+    corners = rearrange(plane.points, "(v r) q -> v r q", v=len(poses))
+    colours = colormaps["viridis"]([view / max(len(poses) - 1, 1) for view in range(len(poses))])
+    for polygon, colour in zip(corners, colours, strict=True):
+        axes.plot(polygon[:, 0].numpy(), polygon[:, 1].numpy(), "-o", color=colour, linewidth=0.9, markersize=2, alpha=0.85)
+    for view, fill in ((0, "none"), (-1, "full")):
+        axes.plot(*corners[view, 0].tolist(), "o", color=colours[view], fillstyle=fill, markersize=8)
+    bare(axes).set_aspect("equal", adjustable="datalim")
+    axes.spines[:].set(visible=True, color=FAINT)
+    axes.margins(0.12)
+    return plane.stress
+
+
+def _colour_key(figure: Figure, row: Any, degrees: list[int], vary: str) -> None:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    bar = figure.colorbar(ScalarMappable(Normalize(degrees[0], degrees[-1]), "viridis"), ax=list(row), pad=0.01, aspect=14)
+    bar.set_label(f"{vary}, degrees")
+    bar.outline.set_visible(False)
+
+
+def stereo_pairs(data: Labelled, factors: Factors) -> tuple[Figure, str]:
+    """Figure 9: a toy of each category under every azimuth, the left picture over the right one."""
+    toys, degrees, indices = sequences(data.labels, factors, "azimuth")
+    first = {category: at for at, (category, _) in reversed(list(enumerate(toys)))}
+    tile = 0.46
+    with canvas(tile * len(degrees) + 0.9, len(first) * (2 * tile + 0.14) + 0.5) as figure:
+        rows = figure.subplots(len(first), 1, squeeze=False)[:, 0]
+        for axes, at in zip(rows, sorted(first.values()), strict=True):
+            sheet = rearrange(data.images[indices[at]], "v eye h w -> (eye h) (v w)")
+            bare(axes).imshow(sheet.numpy(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+            category, instance = toys[at]
+            axes.set_ylabel(f"{CATEGORIES[category]} {instance}", fontsize=8)
+        width = data.images.shape[-1]
+        rows[-1].set_xticks([width * (view + 0.5) for view in range(len(degrees))], map(str, degrees), fontsize=7)
+        rows[-1].tick_params(length=0)
+        rows[-1].set_xlabel("azimuth, degrees")
+    return figure, f"The first toy of each category of the test part, both eyes, {_kept('azimuth')}. After figure 9 of Heinsen (2019)."

@@ -1,0 +1,34 @@
+"""What runs have left: which checkpoints and results are of today's rows. Figures are drawn of those and of nothing else."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torchcaps.checkpoint import load_checkpoint
+from torchcaps.recipe import Run, recipes_of, unlike
+from torchcaps.results import read_result
+
+
+def runs_of(paper: str, *modules: ModuleType) -> dict[str, Run]:
+    """The runs of today's rows, by name."""
+    made = [recipe for module in modules for recipe in recipes_of(paper, module).values()]
+    return {recipe.name.removeprefix(f"{paper}/"): recipe.make() for recipe in made}
+
+
+def finished(checkpoint: Path, run: Run) -> bool:
+    """Whether it is there, of today's run, and of its last stage's end."""
+    if not checkpoint.exists():
+        return False
+    about = load_checkpoint(checkpoint).about
+    return about.get("ended", False) and about["stage"] == len(run.stages) - 1 and not unlike(about["run"], run)
+
+
+def results_of(paper: str, folder: Path, today: Mapping[str, Run]) -> dict[str, list[dict[str, Any]]]:
+    """Every result of today's rows that has numbers, by recipe, in the order of the seeds."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted((folder / paper).glob("*/*.json"), key=lambda path: (path.parent.name, int(path.stem))):
+        name, result = path.parent.name, read_result(path)
+        if name in today and result["metrics"] and not unlike(result["run"], today[name]):
+            found.setdefault(name, []).append(result)
+    return found
