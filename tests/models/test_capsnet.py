@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from torchcaps.layers import Capsules
-from torchcaps.models import MODELS, CapsNet, EMCapsNet, SparseCaps, SupervisedCaps
+from torchcaps.models import MODELS, CapsNet, EMCapsNet, SparseCaps, StackedCaps, SupervisedCaps
 from torchcaps.models.capsnet import PRESETS
 from torchcaps.ops import margin_loss, reconstruction_loss, squash
 
@@ -19,6 +19,7 @@ REGISTRY = {
     "em-capsnet": lambda reconstruction=None: EMCapsNet((1, 12, 12), 3, channels=8, strides=(1, 2), n_types=2, n_parts=4).eval(),
     "sparsecaps": lambda reconstruction=None: SparseCaps((1, 12, 12), n_latent=3, d_latent=6, **SMALL_NET).eval(),
     "supcaps": lambda **options: SupervisedCaps((1, 12, 12), 3, **SMALL | options),
+    "stackedcaps": lambda reconstruction=None: StackedCaps((1, 12, 12), n_latent=3, d_latent=6, n_layers=2, **SMALL_NET).eval(),
 }
 TRUNCATED_STD = 0.8796  # of a standard normal cut off at two
 

@@ -7,6 +7,7 @@ from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
 from torchcaps.models.sparsecaps import SparseCaps, SupervisedCaps
+from torchcaps.models.stackedcaps import StackedCaps
 
 MODELS: dict[str, type[nn.Module]] = {
     "capsnet": CapsNet,
@@ -14,6 +15,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "em-capsnet": EMCapsNet,
     "sparsecaps": SparseCaps,
     "supcaps": SupervisedCaps,
+    "stackedcaps": StackedCaps,
 }
 
-__all__ = ["MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet", "SparseCaps", "SupervisedCaps"]
+__all__ = ["MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet", "SparseCaps", "StackedCaps", "SupervisedCaps"]

@@ -9,7 +9,7 @@ from torchcaps.ops.em_densities import DENSITIES
 from torchcaps.ops.lazy import LazyRouted, LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
 from torchcaps.ops.local import LocalGrid, local_grid, local_routing
 from torchcaps.ops.losses import margin_loss, reconstruction_loss, spread_loss
-from torchcaps.ops.sparse import Winning, after_batch, boosted_ranks, count_wins, rank_mask, routing_support
+from torchcaps.ops.sparse import Winning, after_batch, boosted_ranks, count_wins, rank_mask, recover_support, routing_support
 from torchcaps.ops.squash import length, squash, unsquash
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "rank_mask",
     "reconstruction_loss",
     "recover_couplings",
+    "recover_support",
     "routing_support",
     "spread_loss",
     "squash",
