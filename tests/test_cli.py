@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,8 @@ import pytest
 from torchcaps import cli
 from torchcaps.data import DATASETS
 from torchcaps.papers import RECIPES
+from torchcaps.readings import Linear, Reading
+from torchcaps.recipe import Claim, Recipe, Run
 from torchcaps.results import read_result
 from torchcaps.train import Options, train
 
@@ -261,3 +263,31 @@ def test_equivariance_of_two_checkpoints_side_by_side(command):
     assert code == 0, err
     assert all(word in out for word in ("rotation", "stroke width", "smoke/capsnet seed 0", "smoke/baseline seed 0"))
     assert set(json.loads(Path("numbers.json").read_text())) == {"smoke/capsnet seed 0", "smoke/baseline seed 0"}
+
+
+def test_rows_that_read_a_network_follow_it_and_need_only_its_features(command, monkeypatch):
+    """Trained and classified by one command; then, without the checkpoint, from the features alone; then from nothing, which is said."""
+    network = RECIPES["smoke/sparsecaps"].make()
+    how = {"of": "smoke/net", "classifier": Linear(), "fit": "generated-16/train", "n_fit": 300, "on": ("generated-16/test",)}
+    read = Reading(**{field.name: getattr(network, field.name) for field in fields(Run)}, **how)
+    claims = {"net": "test.squared_error", "read": "generated-16/test.error_percent"}
+    made = {"net": lambda: network, "read": lambda: read}
+    recipes = {f"smoke/{name}": Recipe(f"smoke/{name}", made[name], Claim(table="1", row=name, metric=claims[name])) for name in made}
+    for module in (cli, cli.derived):
+        monkeypatch.setattr(module, "RECIPES", recipes)
+    options = "--seeds", "0", "--device", "cpu", "--results", "kept", "--jobs", "1"
+    code, out, err = command("reproduce", "smoke", *options)
+    assert code == 0, err
+    result = read_result(Path("kept/smoke/read/0.json"))
+    assert result["weights_sha256"] == read_result(Path("kept/smoke/net/0.json"))["weights_sha256"]
+    assert result["metrics"]["generated-16/test"]["error_percent"] < 60
+    assert "done, kept/smoke/read/0.json" in command("reproduce", "smoke", *options)[1]
+    assert "512 of generated-16/train in runs/smoke/net/0/features" in command("features", "smoke", "--seeds", "0", "--device", "cpu")[1]
+    Path("kept/smoke/read/0.json").unlink(), Path("runs/smoke/net/0/checkpoint.safetensors").unlink()
+    assert command("reproduce", "smoke", *options)[0] == 0
+    again = read_result(Path("kept/smoke/read/0.json"))
+    assert (again["predictions"], again["weights_sha256"]) == (result["predictions"], result["weights_sha256"])
+    Path("kept/smoke/read/0.json").unlink(), shutil.rmtree("runs/smoke/net")
+    code, out, err = command("reproduce", "smoke", *options)
+    assert code == 2 and "smoke/read seed 0: left out" in out and "1 rows were left out: no features of generated-16/" in err
+    assert command("train", "smoke/read")[0] == 2  # it trains nothing

@@ -11,7 +11,8 @@ PACKAGE = Path(__file__).parents[1] / "torchcaps"
 # fmt: off
 LINE = [
     "ops", "layers", "models", "data", "metrics", "diagnostics", "equivariance", "tasks", "optimizers", "recipe",
-    "parts", "machine", "journal", "checkpoint", "step", "state", "judging", "train", "results", "verify", "figures",
+    "readings", "parts", "machine", "journal", "checkpoint", "features", "classifiers", "attacks", "step", "state", "judging", "train",
+    "derive", "results", "verify", "figures",
     "papers", "report", "readme", "bench", "demo", "cli", "__main__",
 ]
 # fmt: on

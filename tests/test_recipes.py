@@ -9,6 +9,7 @@ import torch
 
 from torchcaps.models import MODELS
 from torchcaps.papers import PAPERS, RECIPES
+from torchcaps.readings import Reading
 from torchcaps.recipe import Run, Stage, differences, find, from_plain, quick, to_plain
 from torchcaps.train import Options, train
 
@@ -23,14 +24,18 @@ SMALL = {
     "em-capsnet": {"channels": 4, "strides": (2, 2, 2), "n_types": 1, "n_parts": 4},
     "lcapsnet": {"channels": 8, "n_types": 2, "n_kept": 3, "d_primary": 2, "d_class": 4},
     "baseline": {"preset": "small"},
+    "sparsecaps": {"channels": 8, "n_types": 2, "hidden": (8, 8)},
+    "supcaps": {"channels": 8, "n_types": 2, "hidden": (8, 8)},
+    "stackedcaps": {"channels": 8, "n_types": 2, "hidden": (8, 8)},
 }
 # by paper: all recipes, and those tied to a number
 COUNTS = {
-    "sabour2017": (81, 45),
+    "sabour2017": (82, 45),
     "heinsen2019": (23, 17),
     "jeong2019": (71, 45),
+    "rawlinson2018": (60, 60),
     "digits": (7, 2),
-    "smoke": (14, 0),
+    "smoke": (16, 0),
 }
 
 
@@ -49,7 +54,7 @@ def test_a_recipe_is_documented_builds_and_survives_json(name):
         assert sum(p.numel() for p in run.build().parameters()) > 0
 
 
-@pytest.mark.parametrize("name", CLAIMED)
+@pytest.mark.parametrize("name", [name for name in CLAIMED if not isinstance(RECIPES[name].make(), Reading)])  # those: test_derive.py
 def test_a_claimed_recipe_is_tested_and_its_quick_variant_runs(name, tmp_path, monkeypatch):
     monkeypatch.setattr("torchcaps.judging.diagnose", lambda *args: {})  # it looks at every image; tested for itself
     run = RECIPES[name].make()

@@ -143,6 +143,14 @@ def baseline(model=models.Baseline):
     made.features(torch.rand(1, 1, 12, 12))
 
 
+def stackedcaps():
+    for routing in ("dynamic", "em"):
+        made = models.StackedCaps((1, 12, 12), routing=routing, n_layers=2, channels=4, kernel=3, n_types=2, primary_kernel=3,
+                                  n_latent=5, d_latent=8, hidden=(8, 8))
+        differentiate(made(torch.rand(2, 1, 12, 12)))
+        made.features(torch.rand(1, 1, 12, 12))
+
+
 def functions():
     vectors = torch.randn(2, 3, 4, requires_grad=True)
     differentiate(ops.squash(vectors) + ops.unsquash(vectors) + ops.length(vectors).unsqueeze(-1))
@@ -153,6 +161,7 @@ def functions():
                                  torch.randn(3, 2, 5), torch.randn(3), torch.randn(3)))
     result = ops.dynamic_routing(poses, weight)
     ops.recover_couplings(poses, weight, result.pose_sum)
+    ops.recover_support(poses, weight, result.pose_sum, 3)
     assert ops.dynamic_routing_backend(poses, weight) == "blocked"
     testing.compare_routing(ops.dynamic_routing, dict(poses=poses, weight=weight), backend="blocked")
 
@@ -161,6 +170,7 @@ LAYERS = dict(PrimaryCapsules=primary, RoutedCapsules=routed, ConvRoutedCapsules
 LAYERS |= dict(LazyRoutedCapsules=lazy, RankMask=rank_mask, CodeNets=code_nets, LadderCapsules=ladder)
 MODELS = {"capsnet": capsnet, "baseline": baseline, "em-capsnet": em_capsnet, "sparsecaps": sparsecaps, "supcaps": supcaps}
 MODELS |= {"lcapsnet": lcapsnet}
+MODELS |= {"stackedcaps": stackedcaps}
 found = {name for name in layers.__all__ if issubclass(getattr(layers, name), nn.Module)}
 assert found == set(LAYERS), f"give every layer its lines in tests/test_shapes.py: {found ^ set(LAYERS)}"
 assert set(models.MODELS) == set(MODELS), f"give every model its lines in tests/test_shapes.py: {set(models.MODELS) ^ set(MODELS)}"
@@ -185,4 +195,4 @@ print(len(LAYERS), "layers", len(MODELS), "models", caught, "caught")
 def test_the_shapes_in_the_signatures_are_true():
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split("\n")[0] == "9 layers 6 models 4 caught"
+    assert done.stdout.split("\n")[0] == "9 layers 7 models 4 caught"

@@ -122,3 +122,10 @@ def test_on_cuda_a_captured_step_is_the_same_step_without_a_graph(recipe):
     assert captured.read_means() == pytest.approx(eager.read_means(), rel=1e-3)
     for name, tensor in eager._everything().items():
         torch.testing.assert_close(captured._everything()[name], tensor, rtol=1e-2, atol=1e-4, msg=name)
+
+
+def test_an_average_of_weights_leaves_out_the_boosts_and_keeps_the_statistics_of_batch_normalisation():
+    sparse, norm = make_step("smoke/sparsecaps"), make_step("smoke/em-capsnet")
+    assert set(sparse.ema) == set(dict(sparse.model.named_parameters()))
+    assert {"mask.boost", "mask.frequency"} <= set(sparse.model.state_dict())
+    assert any(name.endswith("running_mean") for name in norm.ema)

@@ -1,14 +1,16 @@
 """Which data a run is trained on, and on which parts it is judged.
 
 A part's name is the name of its numbers in a result file: `test`, `validation`, `validation_warped` (a view of what was held
-out), or another data set whose test part is tested as well.
+out), another data set whose test part is tested as well, a portion of one (data/portions.py), or an attack on the test part.
 """
 
 from pathlib import Path
 from typing import Any
 
 from torchcaps.data import Labelled, hold_out, info, load
+from torchcaps.data.portions import portion
 from torchcaps.data.views import shown
+from torchcaps.readings import Attack
 from torchcaps.recipe import Run
 
 HELD = "validation"
@@ -16,6 +18,8 @@ HELD = "validation"
 
 def names(run: Run) -> tuple[str, ...]:
     """Those that a finished run is judged on, in this order."""
+    if run.judged_on():
+        return run.judged_on()
     if not run.hold_out:
         return ("test", *run.tests)
     return (*(f"{HELD}_{view}" for view in run.views), *run.tests) if run.views else (HELD, *run.tests)
@@ -48,6 +52,10 @@ def part(run: Run, name: str, root: Path | None, seed: int) -> Any:
     """A part by its name; `train` too."""
     if name == "train":
         return training(run, root, seed)
+    if isinstance(run, Attack) and name in run.judged_on():
+        return Labelled(*(tensor[: run.n_images] for tensor in load(run.data, "test", root, seed)))
+    if "/" in name:
+        return portion(name, root, seed)
     if name == "test" or name in run.tests:
         return load(run.data if name == "test" else name, "test", root, seed)
     if not run.hold_out or not name.startswith(HELD):

@@ -136,6 +136,18 @@ class Run:
         model.augment = self.augment  # whoever evaluates the model shows it images of the same kind
         return model
 
+    def quickly(self) -> "Run":
+        """What else a quick variant changes, of a run of another kind (readings.py)."""
+        return self
+
+    def judged_on(self) -> tuple[str, ...]:
+        """Parts whose names this kind of run makes itself; none: those of its data."""
+        return ()
+
+    def judge(self) -> Task:
+        """Whose metrics the numbers of a finished run are."""
+        return self.stages[-1].task
+
 
 _TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder, Reconstruct
 _SCHEDULES = Exponential, Cosine, OneCycle, Adam, RAdam, Stop, Watch
@@ -195,7 +207,7 @@ def quick(run: Run, steps: int = 20) -> Run:
     sets = {16: "generated-16", 28: "generated", 40: "generated-40", 48: "generated-48", 96: "generated-96"}
     data = sets[max(size for size in sets if size <= max(16, info(run.data).shape[-1]))]  # no smaller than it must be: crops have to fit
     data = "generated-pairs" if info(run.data).n_labels == 2 else data
-    return replace(run, data=data, stages=stages, hold_out=0, views=(), tests=())
+    return replace(run, data=data, stages=stages, hold_out=0, views=(), tests=()).quickly()
 
 
 @dataclass(frozen=True, kw_only=True)

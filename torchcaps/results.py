@@ -46,7 +46,7 @@ def make_result(name: str, seed: int, run: Run, trained: Trained) -> dict[str, A
         "run": to_plain(run),
         "data": {"name": run.data, **trained.data},
         "curve": thin(trained.curve),
-        "weights_sha256": tensors_sha256(trained.model.state_dict()),
+        "weights_sha256": trained.weights if trained.model is None else tensors_sha256(trained.model.state_dict()),
         "predictions": {split: pack(part.predictions) for split, part in trained.evaluations.items()},
         **({"ensemble": _for_an_ensemble(trained)} if run.keep_scores else {}),
     }

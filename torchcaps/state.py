@@ -45,7 +45,7 @@ class Options:
 class Trained:
     """A finished run: the model, and all that a result file tells."""
 
-    model: nn.Module
+    model: nn.Module | None  # None where none was trained, and `weights` says whose answers these are
     evaluations: dict[str, Evaluation]  # by part: test, test_ema, validation, another test set
     steps: int
     seconds: float
@@ -61,6 +61,7 @@ class Trained:
     made_by: list[dict[str, Any]]  # device, versions and commit; several where a run was resumed elsewhere
     evaluated_by: dict[str, Any]
     stopped_early: bool = False
+    weights: str = ""  # sha256 of the network that was read
 
 
 @dataclass

@@ -155,5 +155,7 @@ def _routing(model: nn.Module, compiled: bool) -> str:
 
 
 def _floats(model: nn.Module) -> dict[str, Tensor]:
-    """What can be averaged: counts and index tables cannot."""
-    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    """What can be averaged: counts and index tables cannot, nor what a layer calls NOT_AVERAGED."""
+    layers = [(f"{path}." * bool(path), layer) for path, layer in model.named_modules()]
+    kept = {start + name for start, layer in layers for name in getattr(layer, "NOT_AVERAGED", ())}
+    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point() and name not in kept}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchcaps import parts
 from torchcaps.data import fingerprint
+from torchcaps.readings import Reading
 from torchcaps.recipe import Recipe, Run, differences, from_plain, unlike
 from torchcaps.results import REPLAYED, unpack
 from torchcaps.train import Diverged, Interrupted, Options, train
@@ -38,6 +39,7 @@ def verify(result: Mapping[str, Any], recipes: Mapping[str, Recipe], root: Path 
     ]
     commits = [check_commit({**result, **maker}) for maker in [result, *filter(None, makers)]]
     checks = [*check_metrics(result, run, root), check_recipe(result, recipes), *commits]
+    replay = replay and not isinstance(run, Reading)  # that trains no network
     return checks + ([check_replay(result, run, root, device)] if replay else [])
 
 
@@ -55,7 +57,7 @@ def check_metrics(result: Mapping[str, Any], run: Run, root: Path | None) -> lis
         if len(predictions) != len(data.labels):
             checks.append(Check(split, False, f"{len(predictions)} predictions for {len(data.labels)} images"))
             continue
-        for name, value in run.stages[-1].task.score(predictions, data.labels).items():
+        for name, value in run.judge().score(predictions, data.labels).items():
             said = metrics.get(name)
             agrees = said is not None and abs(value - said) < 1e-9
             text = f"recomputed {value:g} from {len(predictions):,} predictions, the file says {said}"

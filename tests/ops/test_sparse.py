@@ -4,8 +4,20 @@ from math import exp
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
-from torchcaps.ops import Winning, after_batch, boosted_ranks, count_wins, rank_mask, routing_support
+from torchcaps.ops import (
+    Winning,
+    after_batch,
+    boosted_ranks,
+    count_wins,
+    dynamic_routing,
+    dynamic_routing_steps,
+    rank_mask,
+    recover_couplings,
+    recover_support,
+    routing_support,
+)
 from torchcaps.ops.sparse import moving_average, updated_boost, winning_frequency
 
 
@@ -158,3 +170,55 @@ def test_statistics_keep_their_dtype_and_what_was_before_is_untouched():
     after = after_batch(before, torch.tensor([1, 2, 1]), every=1)
     assert after.frequency.dtype == after.boost.dtype == torch.float64
     assert before.n_batches == 0 and (before.boost == 1).all() and (before.frequency == 0).all()
+
+
+# support without the votes
+
+
+def of_routing(shape: str, rng: torch.Generator, batch: tuple[int, ...] = (2, 3), **rule):
+    """Poses of 2 types at 3 places, the pose sum of routing them, and the couplings of its last pass."""
+    sizes = {"ijde": (6, 4, 3, 5), "njde": (2, 4, 3, 5), "jde": (4, 3, 5), "de": (3, 5)}
+    poses, weight = (torch.randn(*size, generator=rng, dtype=torch.float64) for size in ((*batch, 6, 3), sizes[shape]))
+    args = {"bias": torch.randn(4, 5, generator=rng, dtype=torch.float64), **rule}
+    *_, last = dynamic_routing_steps(poses, weight, **args)
+    return poses, weight, dynamic_routing(poses, weight, **args).pose_sum, last.couplings
+
+
+@pytest.mark.parametrize("shape", ["ijde", "njde", "jde", "de"])
+@pytest.mark.parametrize("block", [1, 64 << 20])  # bytes: one image at a time, or all
+def test_support_is_that_of_the_last_couplings_whatever_the_blocks(shape, block, rng, monkeypatch):
+    monkeypatch.setattr("torchcaps.ops.votes.BLOCK_BYTES", block)
+    poses, weight, pose_sum, couplings = of_routing(shape, rng)
+    torch.testing.assert_close(recover_couplings(poses, weight, pose_sum), couplings)
+    torch.testing.assert_close(recover_support(poses, weight, pose_sum, 2), routing_support(couplings, 2))
+
+
+def test_support_knows_a_prior_and_other_couplings(rng):
+    prior = torch.randn(6, 4, generator=rng, dtype=torch.float64)
+    poses, weight, pose_sum, couplings = of_routing("ijde", rng, prior=prior, couplings="leaky")
+    support = recover_support(poses, weight, pose_sum, 2, prior=prior, couplings="leaky")
+    torch.testing.assert_close(support, routing_support(couplings, 2))
+    assert not torch.allclose(recover_support(poses, weight, pose_sum, 2, couplings="leaky"), support)
+
+
+def test_no_votes_are_formed_and_a_block_is_what_it_says(monkeypatch, rng):
+    """40x40: the votes of one image are 4,608 x 16 x 16 numbers; nothing of that size may appear, whatever the batch."""
+    sizes = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            sizes.append(out.numel() if isinstance(out, torch.Tensor) else 0)
+            return out
+
+    poses, weight, pose_sum = (torch.empty(*size, device="meta") for size in ((128, 4608, 8), (4608, 16, 8, 16), (128, 16, 16)))
+    with Watch():
+        assert recover_support(poses, weight, pose_sum, 32).shape == (128, 16)
+    largest = max(size for size in sizes if size != weight.numel())
+    assert largest * 4 <= 64 << 20 < 128 * 4608 * 16 * 16 * 4
+
+
+def test_the_gradient_of_couplings_needs_no_votes_either(rng):
+    poses, weight, pose_sum, _ = of_routing("ijde", rng, batch=(2,))
+    inputs = [part.requires_grad_() for part in (poses, weight, pose_sum.detach())]
+    assert torch.autograd.gradcheck(lambda *args: recover_couplings(*args), inputs)

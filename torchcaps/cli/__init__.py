@@ -12,15 +12,18 @@ import typer
 
 from torchcaps import bench as benches
 from torchcaps import data as datasets
-from torchcaps.cli import checkpoints
+from torchcaps.cli import checkpoints, derived
+from torchcaps.cli.derived import Jobs, derive_one, is_derived, with_networks
 from torchcaps.cli.explain import explain
 from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, say
 from torchcaps.cli.options import table as make_table
 from torchcaps.demo import demo as run_demo
+from torchcaps.features import Missing
 from torchcaps.figures import save_figures
 from torchcaps.layers import EMCapsules, RoutedCapsules
 from torchcaps.machine import make_folder, pick_device
 from torchcaps.papers import FIGURES, PAPERS, RECIPES
+from torchcaps.readings import Reading
 from torchcaps.recipe import Recipe, find, quick, to_plain, unlike
 from torchcaps.results import DEFAULT_SEEDS, make_result, markdown, read_result, result_path, table, write_result
 from torchcaps.train import Diverged, Interrupted, Options, train
@@ -34,6 +37,7 @@ app.add_typer(bench_app, name="bench")
 app.command("eval")(checkpoints.evaluate)
 app.command()(checkpoints.figures)
 app.command()(checkpoints.equivariance)
+app.command()(derived.features)
 app.command()(explain)
 
 
@@ -134,6 +138,8 @@ def train_one(
 
 
 def _train(recipe: Recipe, seed: int, out, device, data, hold_out, deterministic, smoke, as_is: bool = False) -> Path:
+    if is_derived(recipe):
+        raise ValueError(f"{recipe.name} trains no network; `torchcaps reproduce {recipe.name}` reads that of {recipe.make().of}")
     if recipe.claim and recipe.claim.members:
         raise ValueError(f"{recipe.name} is an ensemble; train its members, {recipe.name.split('/')[0]}/{recipe.claim.members}")
     run = quick(recipe.make()) if smoke else recipe.make()
@@ -160,30 +166,41 @@ def reproduce(
     deterministic: bool = False,
     smoke: Annotated[bool, typer.Option("--quick", help="seconds long, on generated images; writes no result files")] = False,
     as_is: Annotated[bool, typer.Option("--as-is", help="train nothing: evaluate half-done runs where they stand")] = False,
+    jobs: Jobs = None,
 ) -> None:
     """Run rows of a paper and print its table beside ours. Finished runs are kept, half-done ones go on."""
-    wanted = _wanted(name, row)
+    wanted = with_networks(_wanted(name, row)) if smoke else _wanted(name, row)
     if not smoke:
         make_folder(results)  # before hours of training, not after
-        for needed in sorted({name for recipe in wanted for name in (recipe.make().data, *recipe.make().tests)}):
+        runs = [recipe.make() for recipe in wanted]
+        for needed in sorted({name.split("/")[0] for run in runs for name in (run.data, *run.tests)}):
             if datasets.status(needed, data).startswith("missing"):
                 datasets.get(needed, data)
+    left: list[str] = []
     for recipe in wanted:
         for seed in _numbers(seeds):
             kept = result_path(results, recipe.name, seed)
             if not smoke and kept.exists() and _finished(read_result(kept), recipe):
                 console.print(f"{recipe.name} seed {seed}: done, {kept}", soft_wrap=True)
                 continue
-            if as_is and not (Path("runs") / recipe.name / str(seed) / "checkpoint.safetensors").exists():
+            if as_is and not is_derived(recipe) and not (Path("runs") / recipe.name / str(seed) / "checkpoint.safetensors").exists():
                 console.print(f"{recipe.name} seed {seed}: not begun")
                 continue
-            path = _train(recipe, seed, None, device, data, None, deterministic, smoke, as_is)
+            try:
+                one = derive_one(recipe, seed, device, data, smoke, jobs) if is_derived(recipe) else None
+            except Missing as error:  # the other rows can be made all the same
+                left.append(str(error))
+                console.print(f"{recipe.name} seed {seed}: left out", soft_wrap=True)
+                continue
+            path = one or _train(recipe, seed, None, device, data, None, deterministic, smoke, as_is)
             if not smoke:
                 write_result(kept, read_result(path))
     if not smoke:
         paper = wanted[0].name.split("/")[0]
         _print_table(paper, results)
         _write(paper, results, device, data)
+    if left:
+        raise ValueError(f"{len(left)} rows were left out: {left[0]}")
 
 
 def _finished(result: dict, recipe: Recipe) -> bool:
@@ -220,8 +237,10 @@ def _wanted(name: str, rows: list[str] | None) -> list[Recipe]:
 
 
 def _cost(recipe: Recipe) -> float:
-    """The cheapest first: planned images times their pixels."""
+    """The cheapest first: planned images times their pixels. What reads another row's network comes behind all networks."""
     run = recipe.make()
+    if isinstance(run, Reading):
+        return float("inf")
     about = datasets.info(run.data)
     images = sum(stage.batch * stage.steps if stage.steps else stage.epochs * about.n_train for stage in run.stages)
     return images * about.shape[1] * about.shape[2]

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules, check_capsules
-from torchcaps.ops import RoutingStep, dynamic_routing, dynamic_routing_backend, dynamic_routing_steps, recover_couplings
+from torchcaps.ops import RoutingStep, dynamic_routing, dynamic_routing_backend, dynamic_routing_steps, recover_couplings, recover_support
 from torchcaps.ops.couplings import coupling
 
 SHARING = ("none", "places", "inputs", "all")
@@ -19,6 +19,13 @@ class Coupled(NamedTuple):
 
     capsules: Capsules
     couplings: Float[Tensor, "*b i j"]  # without gradient
+
+
+class Supported(NamedTuple):
+    """Capsules, and how much support each was given in the last pass (Rawlinson 2018)."""
+
+    capsules: Capsules
+    support: Float[Tensor, "*b j"]  # without gradient
 
 
 class RoutedCapsules(nn.Module):
@@ -70,12 +77,30 @@ class RoutedCapsules(nn.Module):
         return Capsules.of(dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule()).poses)
 
     def with_couplings(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Coupled:
-        """The same with the last couplings, by any backend. The votes are formed once for it: for masks and figures."""
+        """The same with the last couplings, by any backend: for figures."""
         poses = self._checked(capsules)
         routed = dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule())
         with torch.no_grad():
             couplings = recover_couplings(poses, self.weight, routed.pose_sum, prior=self.prior, couplings=self.couplings)
         return Coupled(Capsules.of(routed.poses), couplings)
+
+    def with_support(
+        self, capsules: Capsules | Float[Tensor, "*b i d"], n_types: int, favour: Float[Tensor, "j"] | None = None
+    ) -> Supported:
+        """The same with the largest coupling among the types at each place, summed over the places: for masks.
+
+        `favour` multiplies what an output gets in every pass before the shares are made to sum to 1.
+        """
+        poses, rule = self._checked(capsules), self._rule()
+        if favour is not None:
+            if self.couplings != "softmax" or self.prior is not None:
+                raise ValueError("RoutedCapsules: outputs are favoured in softmax couplings without a prior; build it so")
+            rule["prior"] = favour.log().expand(poses.shape[-2], self.n_out)
+        routed = dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **rule)
+        with torch.no_grad():
+            rule = {"prior": rule["prior"], "couplings": self.couplings}
+            support = recover_support(poses, self.weight, routed.pose_sum, n_types, **rule)
+        return Supported(Capsules.of(routed.poses), support)
 
     def steps(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Iterator[RoutingStep]:
         """Every pass of the routing, for figures and the curious."""

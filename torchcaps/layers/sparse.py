@@ -1,7 +1,7 @@
 """What is left of each capsule after the ones with the most support have won (Rawlinson 2018, section 2)."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, distributed, nn
 
 from torchcaps.ops.sparse import FREQUENCIES, SHARPNESS, Winning, after_batch, boosted_ranks, count_wins, rank_mask
@@ -13,7 +13,10 @@ class RankMask(nn.Module):
     A training call also counts who won, and after every `boost_every` of them boosts capsules that win too rarely. These
     statistics are part of the state, stand still in evaluation, and count the wins on all processes of a distributed run.
     `frequencies`: how often a capsule shall win, at least and at most. `sharpness` 0 keeps all, `boost_step` 0 helps nobody.
+    `inside`: the routing that gave the support was boosted itself, and ranks are those of the support as it is.
     """
+
+    NOT_AVERAGED = "frequency", "boost"  # of a run, not of its weights: an average of weights goes with them as they are
 
     def __init__(
         self,
@@ -24,6 +27,7 @@ class RankMask(nn.Module):
         boost_step: float = 0.1,
         boost_every: int = 50,
         decay: float = 0.99,
+        inside: bool = False,
     ) -> None:
         super().__init__()
         low, high = frequencies
@@ -31,7 +35,7 @@ class RankMask(nn.Module):
             raise ValueError(f"RankMask: frequencies are (at least, at most) within 0 and 1; got {tuple(frequencies)}")
         if boost_every < 1:
             raise ValueError(f"RankMask: boosts change every so many batches, 1 or more; got boost_every={boost_every}")
-        self.n, self.sharpness = n, sharpness
+        self.n, self.sharpness, self.inside = n, sharpness, inside
         self.rule = {"step": boost_step, "every": boost_every, "frequencies": (low, high), "decay": decay}
         self.register_buffer("frequency", torch.zeros(n))
         self.register_buffer("boost", torch.ones(n))
@@ -48,14 +52,18 @@ class RankMask(nn.Module):
         """The mask by the boosts as they are; nothing is counted."""
         if support.shape[-1:] != (self.n,):
             raise ValueError(f"RankMask expects the support of {self.n} capsules, [..., {self.n}]; got {list(support.shape)}")
-        return rank_mask(boosted_ranks(support, self.boost), self.sharpness, dtype=support.dtype)
+        return rank_mask(self.ranks(support), self.sharpness, dtype=support.dtype)
+
+    def ranks(self, support: Float[Tensor, "*b j"]) -> Int64[Tensor, "*b j"]:
+        """By the support, boosted as it is ranked here."""
+        return boosted_ranks(support, torch.ones_like(self.boost) if self.inside else self.boost)
 
     def extra_repr(self) -> str:
         (low, high), step, every = self.rule["frequencies"], self.rule["step"], self.rule["every"]
         return f"{self.n}, sharpness={self.sharpness:g}, frequencies={low:g} to {high:g}, boost={step:g} every {every}"
 
     def _count(self, support: Float[Tensor, "*b j"]) -> None:
-        wins = count_wins(boosted_ranks(support, self.boost))
+        wins = count_wins(self.ranks(support))
         if distributed.is_available() and distributed.is_initialized():
             distributed.all_reduce(wins)  # whole numbers: every process comes to the same bits
         for buffer, value in zip(self._statistics(), after_batch(self._statistics(), wins, **self.rule), strict=True):

@@ -8,6 +8,7 @@ from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
 from torchcaps.models.lcapsnet import LCapsNet
 from torchcaps.models.sparsecaps import SparseCaps, SupervisedCaps
+from torchcaps.models.stackedcaps import StackedCaps
 
 MODELS: dict[str, type[nn.Module]] = {
     "capsnet": CapsNet,
@@ -16,6 +17,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "lcapsnet": LCapsNet,
     "sparsecaps": SparseCaps,
     "supcaps": SupervisedCaps,
+    "stackedcaps": StackedCaps,
 }
 
-__all__ = ["MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet", "LCapsNet", "SparseCaps", "SupervisedCaps"]
+__all__ = ["MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet", "LCapsNet", "SparseCaps", "StackedCaps", "SupervisedCaps"]

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from torchcaps.layers import Capsules, RankMask
+from torchcaps.layers.routed import Supported
 from torchcaps.models.capsnet import CapsNet
-from torchcaps.ops import routing_support
 from torchcaps.ops.sparse import FREQUENCIES, SHARPNESS
 
 PRESETS = ("sparse", "dense")
@@ -44,6 +44,8 @@ class SparseCaps(nn.Module):
     """Images [b c h w] -> latent capsules, of which a few are left; the decoder draws the picture from them.
 
     `sharpness`, `frequencies`, `boost_step`, `boost_every` and `decay` are those of `RankMask`; `network` those of `CapsNet`.
+    `boost_inside`: the boosts take part in every routing pass (an open idea of section 2.3), where they multiply couplings before
+    these are made to sum to 1, and the ranks are those of the support that comes out.
     """
 
     def __init__(
@@ -59,51 +61,53 @@ class SparseCaps(nn.Module):
         boost_step: float = 0.1,
         boost_every: int = 50,
         decay: float = 0.99,
+        boost_inside: bool = False,
         **network,
     ) -> None:
         super().__init__()
         if preset not in PRESETS:
             raise ValueError(f"SparseCaps: preset must be one of {', '.join(PRESETS)}; got {preset!r}")
         self.net = CapsNet(image, n_latent, d_class=d_latent, reconstruction=True, **network)
-        mask = RankMask(n_latent, sharpness=sharpness, frequencies=frequencies, boost_step=boost_step, boost_every=boost_every, decay=decay)
+        rule = {"sharpness": sharpness, "frequencies": frequencies, "boost_step": boost_step, "boost_every": boost_every, "decay": decay}
+        mask = RankMask(n_latent, **rule, inside=boost_inside)
         self.mask = mask if preset == "sparse" else None
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """What is left of the latent capsules; in training the winners are counted."""
         if self.mask is None:
             return self.net(images)
-        capsules, support = _with_support(self.net, images)
+        capsules, support = self._with_support(images)
         return Latent(capsules.poses, support, self.mask(support)).masked()
 
     def latent(self, images: Float[Tensor, "b c h w"]) -> Latent:
         """All of the latent capsules. Nobody is counted, in training neither."""
-        capsules, support = _with_support(self.net, images)
+        capsules, support = self._with_support(images)
         return Latent(capsules.poses, support, torch.ones_like(support) if self.mask is None else self.mask.mask(support))
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Features:
         """What a classifier is given: with the mask as in Eq. 4, and without as in the authors' code."""
-        return _features(self.latent(images))
+        return features_of(self.latent(images))
 
     def reconstruct(self, poses: Float[Tensor, "b j e"]) -> Float[Tensor, "b c h w"]:
         """The picture that all of these capsules describe together."""
         return self.net.decoder(poses, torch.ones_like(poses[..., 0]))
+
+    def _with_support(self, images: Float[Tensor, "b c h w"]) -> Supported:
+        favour = self.mask.boost if self.mask is not None and self.mask.inside else None
+        return self.net.classes.with_support(self.net.primary_capsules(images), self.net.primary.n_types, favour)
 
 
 class SupervisedCaps(CapsNet):
     """A CapsNet, one capsule per class, that shows its capsules as `SparseCaps` does; the mask keeps the longest."""
 
     def latent(self, images: Float[Tensor, "b c h w"]) -> Latent:
-        capsules, support = _with_support(self, images)
+        capsules, support = self.classes.with_support(self.primary_capsules(images), self.primary.n_types)
         return Latent(capsules.poses, support, one_hot(capsules.activity.argmax(-1), self.n_classes).to(support.dtype))
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Features:
-        return _features(self.latent(images))
+        return features_of(self.latent(images))
 
 
-def _with_support(net: CapsNet, images: Float[Tensor, "b c h w"]) -> tuple[Capsules, Float[Tensor, "b j"]]:
-    capsules, couplings = net.classes.with_couplings(net.primary_capsules(images))
-    return capsules, routing_support(couplings, net.primary.n_types)
-
-
-def _features(latent: Latent) -> Features:
+def features_of(latent: Latent) -> Features:
+    """Both kinds."""
     return Features(latent.masked().poses.flatten(-2), latent.poses.flatten(-2))

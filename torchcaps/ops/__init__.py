@@ -10,7 +10,7 @@ from torchcaps.ops.ladder import Kept, code_loss, keep_most_active, ladder_activ
 from torchcaps.ops.lazy import LazyRouted, LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
 from torchcaps.ops.local import LocalGrid, local_grid, local_routing
 from torchcaps.ops.losses import margin_loss, reconstruction_loss, spread_loss
-from torchcaps.ops.sparse import Winning, after_batch, boosted_ranks, count_wins, rank_mask, routing_support
+from torchcaps.ops.sparse import Winning, after_batch, boosted_ranks, count_wins, rank_mask, recover_support, routing_support
 from torchcaps.ops.squash import length, squash, unsquash
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "rank_mask",
     "reconstruction_loss",
     "recover_couplings",
+    "recover_support",
     "regress",
     "routing_support",
     "spread_loss",

@@ -17,7 +17,7 @@ from torchcaps.ops.backend import Implementation, cannot_block, cannot_compile, 
 from torchcaps.ops.couplings import FIXED, coupling
 from torchcaps.ops.dynamic_triton import cannot_fuse, fused
 from torchcaps.ops.squash import squash
-from torchcaps.ops.votes import Poses, Weight, votes_of
+from torchcaps.ops.votes import Poses, Weight, agreements, votes_of
 
 
 class Routed(NamedTuple):
@@ -96,11 +96,12 @@ def recover_couplings(
     prior: Float[Tensor, "i j"] | None = None,
     couplings: str = "softmax",
 ) -> Float[Tensor, "*b i j"]:
-    """The couplings of the last pass, from what `dynamic_routing` returned."""
-    votes = votes_of(poses, weight, pose_sum.shape[-2])
-    logits = _first_logits(votes, prior)
+    """The couplings of the last pass, from what `dynamic_routing` returned. No votes are formed for it."""
+    dtype = torch.promote_types(poses.dtype, torch.float32)
+    shape = *poses.shape[:-1], pose_sum.shape[-2]
+    logits = poses.new_zeros(shape, dtype=dtype) if prior is None else prior.to(dtype).expand(shape)
     if couplings not in FIXED:
-        logits = logits + (votes * pose_sum.unsqueeze(-3)).sum(-1)
+        logits = logits + agreements(poses, weight, pose_sum)
     return coupling(couplings)(logits)
 
 

@@ -12,8 +12,17 @@ from einops import reduce
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from torchcaps.ops.dynamic import recover_couplings
+from torchcaps.ops.votes import Poses, Weight, in_blocks
+
 SHARPNESS = 12.0
 FREQUENCIES = (0.04, 0.1)  # of winning: a capsule below is boosted, one above loses its boost
+
+
+def fair_frequencies(n: int) -> tuple[float, float]:
+    """That range for any number of capsules: as far around the mean of 1 / n as the paper's is around that of its 16."""
+    low, high = FREQUENCIES
+    return 16 * low / n, 16 * high / n
 
 
 class Winning(NamedTuple):
@@ -29,6 +38,26 @@ def routing_support(couplings: Float[Tensor, "*b i j"], n_types: int) -> Float[T
     if n_types < 1 or couplings.shape[-2] % n_types:
         raise ValueError(f"routing_support: {couplings.shape[-2]} input capsules do not fill places of {n_types} types; give their number")
     return reduce(couplings, "... (n p) j -> ... p j", "max", n=n_types).sum(-2)
+
+
+def recover_support(
+    poses: Poses,
+    weight: Weight,
+    pose_sum: Float[Tensor, "*b j e"],
+    n_types: int,
+    *,
+    prior: Float[Tensor, "i j"] | None = None,
+    couplings: str = "softmax",
+) -> Float[Tensor, "*b j"]:
+    """The support by the last pass's couplings, from what `dynamic_routing` returned.
+
+    Neither votes nor the couplings of all images are kept: a block of images becomes a few numbers each before the next is looked at.
+    """
+    rule = {"prior": prior, "couplings": couplings}
+    flat, sums = poses.reshape(-1, *poses.shape[-2:]), pose_sum.reshape(-1, *pose_sum.shape[-2:])
+    blocks = in_blocks(flat, sums, weight)
+    found = [routing_support(recover_couplings(part, weight, total, **rule), n_types) for part, total in blocks]
+    return (found[0] if len(found) == 1 else torch.cat(found)).reshape(*poses.shape[:-2], pose_sum.shape[-2])
 
 
 def boosted_ranks(support: Float[Tensor, "*b j"], boost: Float[Tensor, "j"]) -> Int64[Tensor, "*b j"]:

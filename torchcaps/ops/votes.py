@@ -1,11 +1,14 @@
 """What every input capsule predicts of every output: its pose through a transform (Sabour 2017, Eq. 2: û_j|i = W_ij u_i)."""
 
+from math import prod
+
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 Poses = Float[Tensor, "*b i d"]
+BLOCK_BYTES = 64 << 20  # of what `agreements` forms at a time
 Weight = Float[Tensor, "i j d e"] | Float[Tensor, "n j d e"] | Float[Tensor, "j d e"] | Float[Tensor, "d e"]
 
 
@@ -19,3 +22,39 @@ def votes_of(poses: Poses, weight: Weight, n_out: int) -> Float[Tensor, "*b i j 
         return torch.einsum("...id,ijde->...ije", poses, weight)
     by_type = rearrange(poses, "... (n p) d -> ... n p d", n=weight.shape[0])
     return rearrange(torch.einsum("...npd,njde->...npje", by_type, weight), "... n p j e -> ... (n p) j e")
+
+
+def agreements(poses: Poses, weight: Weight, parents: Float[Tensor, "*b j e"]) -> Float[Tensor, "*b i j"]:
+    """Votes times parents, summed over e, without the votes: a parent goes back through the transform and meets the pose there.
+
+    That takes [b i j d] numbers where every pair has a transform of its own, and they are formed for a block of images at a time;
+    [b n j d] where transforms are shared by places and [b j d] where by all inputs. Sums are float32 at least.
+    """
+    dtype = torch.promote_types(poses.dtype, torch.float32)
+    if weight.ndim < 4:
+        back = torch.einsum("...je,jde->...jd" if weight.ndim == 3 else "...je,de->...jd", parents, weight)
+        return torch.einsum("...id,...jd->...ij", poses.to(dtype), back.to(dtype))
+    if weight.shape[0] != poses.shape[-2]:
+        by_type = rearrange(poses, "... (n p) d -> ... n p d", n=weight.shape[0])
+        back = torch.einsum("...je,njde->...njd", parents, weight)
+        return rearrange(torch.einsum("...npd,...njd->...npj", by_type.to(dtype), back.to(dtype)), "... n p j -> ... (n p) j")
+    flat, sums = poses.reshape(-1, *poses.shape[-2:]), parents.reshape(-1, *parents.shape[-2:])
+    found = [_pairwise(part, weight, total) for part, total in in_blocks(flat, sums, weight)]
+    return (found[0] if len(found) == 1 else torch.cat(found)).reshape(*poses.shape[:-1], weight.shape[1])
+
+
+def in_blocks(
+    poses: Float[Tensor, "b i d"], parents: Float[Tensor, "b j e"], weight: Weight
+) -> list[tuple[Float[Tensor, "m i d"], Float[Tensor, "m j e"]]]:
+    """As many images at a time as have BLOCK_BYTES of [i j d] numbers; all, where no such numbers are formed or their count is free."""
+    exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()  # older versions cannot tell
+    if weight.ndim < 4 or weight.shape[0] != poses.shape[-2] or exporting:
+        return [(poses, parents)]
+    at_once = max(1, BLOCK_BYTES // (prod(weight.shape[:3]) * weight.element_size()))
+    return list(zip(poses.split(at_once), parents.split(at_once), strict=True)) if len(poses) > at_once else [(poses, parents)]
+
+
+def _pairwise(poses: Float[Tensor, "b i d"], weight: Float[Tensor, "i j d e"], parents: Float[Tensor, "b j e"]) -> Float[Tensor, "b i j"]:
+    back = torch.einsum("bje,ijde->bijd", parents, weight)
+    # multiply-and-sum: compiled, that reads `back` once, and bfloat16 products of it are summed in float32
+    return (poses.unsqueeze(-2) * back).sum(-1, dtype=torch.promote_types(poses.dtype, torch.float32))

@@ -10,6 +10,11 @@ from torchcaps.papers.jeong2019 import choices as choices_of_jeong2019
 from torchcaps.papers.jeong2019 import claims as claims_of_jeong2019
 from torchcaps.papers.jeong2019 import rows as rows_of_jeong2019
 from torchcaps.papers.jeong2019.figures import figures as figures_of_jeong2019
+from torchcaps.papers.rawlinson2018 import attacks as attacks_of_rawlinson2018
+from torchcaps.papers.rawlinson2018 import ideas as ideas_of_rawlinson2018
+from torchcaps.papers.rawlinson2018 import readings as readings_of_rawlinson2018
+from torchcaps.papers.rawlinson2018 import rows as rows_of_rawlinson2018
+from torchcaps.papers.rawlinson2018.figures import figures as figures_of_rawlinson2018
 from torchcaps.papers.sabour2017 import affine, choices, photographs, rows
 from torchcaps.papers.sabour2017.figures import figures as figures_of_sabour2017
 from torchcaps.recipe import Recipe, recipes_of
@@ -18,6 +23,7 @@ PAPERS = {
     "sabour2017": (rows, affine, photographs, choices),
     "heinsen2019": (rows_of_heinsen2019, viewpoints_of_heinsen2019, choices_of_heinsen2019),
     "jeong2019": (rows_of_jeong2019, affine_of_jeong2019, claims_of_jeong2019, choices_of_jeong2019),
+    "rawlinson2018": (rows_of_rawlinson2018, readings_of_rawlinson2018, ideas_of_rawlinson2018, attacks_of_rawlinson2018),
     "digits": (digits,),
     "smoke": (smoke,),
 }
@@ -25,6 +31,7 @@ FIGURES = {
     "sabour2017": figures_of_sabour2017,
     "heinsen2019": figures_of_heinsen2019,
     "jeong2019": figures_of_jeong2019,
+    "rawlinson2018": figures_of_rawlinson2018,
 }  # by paper: what `reproduce` draws from results and checkpoints
 
 RECIPES: dict[str, Recipe] = {

@@ -87,6 +87,19 @@ def sparsecaps_dense() -> Run:
     return Run(data="generated-16", model="sparsecaps", model_args=args, augment=(Shift(2),), stages=(stage,))
 
 
+def stackedcaps() -> Run:
+    """Three latent layers, each with a mask of its own."""
+    small = _SMALL | {"n_latent": 6, "frequencies": (0.1, 0.25), "boost_every": 5}
+    stage = Stage(task=Reconstruct(), steps=20, batch=16, rate=3e-3, ema=0.9)
+    return Run(data="generated-16", model="stackedcaps", model_args=small, augment=(Shift(2),), stages=(stage,))
+
+
+def stackedcaps_em() -> Run:
+    """Two of them, routed by EM."""
+    run = stackedcaps()
+    return replace(run, model_args=run.model_args | {"routing": "em", "n_layers": 2})
+
+
 def supcaps() -> Run:
     """What these are compared with: capsules kept apart by labels."""
     return replace(_smoke(), model="supcaps")

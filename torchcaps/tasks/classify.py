@@ -1,6 +1,7 @@
 """Classes told apart by the lengths of their capsules, with reconstruction as a regulariser (Sabour 2017)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -14,6 +15,7 @@ from torchcaps.diagnostics import logit_changes
 from torchcaps.metrics import error_percent
 from torchcaps.ops import margin_loss, reconstruction_loss
 from torchcaps.tasks import Evaluation, Task
+from torchcaps.tasks.latents import latent_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,12 @@ class Classify(Task):
 
     def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
         return logit_changes(model, images)
+
+    def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
+        """Of a model that shows its capsules as latent ones, what they do; of others nothing."""
+        if not hasattr(model, "latent"):
+            return {}
+        return latent_numbers(model, in_order(data, 200, device, getattr(model, "augment", ())))
 
     def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
         """Of the margin loss alone."""

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torchcaps.data import Labelled
 from torchcaps.data.batches import Batch, in_order
 from torchcaps.diagnostics import watching
-from torchcaps.ops import boosted_ranks, count_wins, reconstruction_loss
-from torchcaps.ops.sparse import winning_frequency
+from torchcaps.ops import reconstruction_loss
 from torchcaps.tasks import Evaluation, Task
+from torchcaps.tasks.latents import latent_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Reconstruct(Task):
     number that the paper prints. It says whether the mean is right, not whether the pictures are; for those there is the checkpoint.
     """
 
-    n_at_once: ClassVar[int] = 100  # images, in evaluation: the votes of all of them lie in memory, 5 MB for each of 40x40
+    n_at_once: ClassVar[int] = 200  # images, in evaluation
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return {"loss": _errors(model, batch.images).mean()}
@@ -39,17 +39,7 @@ class Reconstruct(Task):
 
     def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
         """How often each capsule wins, with its boost as it is and without; the support by rank as a share of the most (figure 3)."""
-        with watching(model):
-            support = torch.cat([model.latent(batch.images).support.cpu() for batch in self._batches(model, data, device)])
-        boost = torch.ones(support.shape[-1]) if model.mask is None else model.mask.boost.cpu()
-        ranked = support.sort(descending=True).values
-        return {
-            "n_images": len(support),
-            "boost": _numbered(boost),
-            "winning_frequency": _frequency(support, boost),
-            "winning_frequency_without_boost": _frequency(support, torch.ones_like(boost)),
-            "relative_support": _numbered((ranked / ranked[:, :1]).double().mean(0)),
-        }
+        return latent_numbers(model, self._batches(model, data, device))
 
     def _batches(self, model: nn.Module, data: Labelled, device: torch.device):
         return in_order(data, self.n_at_once, device, getattr(model, "augment", ()))
@@ -57,15 +47,6 @@ class Reconstruct(Task):
 
 def _errors(model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b"]:
     return reconstruction_loss(model.reconstruct(model(images).poses).to(images.dtype), images)
-
-
-def _frequency(support: Float[Tensor, "n j"], boost: Float[Tensor, "j"]) -> dict[str, float]:
-    return _numbered(winning_frequency(count_wins(boosted_ranks(support, boost))))
-
-
-def _numbered(values: Float[Tensor, "j"]) -> dict[str, float]:
-    """By the number of the capsule, or of the rank."""
-    return {str(number): value for number, value in enumerate(values.tolist())}
 
 
 def _to_bytes(errors: Float[Tensor, "n"]) -> UInt8[Tensor, "n 2"]:

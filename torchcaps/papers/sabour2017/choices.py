@@ -23,6 +23,11 @@ def choose_cosine_2() -> Run:
     return _choose(2e-3, Cosine())
 
 
+def choose_cosine_half() -> Run:
+    """The same with half the rate."""
+    return _choose(5e-4, Cosine())
+
+
 def choose_exponential() -> Run:
     """The authors' schedule, cut at the same number of epochs."""
     return _choose(1e-3, Exponential())

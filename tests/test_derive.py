@@ -1,0 +1,153 @@
+"""Rows that train no network: from a finished one to a verified result, with features from files, and nothing from half a run."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from torchcaps.data import load
+from torchcaps.derive import Place, derive
+from torchcaps.features import Missing, look, network, require
+from torchcaps.papers import RECIPES
+from torchcaps.readings import Attack, Linear, Reading
+from torchcaps.recipe import from_plain, quick, to_plain
+from torchcaps.results import make_result, unpack
+from torchcaps.train import Options, train
+from torchcaps.verify import check_metrics
+
+pytest.importorskip("sklearn")
+CPU = torch.device("cpu")
+SMALL = {"channels": 8, "n_types": 2, "hidden": (8, 8), "kernel": 5, "primary_kernel": 5}
+READ = [name for name, recipe in RECIPES.items() if isinstance(recipe.make(), Reading)]
+
+
+def small(name: str) -> Reading:
+    run = RECIPES[f"rawlinson2018/{name}"].make()
+    run = replace(run, model_args=run.model_args | SMALL)
+    if isinstance(run, Attack) and run.source:
+        run = replace(run, source=replace(run.source, model_args=run.source.model_args | SMALL))
+    return quick(run, steps=6)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The networks that the rows below read, each trained for six steps."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("mnist-sparse-svm", "attack-supervised"):
+        run = small(name)
+        train(run.network(), name=run.of, seed=0, options=Options(out=folder / run.of / "0", progress=False))
+    return folder
+
+
+def place(folder, name: str) -> Place:
+    return Place(folder_of=lambda of: folder / of / "0", own=folder / name / "0", device=CPU, seed=0, progress=False)
+
+
+def carried_out(folder, name: str):
+    run = small(name)
+    trained = derive(run, place(folder, name))
+    return run, trained, json.loads(json.dumps(make_result(name, 0, run, trained)))
+
+
+def test_every_such_row_names_a_row_that_trains_and_has_its_run():
+    assert len(READ) >= 35
+    for name in READ:
+        run = RECIPES[name].make()
+        if run.features != "pixels":
+            assert RECIPES[run.of].make() == run.network(), name
+        assert isinstance(run, Attack) or RECIPES[name].claim.metric == f"{run.on[0]}.error_percent"
+        if isinstance(run, Attack) and run.source:
+            assert RECIPES[run.source.of].make() == run.source.network(), name
+
+
+def test_rows_that_share_digits_say_so():
+    for name in READ:
+        run = RECIPES[name].make()
+        assert ("the same digits on both sides" in RECIPES[name].claim.row) == (run.fit == "affnist-like/0-60000"), name
+        assert ("digit-disjoint" in RECIPES[name].claim.row) == (run.fit == "affnist-like/fit-digits"), name
+
+
+@pytest.mark.parametrize("name", ["mnist-sparse-svm", "mnist-sparse-svm-masked", "mnist-sparse-linear", "pixels-svm-a"])
+def test_a_classifier_is_fitted_and_its_result_verified(runs, name):
+    run, trained, result = carried_out(runs, name)
+    (asked,) = run.on
+    assert list(result["metrics"]) == [asked] and result["extras"]["n_fit"] == 200
+    assert set(result["data"]) == {"name", "generated/train", "generated/test"}  # hashes of what was fitted and of what was asked
+    if name in ("mnist-sparse-linear", "pixels-svm-a"):  # after six steps capsules differ too little for the machine's one scale
+        assert trained.evaluations[asked].metrics["error_percent"] < 70
+    assert ("n_support_vectors" in result["extras"]) == (not isinstance(run.classifier, Linear))
+    checks = check_metrics(result, from_plain(result["run"]), None)
+    assert [check.passed for check in checks] == [True], checks
+    result["metrics"][asked]["error_percent"] += 1
+    assert not check_metrics(result, run, None)[0].passed
+
+
+@pytest.mark.parametrize("name", ["mnist-sparse-svm", "mnist-sparse-svm-masked"])
+def test_the_answers_are_those_of_scikit_learn_on_these_features(runs, name):
+    from sklearn.svm import SVC
+
+    run, trained, _ = carried_out(runs, name)
+    model, data = network(run, runs / run.of / "0", CPU).eval(), load("generated", "test")
+    with torch.no_grad():
+        seen = {part: getattr(model.features(load("generated", part).images[:256] / 255), run.features) for part in ("train", "test")}
+    theirs = SVC(C=100.0, gamma=0.1).fit(seen["train"][:200].double(), load("generated", "train").labels[:200])
+    agree = theirs.predict(seen["test"].double()) == trained.evaluations["generated/test"].predictions.numpy()
+    assert agree.mean() > 0.95 and len(data.labels) == 256  # half floats move a few that are near a border
+
+
+def test_masked_and_pre_mask_features_are_not_the_same(runs):
+    said = [unpack(carried_out(runs, name)[2]["predictions"]["generated/test"]) for name in ("mnist-sparse-svm", "mnist-sparse-svm-masked")]
+    assert (said[0] != said[1]).any()
+
+
+def test_features_outlive_the_checkpoint_and_another_training_is_noticed(runs, tmp_path):
+    run = small("mnist-sparse-svm")
+    train(run.network(), name=run.of, seed=0, options=Options(out=tmp_path, progress=False))
+    here = {"device": CPU, "root": None, "seed": 0, "shown": False}
+    first = look(run, "generated/test", tmp_path, **here)
+    (tmp_path / "checkpoint.safetensors").rename(tmp_path / "aside")
+    again = look(run, "generated/test", tmp_path, **here)
+    assert torch.equal(first.poses, again.poses) and first.weights == again.weights
+    with pytest.raises(Missing, match=r"no features of generated/train and no finished .* `torchcaps train rawlinson2018/mnist-sparse"):
+        require(run, tmp_path)
+    with pytest.raises(Missing, match="no finished checkpoint"):
+        look(run, "generated/train", tmp_path, **here)
+    (tmp_path / "features" / "generated-test-0.npz").rename(tmp_path / "features" / "generated-train-0.npz")
+    train(run.network(), name=run.of, seed=1, options=Options(out=tmp_path, progress=False))
+    other = look(run, "generated/train", tmp_path, **here)
+    assert other.weights != first.weights and len(other.poses) == 512  # of the new weights, not from the old file
+
+
+def test_half_a_run_and_another_run_are_not_read(tmp_path):
+    run = small("mnist-sparse-svm")
+    train(run.network(), name="x", seed=0, options=Options(out=tmp_path, progress=False, max_steps=3))
+    here = {"device": CPU, "root": None, "seed": 0, "shown": False}
+    with pytest.raises(Missing, match="no finished checkpoint"):
+        look(run, "generated/test", tmp_path, **here)
+    train(run.network(), name="x", seed=0, options=Options(out=tmp_path, progress=False))
+    other = replace(run, stages=(replace(run.stages[0], rate=0.1),))
+    with pytest.raises(ValueError, match="is of another run than rawlinson2018/mnist-sparse is today"):
+        look(other, "generated/test", tmp_path, **here)
+
+
+@pytest.mark.parametrize("name", ["attack-sparse-masked", "attack-supervised", "transfer-to-sparse"])
+def test_attacks_only_make_answers_worse_and_are_verified(runs, name):
+    run, _, result = carried_out(runs, name)
+    errors = [part["error_percent"] for part in result["metrics"].values()]
+    assert list(result["metrics"]) == list(run.judged_on())
+    if run.source is None:
+        assert max(errors[1:]) >= errors[0] and errors[-1] > errors[0]
+    assert all(check.passed for check in check_metrics(result, from_plain(result["run"]), None))
+    assert from_plain(json.loads(json.dumps(to_plain(run)))) == run
+
+
+def test_a_machine_is_fitted_once(runs, monkeypatch):
+    carried_out(runs, "mnist-sparse-svm")
+    monkeypatch.setattr("torchcaps.derive.fit_svm", lambda *args: pytest.fail("it lies in its file"))
+    carried_out(runs, "mnist-sparse-svm")
+
+
+def test_an_attack_needs_the_checkpoint(tmp_path):
+    with pytest.raises(Missing, match="no finished checkpoint of rawlinson2018/mnist-supervised in"):
+        derive(small("attack-supervised"), place(tmp_path, "attack-supervised"))

@@ -1,0 +1,1 @@
+"""Rawlinson, Ahmed, Kowadlo 2018, "Sparse Unsupervised Capsules Generalize Better"."""

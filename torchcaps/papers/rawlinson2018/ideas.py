@@ -1,0 +1,170 @@
+"""What the paper tried in a sentence, or leaves open: ablations, depth, EM routing, and what the masks are worth."""
+
+from dataclasses import replace
+
+from torchcaps.data.batches import Anywhere, Crop
+from torchcaps.ops.sparse import fair_frequencies
+from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, SHARED, STAGE, WINS, claim, reading, variant
+from torchcaps.readings import Linear
+from torchcaps.recipe import Run, reproduces
+
+_LAYERS = tuple(f"extras.layer_{number}_activity_middle" for number in (1, 2, 3))
+
+
+def _claim(row: str, table: str = "ablation"):
+    return reproduces(table=table, row=row, metric="test.squared_error", beside=_LAYERS if table == "depth" else WINS)
+
+
+@_claim("no boosting (section 2.3), 28x28")
+def mnist_no_boost() -> Run:
+    """The mask alone: section 2.3 says that a few capsules then win everything."""
+    return variant(MNIST, boost_step=0.0)
+
+
+@_claim("boosts inside the routing passes (section 2.3's idea), 28x28")
+def mnist_boost_inside() -> Run:
+    """Boosts multiply the couplings of every pass, and ranks are those of the support that comes out."""
+    return variant(MNIST, boost_inside=True)
+
+
+@_claim("8 capsules, frequencies 0.08 to 0.2 (section 4's idea), 28x28")
+def mnist_8() -> Run:
+    """The range as a function of the number of capsules: 0.64 / n to 1.6 / n, which is the paper's for 16."""
+    return variant(MNIST, n_latent=8, frequencies=fair_frequencies(8))
+
+
+@_claim("32 capsules, frequencies 0.02 to 0.05 (section 4's idea), 28x28")
+def mnist_32() -> Run:
+    """The same for 32."""
+    return variant(MNIST, n_latent=32, frequencies=fair_frequencies(32))
+
+
+@_claim("8 capsules, frequencies 0.04 to 0.1 as for 16, 28x28")
+def mnist_8_fixed() -> Run:
+    """The paper's range, which 8 capsules cannot keep: their mean is above it."""
+    return variant(MNIST, n_latent=8)
+
+
+@_claim("32 capsules, frequencies 0.04 to 0.1 as for 16, 28x28")
+def mnist_32_fixed() -> Run:
+    """The paper's range, which 32 capsules cannot keep: their mean is below it."""
+    return variant(MNIST, n_latent=32)
+
+
+@reproduces(
+    table="ablation", row="training digits anywhere in the frame, sparse, squared error on affnist-like",
+    metric=f"{ASKED}.squared_error", beside=("test.squared_error", *WINS),
+)  # fmt: skip
+def like_anywhere_sparse() -> Run:
+    """Digits at every place that keeps their ink inside, as the affine ones have them: translation is still all that is seen."""
+    return replace(LIKE, augment=(Anywhere(),))
+
+
+@claim(f"sparse, training digits anywhere + SVM (a), affnist-like, pre-mask; {SHARED}", ASKED)
+def like_anywhere_sparse_svm_a() -> Run:
+    """Machine fitted to 60,000 affine digits."""
+    return reading(like_anywhere_sparse(), "like-anywhere-sparse", "affnist-like/0-60000", ASKED)
+
+
+@claim("sparse, training digits anywhere + SVM, affnist-like, digit-disjoint, pre-mask", "affnist-like/other-digits")
+def like_anywhere_sparse_svm_disjoint() -> Run:
+    """The same, no digit on both sides."""
+    return reading(like_anywhere_sparse(), "like-anywhere-sparse", "affnist-like/fit-digits", "affnist-like/other-digits")
+
+
+@claim("sparse, training digits anywhere + linear, affnist-like, digit-disjoint", "affnist-like/other-digits", table="probe")
+def like_anywhere_sparse_linear_disjoint() -> Run:
+    """One layer on pre-mask features of that network."""
+    how = {"classifier": Linear()}
+    return reading(like_anywhere_sparse(), "like-anywhere-sparse", "affnist-like/fit-digits", "affnist-like/other-digits", **how)
+
+
+def _linear(network: Run, of: str) -> Run:
+    return reading(network, of, "mnist/train", "mnist/test", classifier=Linear())
+
+
+@claim("sparse + linear, MNIST, 28x28", "mnist/test", table="probe")
+def mnist_sparse_linear() -> Run:
+    """One layer on pre-mask features, to compare the ablations with."""
+    return _linear(MNIST, "mnist-sparse")
+
+
+@claim("dense + linear, MNIST, 28x28", "mnist/test", table="probe")
+def mnist_dense_linear() -> Run:
+    """One layer on dense capsules."""
+    return _linear(variant(MNIST, preset="dense"), "mnist-dense")
+
+
+@claim("no boosting + linear, MNIST, 28x28", "mnist/test", table="probe")
+def mnist_no_boost_linear() -> Run:
+    """One layer on pre-mask features of the network without boosts."""
+    return _linear(mnist_no_boost(), "mnist-no-boost")
+
+
+@claim("boosts inside the routing passes + linear, MNIST, 28x28", "mnist/test", table="probe")
+def mnist_boost_inside_linear() -> Run:
+    """One layer on pre-mask features of the network with boosts in every pass."""
+    return _linear(mnist_boost_inside(), "mnist-boost-inside")
+
+
+def _stack(preset: str, routing: str) -> Run:
+    """Three layers; EM routing has 8 types of 4x4 poses in place of 32 of 8 numbers: half as many numbers, and votes that fit."""
+    sizes = {"n_types": 8, "d_primary": 16} if routing == "em" else {}
+    stage = replace(STAGE, steps=10_000)
+    args = {"preset": preset, "routing": routing, "n_layers": 3, **sizes}
+    return replace(MNIST, model="stackedcaps", model_args=args, stages=(stage,))
+
+
+@_claim("three latent layers, sparse, routing by agreement, 10,000 steps", table="depth")
+def stack_sparse() -> Run:
+    """Does activity become uniform with depth? `extras.layers` has support and activity by rank for every layer."""
+    return _stack("sparse", "dynamic")
+
+
+@_claim("three latent layers, dense, routing by agreement, 10,000 steps", table="depth")
+def stack_dense() -> Run:
+    """The same without masks."""
+    return _stack("dense", "dynamic")
+
+
+@_claim("three latent layers, sparse, EM routing, 10,000 steps", table="depth")
+def stack_em_sparse() -> Run:
+    """The same with EM routing."""
+    return _stack("sparse", "em")
+
+
+@_claim("three latent layers, dense, EM routing, 10,000 steps", table="depth")
+def stack_em_dense() -> Run:
+    """EM routing without masks."""
+    return _stack("dense", "em")
+
+
+def _norb(preset: str) -> Run:
+    """smallNORB at half size, crops of 32x32 as others use them, one latent layer of 16 capsules."""
+    args = {"preset": preset, "routing": "em", "n_layers": 1, "n_types": 8, "d_primary": 16}
+    stage = replace(STAGE, steps=10_000)
+    return replace(MNIST, data="smallnorb-48", model="stackedcaps", model_args=args, augment=(Crop(32),), stages=(stage,))
+
+
+@_claim("smallNORB (a lossy copy), sparse, EM routing, 10,000 steps", table="EM")
+def smallnorb_em_sparse() -> Run:
+    """What section 4 hopes to do next: sparse capsules with EM routing on smallNORB."""
+    return _norb("sparse")
+
+
+@_claim("smallNORB (a lossy copy), dense, EM routing, 10,000 steps", table="EM")
+def smallnorb_em_dense() -> Run:
+    """The same without the mask."""
+    return _norb("dense")
+
+
+@claim("smallNORB, sparse, EM routing + SVM, pre-mask", "smallnorb-48/test", table="EM")
+def smallnorb_em_sparse_svm() -> Run:
+    """Machine fitted to the 24,300 training pictures, asked other toys."""
+    return reading(_norb("sparse"), "smallnorb-em-sparse", "smallnorb-48/train", "smallnorb-48/test")
+
+
+@claim("smallNORB, dense, EM routing + SVM", "smallnorb-48/test", table="EM")
+def smallnorb_em_dense_svm() -> Run:
+    """The same of dense capsules."""
+    return reading(_norb("dense"), "smallnorb-em-dense", "smallnorb-48/train", "smallnorb-48/test")
