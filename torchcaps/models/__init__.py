@@ -1,4 +1,4 @@
-"""Architectures only; the head of a file cites the paper. `MODELS` names those that take images."""
+"""Architectures only; the head of a file cites the paper. `MODELS` names those that take images, `SENTENCE_MODELS` those that take embeddings."""
 
 from torch import nn
 
@@ -6,6 +6,7 @@ from torchcaps.models.baseline import Baseline
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
+from torchcaps.models.pooled_sentences import PooledSentences
 from torchcaps.models.sparsecaps import SparseCaps, SupervisedCaps
 
 MODELS: dict[str, type[nn.Module]] = {
@@ -16,4 +17,9 @@ MODELS: dict[str, type[nn.Module]] = {
     "supcaps": SupervisedCaps,
 }
 
-__all__ = ["MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet", "SparseCaps", "SupervisedCaps"]
+# built for the layers and the numbers of an embedding
+SENTENCE_MODELS: dict[str, type[nn.Module]] = {"em-sentences": EMSentenceNet, "pooled-sentences": PooledSentences}
+
+__all__ = [
+    "MODELS", "SENTENCE_MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet", "PooledSentences", "SparseCaps", "SupervisedCaps",
+]  # fmt: skip

@@ -3,7 +3,7 @@
 Heinsen 2019, "An Algorithm for Routing Capsules in All Domains", section 5 and figure 5: 140,480 parameters for five labels on
 37 layers of 1280 numbers, 138,944 for two. Letters: n tokens, l layers of the transformer, m numbers of an embedding.
 Paper's names: the depth-of-layer parameter `depth`, the nonlinear transformation `features`, the routing layers `parts` and `classes`.
-It takes embeddings, not pictures, so it is not in `MODELS`, whose entries are built for the shape of an image.
+It takes embeddings, not pictures, so it is in `SENTENCE_MODELS`.
 """
 
 from collections.abc import Iterator

@@ -3,13 +3,14 @@
 from torchcaps.papers import digits, smoke
 from torchcaps.papers.heinsen2019 import choices as choices_of_heinsen2019
 from torchcaps.papers.heinsen2019 import rows as rows_of_heinsen2019
+from torchcaps.papers.heinsen2019 import sentence_choices, sentences
 from torchcaps.papers.sabour2017 import affine, choices, photographs, rows
 from torchcaps.papers.sabour2017.figures import figures as figures_of_sabour2017
 from torchcaps.recipe import Recipe, recipes_of
 
 PAPERS = {
     "sabour2017": (rows, affine, photographs, choices),
-    "heinsen2019": (rows_of_heinsen2019, choices_of_heinsen2019),
+    "heinsen2019": (rows_of_heinsen2019, sentences, choices_of_heinsen2019, sentence_choices),
     "digits": (digits,),
     "smoke": (smoke,),
 }
