@@ -84,9 +84,7 @@ def test_choices_see_no_test_set():
     chosen = [recipe.make() for name, recipe in RECIPES.items() if "/choose" in name]
     assert len(chosen) > 30
     for run in chosen:
-        assert run.tests == () and (
-            run.hold_out or run.data.endswith(("-toys", "-dev"))
-        )  # parts of the official training and validation parts
+        assert run.tests == () and (run.hold_out or run.data.endswith(("-toys", "-dev")))  # no official test part
 
 
 def test_a_misspelt_field_is_a_type_error():
@@ -125,13 +123,7 @@ def test_a_stored_run_of_the_future_is_refused():
 
 def test_quick_never_touches_real_data():
     runs = [quick(RECIPES[name].make()) for name in CLAIMED]
-    assert {run.data for run in runs} == {
-        "generated",
-        "generated-16",
-        "generated-48",
-        "generated-96",
-        "generated-pairs",
-        "generated-sentences",
-    }
+    pictures = {"generated", "generated-16", "generated-48", "generated-96", "generated-pairs"}
+    assert {run.data for run in runs} == {*pictures, "generated-sentences"}
     assert not any(run.tests or run.hold_out or run.stages[0].stop for run in runs)
     assert isinstance(quick(RECIPES["digits/writers"].make()), Run)

@@ -256,7 +256,9 @@ def info(name: str) -> DataInfo:
 
 
 def load(name: str, split: str, root: str | Path | None = None, seed: int = 0) -> Labelled | PairSource | Pairs | Sentences:
-    """Read the "train" or "test" part, or the "validation" part where the set has one of its own, from `root`, TORCHCAPS_DATA or the cache; never from the network.
+    """Read the "train" or "test" part from `root`, TORCHCAPS_DATA or the cache; never from the network.
+
+    "validation" too, where the set has such a part of its own.
 
     `seed` draws the test part of `digits` and the pictures of the generated sets; sets with an official split ignore it.
     """
@@ -292,7 +294,10 @@ def status(name: str, root: str | Path | None = None) -> str:
 
 
 def fingerprint(data: Labelled | PairSource | Pairs | Sentences) -> str:
-    """sha256 of shape, pixels or words, labels and the makings of pairs: with the same fingerprint two runs saw the same data in the same order."""
+    """sha256 of shape, pixels, labels, the makings of pairs; of sentences their words and the name of the encoder.
+
+    With the same fingerprint two runs saw the same data in the same order.
+    """
     digest = hashlib.sha256(repr(list(data[0].shape)).encode())
     for part in data:
         digest.update(part.cpu().contiguous().numpy().tobytes() if isinstance(part, Tensor) else repr(part).encode())

@@ -50,7 +50,7 @@ class InMemory:
         embed(encoder, tokens, starts, flat)
         return cls(flat, starts.to(device), lengths.to(device))
 
-    def take(self, picks: Int64[Tensor, "b"], n: int) -> Taken:
+    def take(self, picks: Int64[Tensor, " b"], n: int) -> Taken:
         """Embeddings of so many tokens of each sentence, zeros where it is shorter, and 1 where there is a token, else 0."""
         places = torch.arange(n, device=picks.device)
         present = places < self.lengths[picks, None]
@@ -109,7 +109,7 @@ class Shards:
         ]
         self.starts = torch.cat([within.cumsum(0) - within for within in self.lengths.split(PER_SHARD)])
 
-    def take(self, picks: Int64[Tensor, "b"], n: int) -> Taken:
+    def take(self, picks: Int64[Tensor, " b"], n: int) -> Taken:
         """As in memory."""
         embeddings, present = torch.zeros(len(picks), n, *self.shape), torch.zeros(len(picks), n)
         for row, pick in enumerate(picks.tolist()):

@@ -31,10 +31,10 @@ class Encoder:
     """A transformer by name. Its files lie in a folder `encoders/<name>` below `root`, TORCHCAPS_DATA or the cache."""
 
     name: str
-    n_layers: int  # hidden states
-    width: int
-    longest: int  # sentence of SST, in its tokens
-    hub: str = ""  # its name on the Hugging Face hub, for whoever looks for the files
+    n_layers: int = field(repr=False)  # hidden states
+    width: int = field(repr=False)
+    longest: int = field(repr=False)  # sentence of SST, in its tokens
+    hub: str = field(default="", repr=False)  # its name on the Hugging Face hub, for whoever looks for the files
     root: str | Path | None = field(default=None, repr=False, compare=False)
 
     def folder(self) -> Path:

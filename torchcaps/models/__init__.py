@@ -1,4 +1,7 @@
-"""Architectures only; the head of a file cites the paper. `MODELS` names those that take images, `SENTENCE_MODELS` those that take embeddings."""
+"""Architectures only; the head of a file cites the paper.
+
+`MODELS` names those that take images, `SENTENCE_MODELS` those that take embeddings of sentences.
+"""
 
 from torch import nn
 
