@@ -15,6 +15,7 @@ from torchcaps import data as datasets
 from torchcaps.cli import checkpoints
 from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, say
 from torchcaps.cli.options import table as make_table
+from torchcaps.cli.sentences import explain_sentence
 from torchcaps.demo import demo as run_demo
 from torchcaps.figures import save_figures
 from torchcaps.layers import EMCapsules, RoutedCapsules
@@ -33,6 +34,7 @@ app.add_typer(bench_app, name="bench")
 app.command("eval")(checkpoints.evaluate)
 app.command()(checkpoints.figures)
 app.command()(checkpoints.equivariance)
+app.command()(explain_sentence)
 
 
 def main() -> None:

@@ -30,8 +30,9 @@ def table(first: str, *rest: str, title: str | None = None) -> Table:
 
 
 def plainly(numbers: Mapping[str, Any]) -> str:
-    """Nested numbers in one line."""
-    return ", ".join(f"{name} ({plainly(x)})" if isinstance(x, Mapping) else f"{name} {x:g}" for name, x in numbers.items())
+    """Nested numbers, and words, in one line."""
+    flat = {name: f"({plainly(x)})" if isinstance(x, Mapping) else x if isinstance(x, str) else f"{x:g}" for name, x in numbers.items()}
+    return ", ".join(f"{name} {x}" for name, x in flat.items())
 
 
 def numbers_of(metrics: dict[str, float]) -> str:

@@ -20,7 +20,20 @@ from torchcaps.data.forms import Form
 from torchcaps.data.pairs import Pairs, PairSource
 from torchcaps.data.sentences import Sentences
 
-__all__ = ["DATASETS", "DataError", "DataInfo", "DataSet", "Labelled", "fingerprint", "get", "hold_out", "info", "load", "status"]
+__all__ = [
+    "DATASETS",
+    "DataError",
+    "DataInfo",
+    "DataSet",
+    "Labelled",
+    "encoder_of",
+    "fingerprint",
+    "get",
+    "hold_out",
+    "info",
+    "load",
+    "status",
+]
 
 
 class Labelled(NamedTuple):
@@ -253,6 +266,14 @@ def _entry(name: str) -> DataSet:
 
 def info(name: str) -> DataInfo:
     return _entry(name).info
+
+
+def encoder_of(name: str, root: str | Path | None = None) -> Encoder | sentences.GeneratedEncoder:
+    """What embeds the sentences of that set, with or without its trees."""
+    entry = _entry(name)
+    if entry.info.kind != "sentences":
+        raise ValueError(f"{name} holds {entry.info.kind}, and only sentences are embedded")
+    return replace(entry.encoder, root=root) if entry.encoder else sentences.GeneratedEncoder()
 
 
 def load(name: str, split: str, root: str | Path | None = None, seed: int = 0) -> Labelled | PairSource | Pairs | Sentences:

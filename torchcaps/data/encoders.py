@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from torchcaps.data.files import DataError, cache_folder
+from torchcaps.models.capsule_head import hidden_states
 
 KEPT = 3  # sets whose embeddings stay in memory: a run's training, validation and test part
 NO_LIMIT = 10**6  # tokenizers without a limit say some very large number
@@ -130,12 +131,6 @@ def check_not_too_long(tokens: list[list[int]], texts: Sequence[str], encoder: s
                 f"{text[:40]!r}...; cut it, or take an encoder for longer texts"
             )
     return tokens
-
-
-def hidden_states(model: nn.Module, ids: Int64[Tensor, "b n"], mask: Int64[Tensor, "b n"] | None) -> list[Float[Tensor, "b n m"]]:
-    """Of every layer; the last one after the final norm, whichever the model's own list ends with."""
-    said = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-    return [*said.hidden_states[:-1], said.last_hidden_state]
 
 
 def weights_sha256(model: nn.Module) -> str:

@@ -7,6 +7,7 @@ from torch import nn
 
 from torchcaps.models.baseline import Baseline
 from torchcaps.models.capsnet import CapsNet
+from torchcaps.models.capsule_head import CapsuleHead
 from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
 from torchcaps.models.pooled_sentences import PooledSentences
@@ -24,5 +25,6 @@ MODELS: dict[str, type[nn.Module]] = {
 SENTENCE_MODELS: dict[str, type[nn.Module]] = {"em-sentences": EMSentenceNet, "pooled-sentences": PooledSentences}
 
 __all__ = [
-    "MODELS", "SENTENCE_MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet", "PooledSentences", "SparseCaps", "SupervisedCaps",
+    "MODELS", "SENTENCE_MODELS", "Baseline", "CapsNet", "CapsuleHead", "EMCapsNet", "EMSentenceNet", "PooledSentences",
+    "SparseCaps", "SupervisedCaps",
 ]  # fmt: skip
