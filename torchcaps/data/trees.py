@@ -14,6 +14,7 @@ from torchcaps.data.files import DataError
 
 N_LABELS = 5
 NEUTRAL = 2
+LABELS = {str(label): label for label in range(N_LABELS)}
 ESCAPES = {"-LRB-": "(", "-RRB-": ")"}  # brackets within a sentence cannot be written as such
 
 
@@ -104,9 +105,9 @@ def negative_or_positive(phrases: Iterable[Phrase]) -> list[Phrase]:
 
 
 def _label(piece: str) -> int:
-    if not re.fullmatch(r"[0-4]", piece):
+    if piece not in LABELS:
         raise DataError(f"a bracket begins with a label from 0 to {N_LABELS - 1}, not with {piece!r}")
-    return int(piece)
+    return LABELS[piece]
 
 
 def _plain(word: str) -> str:

@@ -70,7 +70,7 @@ def sentence_map(seen: Explained, label: int | None = None, names: Sequence[str]
         figure.colorbar(shown, ax=cells, label="share of the embedding", fraction=0.03, pad=0.01)
     token, layer = divmod(int(used.argmax()), n_layers)
     return figure, (
-        f"The answer is “{names[seen.answer]}” ({100 * seen.shares[seen.answer]:.1f} %). “{names[label]}” used {100 * used.mean():.1f} % of "
-        f"all embeddings, most of {seen.words[token]!r} in layer {layer} ({100 * used[token, layer]:.1f} %). Layer 0 is what comes before "
+        f"The answer is “{names[seen.answer]}” ({100 * seen.shares[seen.answer]:.1f} %). “{names[label]}” used {100 * used.mean():.1f} % "
+        f"of all embeddings, most of {seen.words[token]!r} in layer {layer} ({100 * used[token, layer]:.1f} %). Layer 0 comes before "
         "the first block. A share is what the class used of a token through the parts between them, in the last pass of the routing."
     )
