@@ -33,7 +33,7 @@ def bert():
 
 def test_a_decoder_gets_an_end_that_counts_as_a_token(gpt2):
     assert gpt2.tokenise(["the film"]) == [numbers("the", "film", "<end>")]
-    ids, present = padded(gpt2.tokenise(TEXTS), gpt2.pad)
+    _, present = padded(gpt2.tokenise(TEXTS), gpt2.pad)
     assert present.sum(1).tolist() == [5, 2, 4]
 
 
