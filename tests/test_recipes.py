@@ -28,7 +28,7 @@ SMALL = {
 # by paper: all recipes, and those tied to a number
 COUNTS = {
     "sabour2017": (81, 45),
-    "heinsen2019": (46, 21),
+    "heinsen2019": (47, 21),
     "digits": (6, 2),
     "smoke": (13, 0),
 }

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from torchcaps.layers import Capsules
@@ -64,6 +62,8 @@ class CapsuleHead(nn.Module):
 
     def save(self, path: Path | str) -> None:
         """The head, and the encoder's weights if they were trained, in one safetensors file."""
+        from safetensors.torch import save_file  # here, so that networks alone need nothing but torch
+
         kept = self if self.train_encoder else self.head
         # cloned: safetensors refuses tensors that share their memory, as tied embeddings do
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in kept.state_dict().items()}
@@ -72,6 +72,8 @@ class CapsuleHead(nn.Module):
     @classmethod
     def load(cls, path: Path | str, encoder: nn.Module) -> "CapsuleHead":
         """A saved head on its encoder, which is given anew; where it was trained its weights are put into it."""
+        from safetensors import SafetensorError, safe_open
+
         try:
             with safe_open(path, framework="pt") as file:
                 about = json.loads((file.metadata() or {}).get(MARK, "null"))

@@ -4,6 +4,7 @@ from torchcaps.papers import digits, smoke
 from torchcaps.papers.heinsen2019 import choices as choices_of_heinsen2019
 from torchcaps.papers.heinsen2019 import rows as rows_of_heinsen2019
 from torchcaps.papers.heinsen2019 import sentence_choices, sentences
+from torchcaps.papers.heinsen2019.sentence_figures import figures as figures_of_sentences
 from torchcaps.papers.sabour2017 import affine, choices, photographs, rows
 from torchcaps.papers.sabour2017.figures import figures as figures_of_sabour2017
 from torchcaps.recipe import Recipe, recipes_of
@@ -14,7 +15,10 @@ PAPERS = {
     "digits": (digits,),
     "smoke": (smoke,),
 }
-FIGURES = {"sabour2017": figures_of_sabour2017}  # by paper: what `reproduce` draws from results and checkpoints
+FIGURES = {
+    "sabour2017": figures_of_sabour2017,
+    "heinsen2019": figures_of_sentences,
+}  # what `reproduce` draws from results and checkpoints
 
 RECIPES: dict[str, Recipe] = {
     name: recipe for paper, modules in PAPERS.items() for module in modules for name, recipe in recipes_of(paper, module).items()
