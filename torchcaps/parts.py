@@ -27,6 +27,8 @@ def check(run: Run) -> None:
         raise ValueError(f"views are of held-out images, and this run holds none out: give hold_out, or leave out {', '.join(run.views)}")
     if run.hold_out and info(run.data).kind == "sentences":
         raise ValueError(f"{run.data} has phrases of one sentence many times: held out, they would be known; use its -dev set to choose by")
+    if info(run.data).kind == "sentences" and any(stage.probe_every for stage in run.stages):
+        raise ValueError(f"{run.data} holds sentences, and probes look at images: give its stages probe_every=0")
     at_hand = [name for name in names(run) if name not in run.tests]
     for stage in run.stages:
         if stage.stop and stage.stop.part not in at_hand:

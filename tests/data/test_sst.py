@@ -151,6 +151,9 @@ def test_phrases_cannot_be_held_out():
     """Parts of one sentence would stand on both sides."""
     with pytest.raises(ValueError, match="use its -dev set to choose by"):
         parts.check(replace(RECIPES["heinsen2019/sst5"].make(), hold_out=100))
+    probed = RECIPES["smoke/em-sentences"].make()
+    with pytest.raises(ValueError, match="probes look at images"):
+        parts.check(replace(probed, stages=(replace(probed.stages[0], probe_every=5),)))
     assert parts.names(RECIPES["heinsen2019/sst5"].make()) == ("test", "validation")
     assert parts.names(RECIPES["heinsen2019/choose-sst5"].make()) == ("test",)
     assert hold_out(load("generated-16", "train"), 10, 0)

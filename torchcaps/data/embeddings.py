@@ -134,6 +134,8 @@ def store_for(data: Sentences, device: torch.device, batch: int = 1) -> Store:
         return encoder.kept[key]
     while len(encoder.kept) >= KEPT:
         encoder.kept.popitem(last=False)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # or the allocator keeps the room, and what is asked next is how much is free
     encoder.kept[key] = _make(encoder, encoder.tokenise(data.texts), device, batch)
     return encoder.kept[key]
 
