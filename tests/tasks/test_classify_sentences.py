@@ -64,6 +64,19 @@ def test_evaluation_keeps_what_figure_8_shows():
     assert found.metrics["loss_sd"] == pytest.approx(means.std().item(), rel=1e-4)
 
 
+@pytest.mark.parametrize(("backend", "n_iters"), [("aot_eager", 2), pytest.param("inductor", 3, marks=pytest.mark.slow)])
+def test_the_loss_compiles_whole_and_says_the_same(batch, fresh_dynamo, backend, n_iters):
+    """As the step on CUDA needs it: no break in the graph, mixed masks included."""
+    model, both = net(), mixed(batch, torch.tensor([0.25, 1.0, 0.75]))
+    model.parts.n_iters = model.classes.n_iters = n_iters
+    compiled = torch.compile(lambda part: TASK.losses(model, part), backend=backend, fullgraph=True)(both)
+    plain = TASK.losses(model, both)
+    torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
+    wanted = torch.autograd.grad(plain["loss"], list(model.parameters()))
+    torch.testing.assert_close(torch.autograd.grad(compiled["loss"], list(model.parameters())), wanted, rtol=1e-3, atol=1e-5)
+    assert all(gradient.isfinite().all() for gradient in wanted)
+
+
 @pytest.fixture
 def run():
     run = RECIPES["smoke/em-sentences"].make()
