@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from torchcaps import parts
-from torchcaps.data import DataError, encoder_of, files, fingerprint, hold_out, info, load, sentences, status
+from torchcaps.data import DataError, encoder_of, files, fingerprint, get, hold_out, info, load, sentences, status, weights
 from torchcaps.data.encoders import ENCODERS
 from torchcaps.data.files import FileSet
 from torchcaps.data.trees import negative_or_positive, read_trees, roots, unique_phrases
@@ -135,6 +135,19 @@ def test_weights_cut_into_packages_are_joined():
 def test_encoders_with_known_homes_have_tables_of_files():
     assert isinstance(file_set(ENCODERS["mpnet"]), FileSet) and isinstance(file_set(ENCODERS["minilm"]), FileSet)
     assert file_set(ENCODERS["gpt2-large"]) is None
+
+
+def test_what_is_at_hand_is_not_fetched(folder):
+    said = []
+    with pytest.raises(DataError, match="the encoder gpt2-large is not at hand"):  # we know no home of it, so nothing is tried
+        get("sst5-gpt2-large", folder, said.append)
+    assert weights.status(ENCODERS["gpt2-large"], folder, "complete") == "missing: the encoder gpt2-large"
+    place = folder / "encoders" / "gpt2-large"
+    place.mkdir(parents=True)
+    (place / "config.json").write_text("{}")
+    assert get("sst5-gpt2-large", folder, said.append)[-1] == place
+    assert weights.status(ENCODERS["gpt2-large"], folder, "complete") == "complete"
+    assert not any("trying" in line for line in said)
 
 
 def test_generated_sentences_are_worth_what_their_words_are():
