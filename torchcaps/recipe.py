@@ -122,7 +122,7 @@ class Run:
         about: DataInfo = info(self.data)
         models = SENTENCE_MODELS if about.kind == "sentences" else MODELS
         if self.model not in models:
-            raise ValueError(f"no model {self.model!r} for {about.kind}; there are {', '.join(models)}")
+            raise ValueError(f"no model {self.model!r}; there are {', '.join(models)} for {about.kind}")
         if about.kind == "sentences":
             return models[self.model](*about.shape[1:], about.n_classes, **self.model_args)
         model = models[self.model](shape_after(self.augment, about.shape), about.n_classes, **self.model_args)

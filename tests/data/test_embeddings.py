@@ -198,5 +198,5 @@ def test_wrong_batches_are_refused(data):
 
 
 def test_another_shape_of_run_is_refused():
-    with pytest.raises(ValueError, match="no model 'capsnet' for sentences; there are em-sentences"):
+    with pytest.raises(ValueError, match="no model 'capsnet'; there are em-sentences, pooled-sentences for sentences"):
         replace(RECIPES["smoke/em-sentences"].make(), model="capsnet").build()
