@@ -48,8 +48,10 @@ def test_a_sentence_is_explained_word_by_word(model):
     assert seen.used.shape == (5, 5, 3)
     assert seen.shares.sum().item() == pytest.approx(1, abs=1e-6)
     figure, caption = sentence_map(seen)
-    cells = figure.axes[1]
-    assert [label.get_text() for label in cells.get_xticklabels()] == seen.words
+    cells, others = figure.axes[1:3]
+    assert [label.get_text() for label in others.get_xticklabels()] == seen.words
+    more = seen.used[seen.answer] - seen.used.mean(0)
+    torch.testing.assert_close(torch.as_tensor(others.images[0].get_array().filled()), more.T)
     assert torch.equal(torch.as_tensor(cells.images[0].get_array().filled()), seen.used[seen.answer].T)
     heights = [bar.get_height() for bar in figure.axes[0].patches]
     assert heights == pytest.approx(seen.used[seen.answer].sum(1).tolist())

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchcaps.data.embeddings import InMemory
 from torchcaps.data.encoders import TransformerEncoder
 from torchcaps.data.sentences import GeneratedEncoder
-from torchcaps.figures.canvas import BLUE, INK, MUTED, canvas
+from torchcaps.figures.canvas import BLUE, INK, MUTED, canvas, gains
 from torchcaps.models import EMSentenceNet
 
 if TYPE_CHECKING:
@@ -52,22 +52,32 @@ def explain(model: EMSentenceNet, encoder: TransformerEncoder | GeneratedEncoder
 
 
 def sentence_map(seen: Explained, label: int | None = None, names: Sequence[str] | None = None) -> tuple[Figure, str]:
-    """Tokens from left to right, layers from bottom to top; the bars above are sums over the layers. `label` None: of the answer."""
+    """Tokens from left to right, layers from bottom to top; above, sums over the layers; below, how far it exceeds the mean of all classes.
+
+    `label` None: of the answer.
+    """
     n_classes, n, n_layers = seen.used.shape
     names = names or NAMES.get(n_classes) or [f"class {number}" for number in range(n_classes)]
     label = seen.answer if label is None else label
     if not 0 <= label < n_classes:
         raise ValueError(f"there are classes 0 to {n_classes - 1}; got {label}")
     used = seen.used[label]
-    with canvas(max(4.0, 1.6 + 0.34 * n), 2.4 + 0.16 * n_layers) as figure:
-        bars, cells = figure.subplots(2, 1, sharex=True, height_ratios=(1, max(1.5, 0.14 * n_layers)))
+    more = used - seen.used.mean(0)
+    with canvas(max(4.0, 1.6 + 0.34 * n), 2.6 + 0.3 * n_layers) as figure:
+        tall = max(1.5, 0.14 * n_layers)
+        bars, cells, others = figure.subplots(3, 1, sharex=True, height_ratios=(1, tall, tall))
         bars.bar(range(n), used.sum(1).tolist(), color=BLUE)
         bars.set(ylabel="of all layers")
         bars.set_title(f"used by “{names[label]}” ({100 * seen.shares[label]:.0f} %)", color=INK)
-        shown = cells.imshow(used.T.numpy(), origin="lower", aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
-        cells.set(ylabel="layer", xticks=range(n))
-        cells.set_xticklabels(seen.words, rotation=60, ha="right", color=MUTED)
-        figure.colorbar(shown, ax=cells, label="share of the embedding", fraction=0.03, pad=0.01)
+        grid = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
+        shown = cells.imshow(used.T.numpy(), cmap="Blues", vmin=0, **grid)
+        figure.colorbar(shown, ax=cells, label="share used", fraction=0.03, pad=0.01)
+        most = max(float(more.abs().max()), 1e-9)
+        shown = others.imshow(more.T.numpy(), cmap=gains(), vmin=-most, vmax=most, **grid)
+        figure.colorbar(shown, ax=others, label="more than the mean class", fraction=0.03, pad=0.01)
+        for axes in (cells, others):
+            axes.set(ylabel="layer")
+        others.set_xticks(range(n), seen.words, rotation=60, ha="right", color=MUTED)
     token, layer = divmod(int(used.argmax()), n_layers)
     return figure, (
         f"The answer is “{names[seen.answer]}” ({100 * seen.shares[seen.answer]:.1f} %). “{names[label]}” used {100 * used.mean():.1f} % "
