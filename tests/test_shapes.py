@@ -134,6 +134,8 @@ def sentences(model=models.EMSentenceNet):
     made = model(3, 8, 4, d_features=6, n_parts=5)
     for present in (None, torch.rand(2, 5), torch.rand(2, 5) > 0.5):
         differentiate(made(torch.randn(2, 5, 3, 8), present))
+        made.used(torch.randn(2, 5, 3, 8), present)
+        differentiate(models.PooledSentences(3, 8, 4, hidden=(6,))(torch.randn(2, 5, 3, 8), present))
     list(made.steps(torch.randn(1, 2, 3, 8)))
 
 

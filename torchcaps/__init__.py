@@ -1,7 +1,7 @@
 """Capsule networks in PyTorch: routing behind one interface, and papers reproduced from one command each."""
 
 from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, EMCapsules, LazyRoutedCapsules, PrimaryCapsules, RoutedCapsules
-from torchcaps.models import CapsNet, EMCapsNet, EMSentenceNet
+from torchcaps.models import CapsNet, CapsuleHead, EMCapsNet, EMSentenceNet
 from torchcaps.ops import (
     dynamic_routing,
     dynamic_routing_steps,
@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CapsNet",
+    "CapsuleHead",
     "Capsules",
     "ConvRoutedCapsules",
     "Decoder",

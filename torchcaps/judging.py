@@ -18,9 +18,9 @@ PROBED = 50  # images that a stage's probe looks at: their votes may lie in memo
 
 
 def validate(state: State, stage: Stage, at: int, n_steps: int, epoch: int, device: torch.device) -> None:
-    """About ten times in a run, where training images are held out."""
-    if state.run.hold_out and (at // epoch) % max(1, n_steps // epoch // 10) == 0:
-        for part in [name for name in state.data if name != "train"]:
+    """About ten times in a run, where training images are held out, or the data has a validation part of its own."""
+    if (at // epoch) % max(1, n_steps // epoch // 10) == 0:
+        for part in [name for name in state.data if name.startswith(parts.HELD)]:
             journal(state, state.done + at, part, stage.task.evaluate(state.model, state.data[part], device))
 
 

@@ -21,7 +21,7 @@ def names(run: Run) -> tuple[str, ...]:
     if run.judged_on():
         return run.judged_on()
     if not run.hold_out:
-        return ("test", *run.tests)
+        return ("test", *(HELD,) * bool(info(run.data).n_validation), *run.tests)
     return (*(f"{HELD}_{view}" for view in run.views), *run.tests) if run.views else (HELD, *run.tests)
 
 
@@ -29,6 +29,10 @@ def check(run: Run) -> None:
     """Refuse what could only fail in the middle of a training, or be ignored in silence."""
     if run.views and not run.hold_out:
         raise ValueError(f"views are of held-out images, and this run holds none out: give hold_out, or leave out {', '.join(run.views)}")
+    if run.hold_out and info(run.data).kind == "sentences":
+        raise ValueError(f"{run.data} has phrases of one sentence many times: held out, they would be known; use its -dev set to choose by")
+    if info(run.data).kind == "sentences" and any(stage.probe_every for stage in run.stages):
+        raise ValueError(f"{run.data} holds sentences, and probes look at images: give its stages probe_every=0")
     at_hand = [name for name in names(run) if name not in run.tests]
     for stage in run.stages:
         if stage.stop and stage.stop.part not in at_hand:
@@ -58,6 +62,8 @@ def part(run: Run, name: str, root: Path | None, seed: int) -> Any:
         return portion(name, root, seed)
     if name == "test" or name in run.tests:
         return load(run.data if name == "test" else name, "test", root, seed)
+    if name == HELD and not run.hold_out and info(run.data).n_validation:
+        return load(run.data, HELD, root, seed)
     if not run.hold_out or not name.startswith(HELD):
         raise ValueError(f"this run has no part {name!r}; it has train, {', '.join(names(run))}")
     held: Labelled = hold_out(load(run.data, "train", root, seed), run.hold_out, seed)[1]

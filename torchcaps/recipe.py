@@ -12,7 +12,7 @@ from torch import nn
 from torchcaps.data import DataInfo, info
 from torchcaps.data.batches import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, shape_after
 from torchcaps.data.mixup import Mixup
-from torchcaps.models import MODELS
+from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.optimizers import Adam, RAdam
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
@@ -20,6 +20,7 @@ from torchcaps.tasks.classify_pairs import ClassifyPairs
 from torchcaps.tasks.ladder import ClassifyLadder
 from torchcaps.tasks.logits import ClassifyLogits, ClassifyPairLogits, ClassifyScores
 from torchcaps.tasks.reconstruct import Reconstruct
+from torchcaps.tasks.sentences import ClassifySentences
 
 
 class Schedule:
@@ -129,10 +130,13 @@ class Run:
 
     def build(self) -> nn.Module:
         """The model, for the shape and the classes of the data."""
-        if self.model not in MODELS:
-            raise ValueError(f"no model {self.model!r}; there are {', '.join(MODELS)}")
         about: DataInfo = info(self.data)
-        model = MODELS[self.model](shape_after(self.augment, about.shape), about.n_classes, **self.model_args)
+        models = SENTENCE_MODELS if about.kind == "sentences" else MODELS
+        if self.model not in models:
+            raise ValueError(f"no model {self.model!r}; there are {', '.join(models)} for {about.kind}")
+        if about.kind == "sentences":
+            return models[self.model](*about.shape[1:], about.n_classes, **self.model_args)
+        model = models[self.model](shape_after(self.augment, about.shape), about.n_classes, **self.model_args)
         model.augment = self.augment  # whoever evaluates the model shows it images of the same kind
         return model
 
@@ -149,7 +153,7 @@ class Run:
         return self.stages[-1].task
 
 
-_TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder, Reconstruct
+_TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder, Reconstruct, ClassifySentences
 _SCHEDULES = Exponential, Cosine, OneCycle, Adam, RAdam, Stop, Watch
 _AUGMENTATIONS = Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup
 KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_SCHEDULES, *_AUGMENTATIONS)}
@@ -207,6 +211,7 @@ def quick(run: Run, steps: int = 20) -> Run:
     sets = {16: "generated-16", 28: "generated", 40: "generated-40", 48: "generated-48", 96: "generated-96"}
     data = sets[max(size for size in sets if size <= max(16, info(run.data).shape[-1]))]  # no smaller than it must be: crops have to fit
     data = "generated-pairs" if info(run.data).n_labels == 2 else data
+    data = "generated-sentences" if info(run.data).kind == "sentences" else data
     return replace(run, data=data, stages=stages, hold_out=0, views=(), tests=()).quickly()
 
 

@@ -100,6 +100,7 @@ def _stage(state: State, stage: Stage, found: Checkpoint | None, caught: list[in
         while at < stop:
             if at % epoch == 0:
                 _new_epoch(state, batches)
+            batches.before(at % epoch)
             step()
             at += 1
             if at % state.options.log_every == 0 or at == stop:

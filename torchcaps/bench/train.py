@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from torchcaps.bench.memory import Peak
+from torchcaps.bench.noise import random_sentences
 from torchcaps.bench.timing import here, time_ms
 from torchcaps.data import DataInfo, Labelled, info
 from torchcaps.data.pair_batches import batches_for
 from torchcaps.data.pairs import MARGIN, PairSource
+from torchcaps.data.sentences import Sentences
 from torchcaps.layers import EMCapsules, RoutedCapsules
 from torchcaps.machine import algorithms, own_randomness
 from torchcaps.ops.backend import without_kernels
@@ -94,6 +96,7 @@ def make_step(run: Run, device: torch.device, n_steps: int, reference: bool) -> 
         _route_by_definition(model)
     batches = batches_for(data, run.stages[0].batch, run.augment, device)
     batches.new_epoch(rng)
+    batches.before(0)
     return TrainingStep(run.stages[0], model, batches, n_steps, device)
 
 
@@ -107,8 +110,10 @@ def _listed(losses: Sequence[float]) -> str:
     return " and ".join(f"{loss:.5g}" for loss in losses)
 
 
-def _random_data(about: DataInfo, rng: torch.Generator) -> Labelled | PairSource:
+def _random_data(about: DataInfo, rng: torch.Generator) -> Labelled | PairSource | Sentences:
     """Noise in the shape of the data; digits to be paired, where it is pairs."""
+    if about.kind == "sentences":
+        return random_sentences(about, rng)
     n, around = min(about.n_train, 10_000), 2 * MARGIN * (about.n_labels == 2)
     c, h, w = about.shape
     images = torch.randint(0, 256, (n, c, h - around, w - around), dtype=torch.uint8, generator=rng)

@@ -30,13 +30,13 @@ def table(first: str, *rest: str, title: str | None = None) -> Table:
 
 
 def plainly(numbers: Mapping[str, Any]) -> str:
-    """Nested numbers in one line; of a table no more than how many rows it has."""
+    """Nested numbers, and words, in one line; of a table no more than how many rows it has."""
     return ", ".join(f"{name} {_short(x)}" for name, x in numbers.items())
 
 
 def _short(value: Any) -> str:
     if not isinstance(value, Mapping):
-        return f"{value:g}"
+        return value if isinstance(value, str) else f"{value:g}"
     rows = [row for row in value.values() if isinstance(row, Mapping)]
     return f"({len(rows)} rows, in the result file)" if rows else f"({plainly(value)})"
 

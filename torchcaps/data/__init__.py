@@ -13,12 +13,42 @@ from typing import NamedTuple
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from torchcaps.data import affine, affnist, cifar10, digits, files, forms, generated, mnist, pairs, smallnorb, svhn, viewpoints
+from torchcaps.data import (
+    affine,
+    affnist,
+    cifar10,
+    digits,
+    files,
+    forms,
+    generated,
+    mnist,
+    pairs,
+    sentences,
+    smallnorb,
+    svhn,
+    viewpoints,
+    weights,
+)
+from torchcaps.data.encoders import ENCODERS, Encoder
 from torchcaps.data.files import DataError, FileSet
 from torchcaps.data.forms import Form
 from torchcaps.data.pairs import Pairs, PairSource
+from torchcaps.data.sentences import Sentences
 
-__all__ = ["DATASETS", "DataError", "DataInfo", "DataSet", "Labelled", "fingerprint", "get", "hold_out", "info", "load", "status"]
+__all__ = [
+    "DATASETS",
+    "DataError",
+    "DataInfo",
+    "DataSet",
+    "Labelled",
+    "encoder_of",
+    "fingerprint",
+    "get",
+    "hold_out",
+    "info",
+    "load",
+    "status",
+]
 
 
 class Labelled(NamedTuple):
@@ -29,13 +59,15 @@ class Labelled(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class DataInfo:
     name: str
-    shape: tuple[int, int, int]  # c h w
+    shape: tuple[int, int, int]  # c h w; of sentences: tokens of the longest, layers, numbers of an embedding
     n_classes: int
     n_train: int
     n_test: int
     about: str
     files: int = 0  # how many have to be at hand; 0 for what is built in
     n_labels: int = 1  # classes in one picture
+    n_validation: int = 0  # of a part of its own to choose by, where the set has one
+    kind: str = "images"  # or "sentences"
 
 
 class DataSet(NamedTuple):
@@ -46,6 +78,7 @@ class DataSet(NamedTuple):
     files: FileSet | None = None
     needs: str | None = None
     forms: tuple[Form, ...] = ()  # instead of files, where there are several ways to have the set
+    encoder: Encoder | None = None  # of sentences: what embeds them, whose files have to be there too
 
 
 def _idx_set(files: FileSet, about: str) -> DataSet:
@@ -136,6 +169,46 @@ def _by_name(sets: Iterable[DataSet]) -> dict[str, DataSet]:
     return {entry.info.name: entry for entry in sets}
 
 
+def _sst_set(n_labels: int, encoder: str, part: str = "") -> DataSet:
+    """`part`: "" all phrases to train on; "roots" whole sentences alone; "dev" the validation part in place of the test part."""
+    name, model = f"sst{n_labels}-{encoder}" + f"-{part}" * bool(part), ENCODERS[encoder]
+    n_roots, validated = sentences.N_ROOTS[n_labels], part != "dev"
+    n_train = n_roots["train"] if part == "roots" else sentences.N_PHRASES[n_labels]
+    shown = {"": "all phrases to train on", "roots": "whole sentences alone", "dev": "the validation part to test on: to choose by"}[part]
+    facts = DataInfo(
+        name=name,
+        shape=(model.longest, model.n_layers, model.width),
+        n_classes=n_labels,
+        n_train=n_train,
+        n_test=n_roots["test" if validated else "validation"],
+        n_validation=n_roots["validation"] if validated else 0,
+        about=f"sentences of film reviews in the layers of {model.name}; {shown}",
+        files=len(sentences.SST.sha256),
+        kind="sentences",
+    )
+
+    def read(split: str, root: str | Path | None, seed: int) -> Sentences:
+        split = "validation" if split == "test" and part == "dev" else split
+        return sentences.read_sst(split, root, n_labels, model, phrases=part != "roots")
+
+    return DataSet(facts, read, sentences.SST, "transformers", encoder=model)
+
+
+def _generated_sentences() -> DataSet:
+    encoder, n = sentences.GeneratedEncoder, sentences.N_GENERATED
+    facts = DataInfo(
+        name="generated-sentences",
+        shape=(encoder.longest, encoder.n_layers, encoder.width),
+        n_classes=len(sentences.WORDS),
+        n_train=n["train"],
+        n_test=n["test"],
+        n_validation=n["validation"],
+        about="sentences of a few words that are worth something, for tests and smoke runs",
+        kind="sentences",
+    )
+    return DataSet(facts, lambda split, root, seed: sentences.read_generated(split, seed))
+
+
 DATASETS: dict[str, DataSet] = {
     "mnist": _idx_set(mnist.MNIST, "handwritten digits"),
     "fashion-mnist": _idx_set(mnist.FASHION_MNIST, "pieces of clothing"),
@@ -212,6 +285,12 @@ DATASETS: dict[str, DataSet] = {
     "generated-48": _generated_set("generated-48", 48),
     "generated-96": _generated_set("generated-96", 96),
     "generated-pairs": _generated_pairs(),
+    "generated-sentences": _generated_sentences(),
+}
+DATASETS |= {
+    made.info.name: made
+    for encoder in ENCODERS
+    for made in (_sst_set(n_labels, encoder, part) for n_labels in (5, 2) for part in ("", "roots", "dev"))
 }
 
 
@@ -227,16 +306,26 @@ def info(name: str) -> DataInfo:
     return _entry(name).info
 
 
-def load(name: str, split: str, root: str | Path | None = None, seed: int = 0) -> Labelled | PairSource | Pairs:
+def encoder_of(name: str, root: str | Path | None = None) -> Encoder | sentences.GeneratedEncoder:
+    """What embeds the sentences of that set, with or without its trees."""
+    entry = _entry(name)
+    if entry.info.kind != "sentences":
+        raise ValueError(f"{name} holds {entry.info.kind}, and only sentences are embedded")
+    return replace(entry.encoder, root=root) if entry.encoder else sentences.GeneratedEncoder()
+
+
+def load(name: str, split: str, root: str | Path | None = None, seed: int = 0) -> Labelled | PairSource | Pairs | Sentences:
     """Read the "train" or "test" part from `root`, TORCHCAPS_DATA or the cache; never from the network.
+
+    "validation" too, where the set has such a part of its own.
 
     `seed` draws the test part of `digits` and the pictures of the generated sets; sets with an official split ignore it.
     """
     entry = _entry(name)
-    if split not in ("train", "test"):
+    if split not in ("train", "test") and not (split == "validation" and entry.info.n_validation):
         raise ValueError(f"split must be 'train' or 'test', got {split!r}; for a validation part use hold_out(load(...), n, seed)")
     found = entry.read(split, root, seed)
-    return found if isinstance(found, PairSource | Pairs) else Labelled(*found)
+    return found if isinstance(found, PairSource | Pairs | Sentences) else Labelled(*found)
 
 
 def get(name: str, root: str | Path | None = None, progress: Callable[[str], object] = print) -> list[Path]:
@@ -247,21 +336,27 @@ def get(name: str, root: str | Path | None = None, progress: Callable[[str], obj
     if entry.files is None:
         progress(f"{name}: {status(name)}, nothing to fetch")
         return []
-    return files.get(entry.files, root, progress)
+    fetched = files.get(entry.files, root, progress)
+    return [*fetched, *weights.get(entry.encoder, root, progress)] if entry.encoder else fetched
 
 
 def status(name: str, root: str | Path | None = None) -> str:
     """One line for a list of sets: 'built in', 'complete in <folder>', 'missing: 4 files', or what to install."""
     entry = _entry(name)
     if entry.needs and importlib.util.find_spec(entry.needs) is None:
-        return f"needs {entry.needs}: pip install 'torchcaps[experiments]'"
+        return f"needs {entry.needs}: pip install 'torchcaps[{'sentences' if entry.encoder else 'experiments'}]'"
     if entry.forms:
         return forms.status(entry.forms, root)
+    if entry.encoder:
+        return weights.status(entry.encoder, root, files.status(entry.files, root))
     return "built in" if entry.files is None else files.status(entry.files, root)
 
 
-def fingerprint(data: Labelled | PairSource | Pairs) -> str:
-    """sha256 of shape, pixels, labels and the makings of pairs: with the same fingerprint two runs saw the same data in the same order."""
+def fingerprint(data: Labelled | PairSource | Pairs | Sentences) -> str:
+    """sha256 of shape, pixels, labels, the makings of pairs; of sentences their words and the name of the encoder.
+
+    With the same fingerprint two runs saw the same data in the same order.
+    """
     digest = hashlib.sha256(repr(list(data[0].shape)).encode())
     for part in data:
         digest.update(part.cpu().contiguous().numpy().tobytes() if isinstance(part, Tensor) else repr(part).encode())

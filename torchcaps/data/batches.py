@@ -210,6 +210,9 @@ class Batches:
         for part, drawn in zip(self.plan, self._draw(rng), strict=True):
             part.copy_(drawn)
 
+    def before(self, step: int) -> None:
+        """Called on the host before each step of the epoch, for what has to be at hand then; here everything always is."""
+
     def at(self, step: Int64[Tensor, ""]) -> Batch:
         """The batch of this step of the epoch; `step` lies on the device, nothing waits for the host."""
         order, *drawn = (part.index_select(0, step.view(1)).squeeze(0) for part in self.plan)

@@ -10,6 +10,8 @@ from torch import Tensor
 from torchcaps.data import Labelled
 from torchcaps.data.batches import Augmentation, Batches
 from torchcaps.data.pairs import Pairs, PairSource, draw_moves, draw_partners, overlay
+from torchcaps.data.sentence_batches import SentenceBatches
+from torchcaps.data.sentences import Sentences
 
 
 class PairBatch(NamedTuple):
@@ -38,9 +40,10 @@ class PairBatches(Batches):
         return [part.unflatten(0, (self.n_steps, self.batch)) for part in (picks, draw_moves(n_used, self.shift, rng))]
 
 
-def batches_for(data: Labelled | PairSource, batch: int, augment: tuple[Augmentation, ...], device: torch.device) -> Batches:
+def batches_for(data: Labelled | PairSource | Sentences, batch: int, augment: tuple[Augmentation, ...], device: torch.device) -> Batches:
     """What makes the training batches of this data."""
-    return (PairBatches if isinstance(data, PairSource) else Batches)(data, batch, augment, device)
+    kinds = {PairSource: PairBatches, Sentences: SentenceBatches}
+    return kinds.get(type(data), Batches)(data, batch, augment, device)
 
 
 def pairs_in_order(pairs: Pairs, batch: int, device: torch.device) -> Iterator[PairBatch]:

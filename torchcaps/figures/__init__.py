@@ -9,14 +9,16 @@ from torch import Tensor, nn
 
 from torchcaps.data import Labelled
 from torchcaps.data.pairs import Pairs
+from torchcaps.data.sentences import Sentences
 from torchcaps.figures.canvas import png
 from torchcaps.figures.draw import confusion_matrix, couplings_over_iterations, dimension_sweeps, learning_curve, reconstructions
 from torchcaps.figures.numbers import pick_examples, predict, series, watch_routing
 from torchcaps.figures.overlap import overlapping_digits
 from torchcaps.figures.places import used_places
+from torchcaps.figures.sentence_map import explain, sentence_map
 from torchcaps.layers import RoutedCapsules
 from torchcaps.metrics import confusion
-from torchcaps.models import EMCapsNet
+from torchcaps.models import EMCapsNet, EMSentenceNet
 from torchcaps.ops.couplings import FIXED
 
 if TYPE_CHECKING:
@@ -33,12 +35,14 @@ __all__ = [
 
 
 def all_figures(
-    model: nn.Module, data: Labelled | Pairs, curve: list[dict[str, Any]], device: torch.device | str = "cpu"
+    model: nn.Module, data: Labelled | Pairs | Sentences, curve: list[dict[str, Any]], device: torch.device | str = "cpu"
 ) -> dict[str, tuple[Figure, str]]:
     """Every figure that this model allows, with its caption, in the order of a report. The model is moved to `device`."""
     model.to(device)
     if isinstance(data, Pairs):
         return _figures_of_pairs(model, data, curve)
+    if isinstance(data, Sentences):
+        return _figures_of_sentences(model, data, curve, torch.device(device))
     predictions = predict(model, data)
     examples = pick_examples(predictions, data.labels, model.n_classes)
     figures: dict[str, tuple[Figure, str]] = {}
@@ -65,6 +69,19 @@ def _figures_of_pairs(model: nn.Module, data: Pairs, curve: list[dict[str, Any]]
         figures["learning_curve"] = learning_curve(curve), _learning_words(curve)
     if getattr(model, "decoder", None) is not None:
         figures["overlapping_digits"] = overlapping_digits(model, data)
+    return figures
+
+
+def _figures_of_sentences(
+    model: nn.Module, data: Sentences, curve: list[dict[str, Any]], device: torch.device
+) -> dict[str, tuple[Figure, str]]:
+    figures: dict[str, tuple[Figure, str]] = {}
+    if series(curve, "loss")[0]:
+        figures["learning_curve"] = learning_curve(curve), _learning_words(curve)
+    if isinstance(model, EMSentenceNet):
+        encoder = data.encoder.load(device)
+        for number, text in enumerate(data.texts[:3]):
+            figures[f"sentence_{number + 1}"] = sentence_map(explain(model, encoder, text))
     return figures
 
 

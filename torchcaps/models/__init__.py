@@ -1,12 +1,17 @@
-"""Architectures only; the head of a file cites the paper. `MODELS` names those that take images."""
+"""Architectures only; the head of a file cites the paper.
+
+`MODELS` names those that take images, `SENTENCE_MODELS` those that take embeddings of sentences.
+"""
 
 from torch import nn
 
 from torchcaps.models.baseline import Baseline
 from torchcaps.models.capsnet import CapsNet
+from torchcaps.models.capsule_head import CapsuleHead
 from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
 from torchcaps.models.lcapsnet import LCapsNet
+from torchcaps.models.pooled_sentences import PooledSentences
 from torchcaps.models.sparsecaps import SparseCaps, SupervisedCaps
 from torchcaps.models.stackedcaps import StackedCaps
 
@@ -20,4 +25,10 @@ MODELS: dict[str, type[nn.Module]] = {
     "stackedcaps": StackedCaps,
 }
 
-__all__ = ["MODELS", "Baseline", "CapsNet", "EMCapsNet", "EMSentenceNet", "LCapsNet", "SparseCaps", "StackedCaps", "SupervisedCaps"]
+# built for the layers and the numbers of an embedding
+SENTENCE_MODELS: dict[str, type[nn.Module]] = {"em-sentences": EMSentenceNet, "pooled-sentences": PooledSentences}
+
+__all__ = [
+    "MODELS", "SENTENCE_MODELS", "Baseline", "CapsNet", "CapsuleHead", "EMCapsNet", "EMSentenceNet", "LCapsNet", "PooledSentences",
+    "SparseCaps", "StackedCaps", "SupervisedCaps",
+]  # fmt: skip

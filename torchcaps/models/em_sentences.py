@@ -3,7 +3,7 @@
 Heinsen 2019, "An Algorithm for Routing Capsules in All Domains", section 5 and figure 5: 140,480 parameters for five labels on
 37 layers of 1280 numbers, 138,944 for two. Letters: n tokens, l layers of the transformer, m numbers of an embedding.
 Paper's names: the depth-of-layer parameter `depth`, the nonlinear transformation `features`, the routing layers `parts` and `classes`.
-It takes embeddings, not pictures, so it is not in `MODELS`, whose entries are built for the shape of an image.
+It takes embeddings, not pictures, so it is in `SENTENCE_MODELS`.
 """
 
 from collections.abc import Iterator
@@ -69,6 +69,16 @@ class EMSentenceNet(nn.Module):
     def steps(self, embeddings: Float[Tensor, "b n l m"], present: Present | None = None) -> Iterator[EMStep]:
         """Every routing pass between parts and label capsules."""
         return self.classes.steps(self.parts(self.primary_capsules(embeddings, present)))
+
+    def used(self, embeddings: Float[Tensor, "b n l m"], present: Present | None = None) -> Float[Tensor, "b k n l"]:
+        """How much of each token in each layer each class used in the last pass, through all parts (paper: D^use, once for each layer).
+
+        Of a token that is there the shares of all classes make at most 1; the rest went to parts that are not there themselves.
+        """
+        *_, first = self.parts.steps(self.primary_capsules(embeddings, present))
+        *_, second = self.classes.steps(Capsules(first.poses, first.scores))
+        through = torch.einsum("bij,bjk->bki", first.used, second.used)
+        return rearrange(through, "b k (n l) -> b k n l", l=self.n_layers)
 
     def _check(self, embeddings: Tensor, present: Tensor | None) -> None:
         if embeddings.ndim != 4 or tuple(embeddings.shape[2:]) != (self.n_layers, self.d_embedding) or embeddings.shape[1] == 0:

@@ -10,6 +10,7 @@ from torchcaps.tasks.classify_pairs import ClassifyPairs
 from torchcaps.tasks.ladder import ClassifyLadder
 from torchcaps.tasks.logits import ClassifyLogits, ClassifyScores
 from torchcaps.tasks.reconstruct import Reconstruct
+from torchcaps.tasks.sentences import ClassifySentences
 
 _SMALL = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "hidden": (32, 64)}
 
@@ -126,3 +127,18 @@ def lcapsnet_shared() -> Run:
 def lcapsnet_withdrawn() -> Run:
     """Nets and losses of the authors' withdrawn file."""
     return _ladder(ClassifyLadder(withdrawn=True), preset="withdrawn")
+
+
+def em_sentences() -> Run:
+    """Sentences, with all that their paper's training has: mixed words and masks, RAdam, one cycle."""
+    optimizer = RAdam(beta2=0.9)
+    stage = Stage(task=ClassifySentences(), steps=20, batch=16, rate=0.05, schedule=OneCycle(), optimizer=optimizer, ema=0.9)
+    args = {"d_features": 8, "n_parts": 6}
+    return Run(data="generated-sentences", model="em-sentences", model_args=args, augment=(Mixup(),), stages=(stage,))
+
+
+def pooled_sentences() -> Run:
+    """The mean of their tokens through a hidden layer."""
+    stage = Stage(task=ClassifySentences(), steps=20, batch=16, rate=1e-2, ema=0.9)
+    args = {"hidden": (16,), "dropout": 0.1}
+    return Run(data="generated-sentences", model="pooled-sentences", model_args=args, stages=(stage,))

@@ -1,0 +1,86 @@
+"""Which tokens and layers a class capsule used (Heinsen 2019: D^use), as a heat map of a sentence.
+
+Letters: k classes, n tokens, l layers of the transformer.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchcaps.data.embeddings import InMemory
+from torchcaps.data.encoders import TransformerEncoder
+from torchcaps.data.sentences import GeneratedEncoder
+from torchcaps.figures.canvas import BLUE, INK, MUTED, canvas, gains
+from torchcaps.models import EMSentenceNet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+else:
+    Figure = Any  # matplotlib is imported when something is drawn
+
+NAMES = {5: ("very negative", "negative", "neutral", "positive", "very positive"), 2: ("negative", "positive")}  # of SST
+
+
+class Explained(NamedTuple):
+    """A sentence as a network saw it."""
+
+    words: list[str]
+    shares: Float[Tensor, " k"]  # the answer: a softmax over the scores
+    used: Float[Tensor, "k n l"]
+
+    @property
+    def answer(self) -> int:
+        return int(self.shares.argmax())
+
+
+@torch.no_grad()
+def explain(model: EMSentenceNet, encoder: TransformerEncoder | GeneratedEncoder, text: str) -> Explained:
+    """What each class used of this sentence. Model and encoder lie on one device."""
+    if not isinstance(model, EMSentenceNet):
+        raise ValueError(f"only routing tells what a class used; {type(model).__name__} has none, take a checkpoint of an EMSentenceNet")
+    (tokens,) = encoder.tokenise([text])
+    device = next(model.parameters()).device
+    embeddings, present = InMemory.of(encoder, [tokens], device).take(torch.zeros(1, dtype=torch.long, device=device), len(tokens))
+    was_training = model.training
+    model.eval()
+    shares, used = model(embeddings, present).activity.softmax(-1), model.used(embeddings, present)
+    model.train(was_training)
+    return Explained(encoder.words(tokens), shares[0].float().cpu(), used[0].float().cpu())
+
+
+def sentence_map(seen: Explained, label: int | None = None, names: Sequence[str] | None = None) -> tuple[Figure, str]:
+    """Tokens from left to right, layers from bottom to top; above, sums over the layers; below, how far it exceeds the mean of all classes.
+
+    `label` None: of the answer.
+    """
+    n_classes, n, n_layers = seen.used.shape
+    names = names or NAMES.get(n_classes) or [f"class {number}" for number in range(n_classes)]
+    label = seen.answer if label is None else label
+    if not 0 <= label < n_classes:
+        raise ValueError(f"there are classes 0 to {n_classes - 1}; got {label}")
+    used = seen.used[label]
+    more = used - seen.used.mean(0)
+    with canvas(max(4.0, 1.6 + 0.34 * n), 2.6 + 0.3 * n_layers) as figure:
+        tall = max(1.5, 0.14 * n_layers)
+        bars, cells, others = figure.subplots(3, 1, sharex=True, height_ratios=(1, tall, tall))
+        bars.bar(range(n), used.sum(1).tolist(), color=BLUE)
+        bars.set(ylabel="of all layers")
+        bars.set_title(f"used by “{names[label]}” ({100 * seen.shares[label]:.0f} %)", color=INK)
+        grid = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
+        shown = cells.imshow(used.T.numpy(), cmap="Blues", vmin=0, **grid)
+        figure.colorbar(shown, ax=cells, label="share used", fraction=0.03, pad=0.01)
+        most = max(float(more.abs().max()), 1e-9)
+        shown = others.imshow(more.T.numpy(), cmap=gains(), vmin=-most, vmax=most, **grid)
+        figure.colorbar(shown, ax=others, label="more than the mean class", fraction=0.03, pad=0.01)
+        for axes in (cells, others):
+            axes.set(ylabel="layer")
+        others.set_xticks(range(n), seen.words, rotation=60, ha="right", color=MUTED)
+    token, layer = divmod(int(used.argmax()), n_layers)
+    return figure, (
+        f"The answer is “{names[seen.answer]}” ({100 * seen.shares[seen.answer]:.1f} %). “{names[label]}” used {100 * used.mean():.1f} % "
+        f"of all embeddings, most of {seen.words[token]!r} in layer {layer} ({100 * used[token, layer]:.1f} %). Layer 0 comes before "
+        "the first block. A share is what the class used of a token through the parts between them, in the last pass of the routing."
+    )

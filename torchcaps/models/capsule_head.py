@@ -1,0 +1,107 @@
+"""A classifier on top of any transformer: its hidden states, all layers of all tokens, are routed to one capsule per class.
+
+The network of Heinsen 2019, figure 5, on a model of the transformers library, which this file does not import: it is handed in.
+Letters: n tokens, l hidden states, m numbers of each.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from torchcaps.layers import Capsules
+from torchcaps.models.em_sentences import EMSentenceNet
+
+MARK = "torchcaps.CapsuleHead"
+
+
+class CapsuleHead(nn.Module):
+    """Token numbers and padding mask, as tokenizers give them -> one score per class, for a softmax.
+
+        encoder = AutoModel.from_pretrained(name)
+        model = CapsuleHead(encoder, n_classes=2)
+        batch = AutoTokenizer.from_pretrained(name)(texts, padding=True, return_tensors="pt")
+        loss = torch.nn.functional.cross_entropy(model(**batch), labels)
+        model.save("head.safetensors")  # and CapsuleHead.load("head.safetensors", encoder)
+
+    The encoder is frozen and stays in evaluation mode; `train_encoder` trains it as well, and then `save` keeps its weights too.
+    Everything else goes to `EMSentenceNet`: n_parts, n_iters, depth, ... Of a sequence-to-sequence model the encoder is taken.
+    Padding may stand on either side. A decoder knows a sentence best by its end: let its tokenizer append one.
+    """
+
+    def __init__(self, encoder: nn.Module, n_classes: int, *, train_encoder: bool = False, **settings: Any) -> None:
+        super().__init__()
+        encoder = encoder.get_encoder() if getattr(encoder.config, "is_encoder_decoder", False) else encoder
+        self.encoder, self.train_encoder, self.settings = encoder, train_encoder, {"n_classes": n_classes, **settings}
+        self.head = EMSentenceNet(encoder.config.num_hidden_layers + 1, encoder.config.hidden_size, n_classes, **settings)
+        encoder.requires_grad_(train_encoder)
+        self.train(self.training)
+
+    def forward(self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any) -> Tensor:
+        """Scores [b k]. `more`: what else the tokenizer gives, token_type_ids say, goes to the encoder."""
+        return self.capsules(input_ids, attention_mask, **more).activity
+
+    def capsules(self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any) -> Capsules:
+        """The class capsules, poses included."""
+        return self.head(*self._embedded(input_ids, attention_mask, more))
+
+    def used(
+        self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any
+    ) -> Float[Tensor, "b k n l"]:
+        """Which tokens and layers each class used: see `EMSentenceNet.used`."""
+        return self.head.used(*self._embedded(input_ids, attention_mask, more))
+
+    def train(self, mode: bool = True) -> "CapsuleHead":
+        super().train(mode)
+        if not self.train_encoder:
+            self.encoder.eval()  # no dropout: frozen embeddings stay what they are
+        return self
+
+    def save(self, path: Path | str) -> None:
+        """The head, and the encoder's weights if they were trained, in one safetensors file."""
+        from safetensors.torch import save_file  # here, so that networks alone need nothing but torch
+
+        kept = self if self.train_encoder else self.head
+        # cloned: safetensors refuses tensors that share their memory, as tied embeddings do
+        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in kept.state_dict().items()}
+        save_file(tensors, path, {MARK: json.dumps({**self.settings, "train_encoder": self.train_encoder})})
+
+    @classmethod
+    def load(cls, path: Path | str, encoder: nn.Module) -> "CapsuleHead":
+        """A saved head on its encoder, which is given anew; where it was trained its weights are put into it."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = json.loads((file.metadata() or {}).get(MARK, "null"))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path} is not a whole file of a CapsuleHead ({error}); give one that save() wrote") from error
+        if about is None:
+            raise ValueError(f"{path} is a safetensors file of something else; give one that CapsuleHead.save() wrote")
+        model = cls(encoder, **about)
+        wanted = model if model.train_encoder else model.head
+        try:
+            wanted.load_state_dict(tensors)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[1].strip()
+            raise ValueError(f"{path} was saved with another encoder ({reason}); load it on the one that it was trained with") from error
+        return model
+
+    def _embedded(self, input_ids: Tensor, attention_mask: Tensor | None, more: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        if input_ids.ndim != 2 or input_ids.shape[1] == 0:
+            raise ValueError(f"CapsuleHead expects token numbers [b, at least one token], got {list(input_ids.shape)}")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.train_encoder):
+            states = hidden_states(self.encoder, input_ids, attention_mask, **more)
+        return torch.stack(states, dim=2).to(self.head.parts.weight.dtype), attention_mask
+
+
+def hidden_states(
+    encoder: nn.Module, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None, **more: Any
+) -> list[Float[Tensor, "b n m"]]:
+    """Of every layer; the last one after the final norm, whichever the model's own list ends with."""
+    said = encoder(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True, **more)
+    return [*said.hidden_states[:-1], said.last_hidden_state]

@@ -1,0 +1,57 @@
+"""What the routing of sentences is compared with: the mean over the tokens of every layer, then a linear map or a small network.
+
+It sees the same embeddings of the same layers as `EMSentenceNet` (Heinsen 2019, figure 5). Letters: n tokens, l layers of the
+transformer, m numbers of an embedding.
+"""
+
+from itertools import pairwise
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+Present = Float[Tensor, "b n"] | Bool[Tensor, "b n"]
+LAYERS = ("all", "last")
+
+
+class PooledSentences(nn.Module):
+    """Embeddings [b n l m] of sentences of any length -> one logit per label.
+
+    `hidden` empty: a linear probe. `layers`: the means of all of them side by side, or of the last one alone. The mean of each layer
+    is brought to mean 0 and variance 1, without parameters, since layers differ much in size.
+    """
+
+    def __init__(
+        self,
+        n_layers: int = 37,
+        d_embedding: int = 1280,
+        n_classes: int = 5,
+        *,
+        hidden: tuple[int, ...] = (),
+        layers: str = "all",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if layers not in LAYERS:
+            raise ValueError(f"PooledSentences: layers must be one of {', '.join(LAYERS)}; got {layers!r}")
+        self.n_layers, self.d_embedding, self.n_classes, self.layers = n_layers, d_embedding, n_classes, layers
+        self.norm = nn.LayerNorm(d_embedding, elementwise_affine=False)
+        sizes = d_embedding * (n_layers if layers == "all" else 1), *hidden
+        parts = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.SiLU(), nn.Dropout(dropout))]
+        self.classes = nn.Sequential(nn.Dropout(dropout), *parts, nn.Linear(sizes[-1], n_classes))
+
+    def forward(self, embeddings: Float[Tensor, "b n l m"], present: Present | None = None) -> Float[Tensor, "b k"]:
+        return self.classes(self.features(embeddings, present))
+
+    def features(self, embeddings: Float[Tensor, "b n l m"], present: Present | None = None) -> Float[Tensor, "b f"]:
+        """The normalised means. A token that is there in part counts for that part."""
+        if embeddings.ndim != 4 or tuple(embeddings.shape[2:]) != (self.n_layers, self.d_embedding) or embeddings.shape[1] == 0:
+            raise ValueError(
+                f"PooledSentences expects embeddings [b, at least one token, {self.n_layers} layers, {self.d_embedding} numbers], "
+                f"got {list(embeddings.shape)}"
+            )
+        if self.layers == "last":
+            embeddings = embeddings[:, :, -1:]
+        present = embeddings.new_ones(embeddings.shape[:2]) if present is None else present.to(embeddings.dtype)
+        # padding may hold anything. Mixed sentences hold shares of tokens already, which are not to be weighted again
+        total = embeddings.masked_fill((present == 0)[..., None, None], 0).sum(1)
+        return self.norm(total / present.sum(1)[:, None, None]).flatten(1)

@@ -1,0 +1,93 @@
+"""What is chosen for the sentence rows, on SST's own validation part: rates, layers and sizes. No test set is seen."""
+
+from dataclasses import replace
+from typing import Any
+
+from torchcaps.papers.heinsen2019 import sentences
+from torchcaps.recipe import Run
+
+
+def _choose(run: Run, rate: float | None = None, **model_args: Any) -> Run:
+    stage = run.stages[0]
+    stage = stage if rate is None else replace(stage, rate=rate)
+    return replace(run, data=f"{run.data}-dev", model_args=run.model_args | model_args, stages=(stage,))
+
+
+def choose_sst5() -> Run:
+    """The routing as it is: the paper's rate."""
+    return _choose(sentences.sst5())
+
+
+def choose_sst5_fast() -> Run:
+    """Twice the rate."""
+    return _choose(sentences.sst5(), rate=1e-3)
+
+
+def choose_sst5_faster() -> Run:
+    """Four times the rate."""
+    return _choose(sentences.sst5(), rate=2e-3)
+
+
+def choose_sst5_mlp() -> Run:
+    """The MLP as it is."""
+    return _choose(sentences.sst5_mlp())
+
+
+def choose_sst5_mlp_slow() -> Run:
+    """A fifth of the rate."""
+    return _choose(sentences.sst5_mlp(), rate=1e-4)
+
+
+def choose_sst5_mlp_dropout() -> Run:
+    """Half of the hidden numbers left out at random."""
+    return _choose(sentences.sst5_mlp(), dropout=0.5)
+
+
+def choose_sst5_mlp_last() -> Run:
+    """The last layer alone."""
+    return _choose(sentences.sst5_mlp(), layers="last")
+
+
+def choose_sst5_linear() -> Run:
+    """The linear probe as it is."""
+    return _choose(sentences.sst5_linear())
+
+
+def choose_sst5_linear_slow() -> Run:
+    """A fifth of the rate."""
+    return _choose(sentences.sst5_linear(), rate=1e-4)
+
+
+def choose_sst5_linear_last() -> Run:
+    """The last layer alone, with a higher rate for its fewer weights."""
+    return _choose(sentences.sst5_linear(), rate=2e-3, layers="last")
+
+
+def choose_sst2() -> Run:
+    """The routing with two labels."""
+    return _choose(sentences.sst2())
+
+
+def choose_sst2_fast() -> Run:
+    """Twice the rate."""
+    return _choose(sentences.sst2(), rate=1e-3)
+
+
+def choose_sst2_mlp() -> Run:
+    """The MLP with two labels."""
+    return _choose(sentences.sst2_mlp())
+
+
+def choose_sst2_mlp_slow() -> Run:
+    """A fifth of the rate."""
+    return _choose(sentences.sst2_mlp(), rate=1e-4)
+
+
+def choose_sst2_linear() -> Run:
+    """The linear probe with two labels."""
+    return _choose(sentences.sst2_linear())
+
+
+def choose_sst2_linear_slow() -> Run:
+    """A fifth of the rate."""
+    return _choose(sentences.sst2_linear(), rate=1e-4)

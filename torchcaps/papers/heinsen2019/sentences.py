@@ -1,0 +1,108 @@
+"""Tables 3 and 4 of "An Algorithm for Routing Capsules in All Domains": the Stanford Sentiment Treebank. Page: docs/papers/heinsen2019.md.
+
+The paper routes the embeddings of GPT-2 large; the rows here those of all-mpnet-base-v2, which anyone can fetch. The paper's own
+network has recipes without a row: `sst5-gpt2-large`, `sst2-gpt2-large`.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from torchcaps.data.mixup import Mixup
+from torchcaps.optimizers import RAdam
+from torchcaps.recipe import OneCycle, Run, Stage, reproduces
+from torchcaps.tasks.sentences import ClassifySentences
+
+_STAGE = Stage(task=ClassifySentences(), epochs=3, batch=20, rate=5e-4, schedule=OneCycle(), optimizer=RAdam())
+# votes of two numbers are small, so the compiled step may hold them; the kernels write out 128 products a vote and compile for long
+_ROUTING = {"n_iters": 3, "depth": True, "cost": "separate", "backend": "reference"}
+_MLP = {"hidden": (256,), "layers": "all", "dropout": 0.1}
+_LINEAR = {"hidden": (), "layers": "all"}
+_ACCURACY = "test.accuracy_percent"
+
+
+def _routed(data: str, **model_args: Any) -> Run:
+    return Run(data=data, model="em-sentences", model_args=_ROUTING | model_args, augment=(Mixup(0.2),), stages=(_STAGE,))
+
+
+def _pooled(data: str, model_args: dict[str, Any]) -> Run:
+    return Run(data=data, model="pooled-sentences", model_args=model_args, augment=(Mixup(0.2),), stages=(_STAGE,))
+
+
+@reproduces(table="3", row="EM routing, SST-5/R, layers of all-mpnet-base-v2 (paper: GPT-2 large)", metric=_ACCURACY, printed=58.5)
+def sst5() -> Run:
+    """Five labels, trained on every unique phrase of the training trees, tested on whole sentences."""
+    return _routed("sst5-mpnet")
+
+
+@reproduces(table="3", row="mean of the tokens + MLP, trained alike", metric=_ACCURACY)
+def sst5_mlp() -> Run:
+    """The means of all layers through a hidden layer of 256: the same phrases and training."""
+    return _pooled("sst5-mpnet", _MLP)
+
+
+@reproduces(table="3", row="mean of the tokens + linear probe, trained alike", metric=_ACCURACY)
+def sst5_linear() -> Run:
+    """A linear map of the means of all layers: the same phrases and training."""
+    return _pooled("sst5-mpnet", _LINEAR)
+
+
+@reproduces(table="4", row="EM routing, SST-2/R, layers of all-mpnet-base-v2 (paper: GPT-2 large)", metric=_ACCURACY, printed=95.6)
+def sst2() -> Run:
+    """Two labels; what is neutral is left out."""
+    return _routed("sst2-mpnet")
+
+
+@reproduces(table="4", row="mean of the tokens + MLP, trained alike", metric=_ACCURACY)
+def sst2_mlp() -> Run:
+    """The same with two labels."""
+    return _pooled("sst2-mpnet", _MLP)
+
+
+@reproduces(table="4", row="mean of the tokens + linear probe, trained alike", metric=_ACCURACY)
+def sst2_linear() -> Run:
+    """The same with two labels."""
+    return _pooled("sst2-mpnet", _LINEAR)
+
+
+@reproduces(table="ablation, SST-5/R", row="no depth-of-layer parameter", metric=_ACCURACY)
+def sst5_no_depth() -> Run:
+    """The routing is not told from which layer an embedding comes."""
+    return _routed("sst5-mpnet", depth=False)
+
+
+@reproduces(table="ablation, SST-2/R", row="no depth-of-layer parameter", metric=_ACCURACY)
+def sst2_no_depth() -> Run:
+    """The same with two labels."""
+    return _routed("sst2-mpnet", depth=False)
+
+
+@reproduces(table="ablation, SST-5/R", row="no mixup", metric=_ACCURACY)
+def sst5_no_mixup() -> Run:
+    """Every training example is one phrase."""
+    return replace(_routed("sst5-mpnet"), augment=())
+
+
+@reproduces(table="ablation, SST-5/R", row="whole sentences alone, 30 epochs", metric=_ACCURACY)
+def sst5_roots() -> Run:
+    """The 8,544 root sentences without their parts: about half the steps. Their embeddings are small enough for a disk."""
+    return replace(_routed("sst5-mpnet-roots"), stages=(replace(_STAGE, epochs=30),))
+
+
+def sst5_gpt2_large() -> Run:
+    """The paper's network of 140,480 parameters; the weights of GPT-2 large have to be put into the encoder's folder."""
+    return _routed("sst5-gpt2-large")
+
+
+def sst2_gpt2_large() -> Run:
+    """The paper's network of 138,944 parameters."""
+    return _routed("sst2-gpt2-large")
+
+
+def sst5_kernels() -> Run:
+    """The row with Triton kernels instead, for `torchcaps bench train`, which times both."""
+    return _routed("sst5-mpnet", backend="auto")
+
+
+def sst5_minilm_roots() -> Run:
+    """A small encoder and whole sentences alone: trains on a CPU in minutes."""
+    return replace(_routed("sst5-minilm-roots"), stages=(replace(_STAGE, epochs=6),))

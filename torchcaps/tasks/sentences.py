@@ -1,0 +1,63 @@
+"""Sentences told apart by the scores of class capsules, or by logits (Heinsen 2019, section 5)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from torchcaps.data.mixup import class_shares, main_labels
+from torchcaps.data.sentence_batches import SentenceBatch, sentences_in_order
+from torchcaps.data.sentences import Sentences
+from torchcaps.layers import Capsules
+from torchcaps.metrics import error_percent
+from torchcaps.tasks import Evaluation, Task
+
+OF_FIGURE_8 = 20  # sentences in a batch whose losses and accuracies the figure's band is the deviation of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifySentences(Task):
+    """Cross entropy of a softmax over the classes, whose shares count where sentences are mixed."""
+
+    n_at_once: ClassVar[int] = 100  # sentences, in evaluation
+
+    def logits(self, model: nn.Module, batch: SentenceBatch) -> Float[Tensor, "b k"]:
+        """What the softmax is taken of: scores of capsules, or what a model without any says."""
+        said = model(batch.embeddings, batch.present)
+        return said.activity if isinstance(said, Capsules) else said
+
+    def losses(self, model: nn.Module, batch: SentenceBatch) -> dict[str, Tensor]:
+        logits = self.logits(model, batch)
+        wrong = 100 * (logits.argmax(-1) != main_labels(batch)).float().mean()
+        return {"loss": cross_entropy(logits.float(), class_shares(batch, logits.shape[-1])), "error_percent": wrong}
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, data: Sentences, device: torch.device) -> Evaluation:
+        """Besides what predictions tell, the mean loss, and the deviation of loss and accuracy between batches of 20 (figure 8)."""
+        was_training = model.training
+        model.eval()
+        scores = torch.cat([self.logits(model, batch) for batch in sentences_in_order(data, self.n_at_once, device)]).float().cpu()
+        model.train(was_training)
+        said = scores.argmax(-1)
+        each = cross_entropy(scores, data.labels, reduction="none").double()
+        right = 100 * (said == data.labels).double()
+        more = {"loss": each.mean().item(), "loss_sd": _deviation(each), "accuracy_sd": _deviation(right)}
+        return Evaluation(self.score(said, data.labels) | more, said.to(torch.uint8), scores)
+
+    def extras(self, model: nn.Module, data: Sentences, device: torch.device) -> dict[str, Any]:
+        """Which weights made the embeddings: the data's own hash is of words and labels."""
+        encoder = data.encoder.load(device)
+        return {"encoder": encoder.name, "encoder_weights_sha256": encoder.weights_sha256, "n_sentences": len(data.texts)}
+
+    def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
+        wrong = error_percent(predictions, labels)
+        return {"error_percent": wrong, "accuracy_percent": 100 - wrong}
+
+
+def _deviation(values: Float[Tensor, "n"]) -> float:
+    """Between the means of batches; 0 where there is one batch alone."""
+    means = torch.stack([part.mean() for part in values.split(OF_FIGURE_8)])
+    return means.std().item() if len(means) > 1 else 0.0
