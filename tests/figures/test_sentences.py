@@ -94,7 +94,7 @@ def test_the_command_and_the_report(tmp_path, monkeypatch, capsys):
 def result(seed: int, losses, run) -> dict:
     named = ("validation_loss", "validation_loss_sd", "validation_accuracy_percent", "validation_accuracy_sd")
     curve = [{"step": 10 * n, **dict(zip(named, (loss, 0.1, 50 + n, 5.0), strict=True))} for n, loss in enumerate(losses, start=1)]
-    parts = {"metrics": {}, "predictions": {}, "data": {}}
+    parts = {"metrics": {"test": {"accuracy_percent": 50.0}}, "predictions": {}, "data": {}}
     return {
         "recipe": "heinsen2019/sst5",
         "seed": seed,

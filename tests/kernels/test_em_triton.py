@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from problems import INF, ON_GPU, em_gradients, em_problem, judge
+from problems import INF, ON_GPU, em_gradients, em_problem, judge, judge_together
 
 from torchcaps.ops import em_launch, em_routing
 
@@ -157,7 +157,7 @@ def test_a_tight_cluster_far_from_the_mean_of_all(device):
     """Half the votes are at 0 and half at 1000, each half within 0.01: what an output comes to use is nothing like where it started."""
 
     def clusters(seed):
-        args = em_problem(device=device, batch=(16,), i=12, j=2, r=1, d=1, e=1, seed=seed)  # a few numbers alone would judge by chance
+        args = em_problem(device=device, batch=(16,), i=12, j=2, r=1, d=1, e=1, seed=seed)
         where = torch.arange(12, device=device) % 2 * 1e3
         return args | {
             "scores": torch.full_like(args["scores"], 3.0),
@@ -167,7 +167,7 @@ def test_a_tight_cluster_far_from_the_mean_of_all(device):
             "beta_ignore": args["beta_ignore"] * 0.1,
         }
 
-    judge(clusters, n_iters=4)
+    judge_together(clusters, n_iters=4)
 
 
 @pytest.mark.parametrize("weight", ["jde", "ijde"])
