@@ -27,18 +27,20 @@ def logit_change_curves(journal: Journal) -> tuple[Figure, str]:
     with canvas(8.0, 3.1) as figure:
         left, right = figure.subplots(1, 2, width_ratios=[1.35, 1])
         for n, (number, (steps, values)) in enumerate(curves.items()):
-            left.plot(steps, values, marker=_marker(steps), color=COLOURS[n % len(COLOURS)], linewidth=1.4, label=f"pass {number}")
+            name, colour = f"pass {number}", COLOURS[n % len(COLOURS)]
+            left.plot(steps, values, marker=_marker(steps), color=colour, linewidth=1.4, label=name)
+            left.annotate(name, (steps[-1], values[-1]), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8, color=colour)
         left.set(xlabel="training step", title="Mean change of a routing logit, on a log scale")
-        left.set_xlim(left=0)
+        left.set_xlim(0, 1.2 * max(steps[-1] for steps, _ in curves.values()))  # room for the names
         _log_scale(left)
         right.plot(list(last), list(last.values()), "o-", color=BLUE, markersize=5, label="ours, at the end")
         _printed_points(right)
         right.set(yscale="log", xlabel="routing pass", title="The same at the end, by pass")
         right.set_xticks(sorted({*last, *PRINTED}))
         right.margins(x=0.2)
+        right.legend()
         for axes in (left, right):
             axes.grid(axis="y")
-            axes.legend()
     return figure, _change_words(last, max(steps[-1] for steps, _ in curves.values()))
 
 
@@ -103,10 +105,10 @@ def _by_pass(journal: Journal) -> dict[int, tuple[list[int], list[float]]]:
 
 
 def _log_scale(axes: Axes) -> None:
-    """With 2 and 5 named between the powers of ten: there may be but one of those."""
+    """With 2, 3 and 5 named between the powers of ten: there may be but one of those."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "25" else "")
+    axes.yaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "235" else "")
 
 
 def _printed_points(axes: Axes) -> None:
