@@ -41,8 +41,7 @@ def choose_long() -> Run:
 
 def choose_small_batch() -> Run:
     """Half the batch, so twice the steps."""
-    run = _choose(1e-3, Cosine())
-    return replace(run, stages=(replace(run.stages[0], batch=64),))
+    return replace(rows.mnist_r3_recon_64(), hold_out=5000)
 
 
 def _cnn(rate: float) -> Run:

@@ -50,6 +50,14 @@ def mnist_r3_recon_long() -> Run:
     return replace(_MNIST, stages=(replace(_MNIST.stages[0], epochs=300),))
 
 
+@reproduces(
+    table="1", row="CapsNet, 3 iterations, reconstruction, batches of 64", metric="test.error_percent", printed=0.25, printed_sd=0.005
+)
+def mnist_r3_recon_64() -> Run:
+    """The same with half the batch, so twice the steps."""
+    return replace(_MNIST, stages=(replace(_MNIST.stages[0], batch=64),))
+
+
 @reproduces(table="A", row="CapsNet, 2 iterations, reconstruction", metric="test.error_percent")
 def mnist_r2_recon() -> Run:
     """MNIST, two routing passes: for the error against passes."""
