@@ -13,11 +13,13 @@ from torchcaps.data import DataInfo, info
 from torchcaps.data.batches import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, shape_after
 from torchcaps.data.mixup import Mixup
 from torchcaps.models import MODELS
-from torchcaps.optimizers import Adam, RAdam
+from torchcaps.optimizers import SGD, Adam, RAdam
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
 from torchcaps.tasks.classify_pairs import ClassifyPairs
+from torchcaps.tasks.experts import Autoencode, LearnDecoder, LearnExperts
 from torchcaps.tasks.logits import ClassifyLogits, ClassifyPairLogits, ClassifyScores
+from torchcaps.tasks.neurons import LearnBottleneck, LearnNeurons
 from torchcaps.tasks.reconstruct import Reconstruct
 
 
@@ -96,7 +98,7 @@ class Stage:
     batch: int = 128
     rate: float = 1e-3
     schedule: Exponential | Cosine | OneCycle = Exponential()
-    optimizer: Adam | RAdam = Adam()  # noqa: RUF009, frozen
+    optimizer: Adam | RAdam | SGD = Adam()  # noqa: RUF009, frozen
     ema: float = 0.0  # decay of an average of the weights; 0 keeps none
     stop: Stop | None = None  # before the last step, which the schedule still counts on
     probe_every: int = 0  # steps between two looks of the task's `probe` at the model; 0: none
@@ -127,9 +129,10 @@ class Run:
 
 
 _TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, Reconstruct
-_SCHEDULES = Exponential, Cosine, OneCycle, Adam, RAdam, Stop
+_BY_CONTRAST = Autoencode, LearnExperts, LearnDecoder, LearnNeurons, LearnBottleneck
+_SCHEDULES = Exponential, Cosine, OneCycle, Adam, RAdam, SGD, Stop
 _AUGMENTATIONS = Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup
-KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_SCHEDULES, *_AUGMENTATIONS)}
+KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_BY_CONTRAST, *_SCHEDULES, *_AUGMENTATIONS)}
 
 
 def to_plain(value: Any) -> Any:

@@ -82,16 +82,23 @@ class TrainingStep:
     def _everything(self) -> dict[str, Tensor]:
         return self.state() | {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
 
-    def _losses(self, batch: Batch) -> dict[str, Tensor]:
+    def _losses(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Losses; and gradients, of a task that does without backpropagation."""
+        if not self.task.backpropagates:
+            with torch.no_grad():
+                return self.task.updates(self.model, batch)
         with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
-            return self.task.losses(self.model, batch)
+            return self.task.losses(self.model, batch), {}
 
     def _once(self) -> None:
         batch = self.batches.at(self.counter % self.batches.n_steps)
         self.optimizer.zero_grad(set_to_none=True)
         with many_programs():
-            losses = self.losses(batch)
-        self.task.backward(self.model, batch, losses)
+            losses, gradients = self.losses(batch)
+        if self.task.backpropagates:
+            self.task.backward(self.model, batch, losses)
+        for name, gradient in gradients.items():
+            self.parameters[name].grad = gradient
         for number, column in zip(self.now, self.plan, strict=True):
             number.copy_(column.index_select(0, self.counter.view(1)).squeeze(0))
         with many_programs():

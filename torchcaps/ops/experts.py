@@ -42,6 +42,9 @@ class Rule:
             raise ValueError(f"routing by agreement needs a pass at least, got n_iters={self.n_iters}")
 
 
+PLAIN = Rule()
+
+
 class AgreementStep(NamedTuple):
     """One pass: the logits that shared the votes, the shares, and what came of them."""
 
@@ -58,7 +61,7 @@ class Phase(NamedTuple):
     couplings: Couplings
 
 
-def agreement_steps(poses: Poses, weight: Weight, rule: Rule = Rule()) -> Iterator[AgreementStep]:
+def agreement_steps(poses: Poses, weight: Weight, rule: Rule = PLAIN) -> Iterator[AgreementStep]:
     """Yield every pass: couplings are a softmax of the logits, which then gain the cosine between each vote and the sum of all."""
     rule.check()
     votes = torch.einsum("...id,ijde->...ije", poses, weight)
@@ -73,7 +76,7 @@ def agreement_steps(poses: Poses, weight: Weight, rule: Rule = Rule()) -> Iterat
         logits = logits + (directions * _unit(sums).unsqueeze(-3)).sum(-1)
 
 
-def agreement_routing(poses: Poses, weight: Weight, rule: Rule = Rule()) -> Phase:
+def agreement_routing(poses: Poses, weight: Weight, rule: Rule = PLAIN) -> Phase:
     """The last pass: the phase that the data make. One pass shares alike."""
     *_, last = agreement_steps(poses, weight, rule)
     return Phase(poses, last.sums, last.couplings)
@@ -136,7 +139,7 @@ def sweep(data: Phase, weight: Weight, uniform: Float[Tensor, "*b j"] | None = N
     return Phase(poses, mix_up(poses, weight, data.couplings), data.couplings)
 
 
-def chain(data: Phase, weight: Weight, uniforms: Sequence[Tensor | None], rule: Rule = Rule(), n_plain: int = 0) -> Phase:
+def chain(data: Phase, weight: Weight, uniforms: Sequence[Tensor | None], rule: Rule = PLAIN, n_plain: int = 0) -> Phase:
     """As many sweeps as there are `uniforms` (CD-k). After the first one the couplings are found anew each time."""
     for number, uniform in enumerate(uniforms):
         start = agreement_routing(data.poses, weight, rule) if number else data
