@@ -1,6 +1,8 @@
 """Every paper's rows and figures, and nothing else. `RECIPES` names all runs: `<paper>/<row>`."""
 
 from torchcaps.papers import digits, smoke
+from torchcaps.papers.hauser2019 import rows as rows_of_hauser2019
+from torchcaps.papers.hauser2019.figures import figures as figures_of_hauser2019
 from torchcaps.papers.heinsen2019 import choices as choices_of_heinsen2019
 from torchcaps.papers.heinsen2019 import rows as rows_of_heinsen2019
 from torchcaps.papers.sabour2017 import affine, choices, photographs, rows
@@ -10,10 +12,14 @@ from torchcaps.recipe import Recipe, recipes_of
 PAPERS = {
     "sabour2017": (rows, affine, photographs, choices),
     "heinsen2019": (rows_of_heinsen2019, choices_of_heinsen2019),
+    "hauser2019": (rows_of_hauser2019,),
     "digits": (digits,),
     "smoke": (smoke,),
 }
-FIGURES = {"sabour2017": figures_of_sabour2017}  # by paper: what `reproduce` draws from results and checkpoints
+FIGURES = {
+    "sabour2017": figures_of_sabour2017,
+    "hauser2019": figures_of_hauser2019,
+}  # by paper: what `reproduce` draws from results and checkpoints
 
 RECIPES: dict[str, Recipe] = {
     name: recipe for paper, modules in PAPERS.items() for module in modules for name, recipe in recipes_of(paper, module).items()
