@@ -40,11 +40,11 @@ def sample_sheets(model: nn.Module, data: Labelled, device: torch.device, seed: 
             write(figure, 0.1, top + 0.08, f"{name}: {share:.0f} % of these {n * ROWS} are negatives")
             show(place(figure, 0.1, top + 0.3, n * tile, ROWS * tile), montage(pictures[domain].cpu()))
     swapped = inverted(pictures["complete"], mean_image) != inverted(pictures["negated"], mean_image)
-    words = (
-        f"Each column is one of {n} capsules, each row a sample of 16 normal numbers in it, all other capsules silent; one seed, not chosen"
+    words = f"Each column is one of {n} capsules, each row a sample: {model.encoders[-1].d_out} normal numbers in it, all others silent"
+    return (
+        figure,
+        f"{words}; one seed, nothing chosen. Negating the numbers turns {int(swapped.sum())} of {swapped.numel()} into the other kind. {AFTER.format('2')}",
     )
-    words = words.replace("16 normal", f"{model.encoders[-1].d_out} normal")
-    return figure, f"{words}. Negating the numbers turns {int(swapped.sum())} of {swapped.numel()} into the other kind. {AFTER.format('2')}"
 
 
 TITLES = {"complete": "Complete domain", "negated": "The same numbers negated", "restricted": "Restricted to the half that training visits"}
@@ -64,18 +64,15 @@ def architecture(model: nn.Module, image: Float[Tensor, "c h w"], device: torch.
     with canvas(8.2, 2.9) as figure:
         axes = figure.subplots(1, 6, width_ratios=[1, 1.15, 0.9, 1.15, 1, 1])
         show(axes[0], images[0].cpu()), axes[0].set_title("image")
-        for place_, poses, title in (
-            (axes[1], primary.poses, f"{n_in} capsules of {d_in}"),
-            (axes[3], decoded, f"decoded by U: {n_in} of {d_in}"),
-        ):
-            _lengths(place_, model, poses, title)
+        _lengths(axes[1], model, primary.poses, f"{n_in} capsules of {d_in}")
+        _lengths(axes[3], model, decoded, f"decoded by U: {n_in} of {d_in}")
         bare(axes[2]).imshow(capsules.poses[0].cpu().numpy(), cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
         axes[2].set_title(f"{n_out} experts of {d_out}")
         show(axes[4], drawn[0].cpu()), axes[4].set_title("drawn from them")
         show(axes[5], plain[0].cpu()), axes[5].set_title("autoencoder alone")
     words = (
-        f"A test image, the lengths of its {n_in} lowest capsules (a map for every type), the numbers of the {n_out} experts (blue above 0), "
-        "the lengths that the decoder U makes of them, and the picture of those; last, the picture without any capsules between"
+        f"A test image, the lengths of its {n_in} lowest capsules (a map for every type), the numbers of the {n_out} experts "
+        "(blue above 0), the lengths that the decoder U makes of them, and the picture of those; last, the picture without any capsules between"
     )
     return figure, f"{words}. {AFTER.format('1')}"
 
