@@ -38,7 +38,7 @@ class Judge(NamedTuple):
             return self.net.classes(features).argmax(-1), features
 
 
-def train_judge(train: Labelled, test: Labelled, device: torch.device, seed: int, steps: int = 1500) -> Judge:
+def train_judge(train: Labelled, test: Labelled, device: torch.device, seed: int, steps: int) -> Judge:
     """Cross entropy by Adam, the rate falling along a line."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -136,9 +136,11 @@ def sampled_pictures(model: nn.Module, n: int, seed: int, device: torch.device) 
         return {"complete": complete, "negated": negated, "restricted": model.draw_samples(numbers, restricted=True)}
 
 
-def study(model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int, n: int) -> dict[str, Any]:
+def study(
+    model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int, n: int, judge_steps: int = 1500
+) -> dict[str, Any]:
     """Everything that docs/papers/hauser2019.md tells of an ExpertNet, from `n` samples of each capsule."""
-    judge = train_judge(train, test, device, seed)
+    judge = train_judge(train, test, device, seed, judge_steps)
     pictures = sampled_pictures(model, n, seed, device)
     mean_image = as_seen(train.images).mean(0).to(device)
     real = judge(as_seen(test.images.to(device)))[1]

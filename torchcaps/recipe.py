@@ -181,7 +181,14 @@ def unlike(stored: dict[str, Any], run: Run) -> list[str]:
 def quick(run: Run, steps: int = 20) -> Run:
     """The same run made seconds long: generated images, a few small steps per stage. For smoke tests, not for numbers."""
     stages = tuple(
-        replace(stage, steps=steps, batch=min(stage.batch, 16), stop=None, probe_every=min(stage.probe_every, steps // 2))
+        replace(
+            stage,
+            task=stage.task.quick(),
+            steps=steps,
+            batch=min(stage.batch, 16),
+            stop=None,
+            probe_every=min(stage.probe_every, steps // 2),
+        )
         for stage in run.stages
     )
     sets = {16: "generated-16", 28: "generated", 48: "generated-48", 96: "generated-96"}

@@ -40,11 +40,11 @@ def sample_sheets(model: nn.Module, data: Labelled, device: torch.device, seed: 
             write(figure, 0.1, top + 0.08, f"{name}: {share:.0f} % of these {n * ROWS} are negatives")
             show(place(figure, 0.1, top + 0.3, n * tile, ROWS * tile), montage(pictures[domain].cpu()))
     swapped = inverted(pictures["complete"], mean_image) != inverted(pictures["negated"], mean_image)
-    words = f"Each column is one of {n} capsules, each row a sample: {model.encoders[-1].d_out} normal numbers in it, all others silent"
-    return (
-        figure,
-        f"{words}; one seed, nothing chosen. Negating the numbers turns {int(swapped.sum())} of {swapped.numel()} into the other kind. {AFTER.format('2')}",
+    words = (
+        f"Each column is one of {n} capsules, each row a sample: {model.encoders[-1].d_out} normal numbers in it, all others silent; "
+        f"one seed, nothing chosen. Negating the numbers turns {int(swapped.sum())} of {swapped.numel()} into the other kind"
     )
+    return figure, f"{words}. {AFTER.format('2')}"
 
 
 TITLES = {"complete": "Complete domain", "negated": "The same numbers negated", "restricted": "Restricted to the half that training visits"}
@@ -72,7 +72,8 @@ def architecture(model: nn.Module, image: Float[Tensor, "c h w"], device: torch.
         show(axes[5], plain[0].cpu()), axes[5].set_title("autoencoder alone")
     words = (
         f"A test image, the lengths of its {n_in} lowest capsules (a map for every type), the numbers of the {n_out} experts "
-        "(blue above 0), the lengths that the decoder U makes of them, and the picture of those; last, the picture without any capsules between"
+        "(blue above 0), the lengths that the decoder U makes of them, and the picture of those; last, the picture without any "
+        "capsules between"
     )
     return figure, f"{words}. {AFTER.format('1')}"
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchcaps.layers import Capsules, ConvAutoencoder
 from torchcaps.ops.neurons import Neurons, hidden_probability, visible_mean
 
-KINDS = ("neurons", "linear")
+FORMS = ("neurons", "linear")
 
 
 class NeuronNet(nn.Module):
@@ -23,22 +23,22 @@ class NeuronNet(nn.Module):
         image: tuple[int, int, int] = (1, 28, 28),
         n_classes: int = 10,  # not looked at: every model is told
         *,
-        kind: str = "neurons",
+        form: str = "neurons",
         width: int = 320,
         channels: int = 128,
         kernel: int = 9,
         dropped: float = 0.2,
     ) -> None:
         super().__init__()
-        if kind not in KINDS:
-            raise ValueError(f"NeuronNet: kind must be one of {', '.join(KINDS)}; got {kind!r}")
-        self.image, self.n_classes, self.kind = tuple(image), n_classes, kind
+        if form not in FORMS:
+            raise ValueError(f"NeuronNet: form must be one of {', '.join(FORMS)}; got {form!r}")
+        self.image, self.n_classes, self.form = tuple(image), n_classes, form
         self.autoencoder = ConvAutoencoder(self.image, channels, kernel, dropped=dropped)
         self.map_shape = channels, *self.autoencoder.grid
         n = torch.Size(self.map_shape).numel()
         self.weight = nn.Parameter(0.01 * torch.randn(n, width))
         self.visible_bias, self.hidden_bias = nn.Parameter(torch.zeros(n)), nn.Parameter(torch.zeros(width))
-        self.back = nn.Parameter(0.01 * torch.randn(width, n)) if kind == "linear" else None
+        self.back = nn.Parameter(0.01 * torch.randn(width, n)) if form == "linear" else None
         self.register_buffer("mean", torch.zeros(n))
         self.register_buffer("spread", torch.ones(()))
 

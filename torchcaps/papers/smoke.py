@@ -139,4 +139,4 @@ def neurons_linear() -> Run:
     """A bottleneck by backpropagation."""
     run = neurons()
     last = Stage(task=LearnBottleneck(), steps=10, batch=16, rate=3e-3)
-    return replace(run, model_args=run.model_args | {"kind": "linear"}, stages=(run.stages[0], last))
+    return replace(run, model_args=run.model_args | {"form": "linear"}, stages=(run.stages[0], last))

@@ -32,6 +32,10 @@ class Task:
 
     backpropagates: ClassVar[bool] = True
 
+    def quick(self) -> "Task":
+        """The same for a run of seconds: less of what takes long at the end."""
+        return self
+
     def init(self, model: nn.Module, batch: Batch) -> None:
         """Prepare the model for this stage from one batch, if it needs to be."""
 

@@ -4,7 +4,7 @@ Only the first one backpropagates. The other two are Algorithm 1 and the rule of
 Labels are never looked at. A stored prediction is the error of a picture, as in `Reconstruct`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -106,7 +106,11 @@ class LearnDecoder(Reconstruct):
 
     layer: int = 0
     samples: int = 0
+    judge_steps: int = 1500  # of the network that judges
     memory: float = 0.99  # of the mean direction of each capsule, and of how long those below are
+
+    def quick(self) -> "LearnDecoder":
+        return replace(self, samples=min(self.samples, 2), judge_steps=min(self.judge_steps, 2))
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         return _under(model, f"decoders.{self.layer}")
@@ -127,7 +131,7 @@ class LearnDecoder(Reconstruct):
         return {}
 
     def study(self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int) -> dict[str, Any]:
-        return study(model, train, test, device, seed, self.samples) if self.samples else {}
+        return study(model, train, test, device, seed, self.samples, self.judge_steps) if self.samples else {}
 
 
 def _missed(wanted: Float[Tensor, "b i d"], found: Float[Tensor, "b i d"]) -> Float[Tensor, "b"]:

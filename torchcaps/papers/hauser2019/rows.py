@@ -156,4 +156,4 @@ def mnist_rbm() -> Run:
 def mnist_bottleneck() -> Run:
     """A linear bottleneck of the same width by backpropagation."""
     last = Stage(task=LearnBottleneck(), epochs=5, batch=128, rate=1e-3, schedule=Cosine())
-    return Run(data="mnist", model="neurons", model_args={"kind": "linear", "width": 320}, stages=(_AUTOENCODER, last))
+    return Run(data="mnist", model="neurons", model_args={"form": "linear", "width": 320}, stages=(_AUTOENCODER, last))
