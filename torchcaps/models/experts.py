@@ -83,18 +83,16 @@ class ExpertNet(nn.Module):
         layer = len(self.encoders) - 1
         return self.encoders[layer](self.below(images, layer)[0])
 
-    def decode(self, poses: Float[Tensor, "b j e"], layer: int = -1, loud: bool = False) -> Float[Tensor, "b i d"]:
-        """The lowest capsules that experts of a layer stand for. `loud`: as long, all together, as those of a training image."""
+    def decode(self, poses: Float[Tensor, "b j e"], layer: int = -1) -> Float[Tensor, "b i d"]:
+        """The lowest capsules that experts of a layer stand for; all together as long as those of a training image."""
         for number in range(layer % len(self.encoders), -1, -1):
             sums = self.decoders[number].phase(poses).sums
-            if loud:
-                whole = sums.square().sum((-2, -1), keepdim=True)
-                sums = sums * torch.rsqrt(whole + 1e-12) * self.loudness(number)
+            sums = sums * torch.rsqrt(sums.square().sum((-2, -1), keepdim=True) + 1e-12) * self.loudness(number)
             poses = self._fired(sums, self.encoders[number])
         return poses
 
-    def reconstruct(self, poses: Float[Tensor, "b j e"], layer: int = -1, loud: bool = False) -> Float[Tensor, "b c h w"]:
-        return self.draw(self.decode(poses, layer, loud))
+    def reconstruct(self, poses: Float[Tensor, "b j e"], layer: int = -1) -> Float[Tensor, "b c h w"]:
+        return self.draw(self.decode(poses, layer))
 
     def draw(self, poses: Float[Tensor, "b i d"]) -> Float[Tensor, "b c h w"]:
         """The picture of the lowest capsules."""
@@ -117,7 +115,7 @@ class ExpertNet(nn.Module):
     def draw_samples(self, numbers: Float[Tensor, "b j e"], *, restricted: bool, layer: int = -1) -> Float[Tensor, "b j c h w"]:
         """Figure 2: `numbers` from a normal distribution, each capsule by itself, from the complete or the restricted domain."""
         states = self.alone(self.restrict(numbers, layer) if restricted else numbers, layer)
-        pictures = [self.reconstruct(part, layer, loud=True) for part in rearrange(states, "b j k e -> (b j) k e").split(500)]
+        pictures = [self.reconstruct(part, layer) for part in rearrange(states, "b j k e -> (b j) k e").split(500)]
         return rearrange(torch.cat(pictures), "(b j) c h w -> b j c h w", j=numbers.shape[1])
 
     def visited(self, layer: int = -1) -> Float[Tensor, "j e"]:
