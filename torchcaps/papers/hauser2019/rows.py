@@ -35,7 +35,9 @@ _BESIDE = (
     "extras.restricted_frechet",
     "extras.complete_frechet",
     "extras.probe_accuracy",
+    "extras.probe_accuracy_unsquashed",
     "extras.probe_accuracy_untrained",
+    "extras.probe_accuracy_untrained_unsquashed",
     "extras.probe_accuracy_maps",
 )
 _PROBE = ("extras.probe_accuracy",)
