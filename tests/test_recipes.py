@@ -29,7 +29,7 @@ SMALL = {
 COUNTS = {
     "sabour2017": (81, 45),
     "heinsen2019": (17, 11),
-    "hauser2019": (17, 17),
+    "hauser2019": (20, 20),
     "digits": (6, 2),
     "smoke": (16, 0),
 }
