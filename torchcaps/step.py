@@ -4,10 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.data.batches import Batch, Batches
-from torchcaps.layers import EMCapsules, RoutedCapsules
+from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.ops.backend import many_programs
 from torchcaps.recipe import Stage
 
+_ROUTED = EMCapsules | ExpertCapsules | RoutedCapsules
 WARM_UP = 3  # steps before a capture: libraries allocate, the optimiser makes its state
 
 
@@ -152,7 +153,7 @@ def _numbers(stage: Stage, step: int, n_steps: int) -> tuple[float, ...]:
 
 def _routing(model: nn.Module, compiled: bool) -> str:
     """Which backend routing takes in this step, in words: for the log."""
-    backends = sorted({layer.backend_here(compiled) for layer in model.modules() if isinstance(layer, EMCapsules | RoutedCapsules)})
+    backends = sorted({layer.backend_here(compiled) for layer in model.modules() if isinstance(layer, _ROUTED)})
     return (" and ".join(backends) or "none") + (" inside the compiled step, one CUDA graph" if compiled else "")
 
 

@@ -54,6 +54,10 @@ class ExpertCapsules(nn.Module):
             low, high = (middle, high) if short else (low, middle)
         self.weight.mul_(2.0**low)
 
+    def backend_here(self, compiling: bool = False) -> str:
+        """There is one implementation, which a training step on CUDA compiles with all around it."""
+        return "compiled" if compiling else "reference"
+
     def extra_repr(self) -> str:
         plain = f", {self.n_plain} of them plain" if self.n_plain else ""
         return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}{plain}, {self.rule}"
