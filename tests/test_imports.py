@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "torchcaps"
 # fmt: off
 LINE = [
-    "ops", "layers", "models", "data", "metrics", "diagnostics", "equivariance", "tasks", "optimizers", "recipe",
+    "ops", "layers", "models", "data", "metrics", "diagnostics", "equivariance", "generation", "tasks", "optimizers", "recipe",
     "readings", "parts", "machine", "journal", "checkpoint", "features", "classifiers", "attacks", "step", "state", "judging", "train",
     "derive", "results", "verify", "figures",
     "papers", "report", "readme", "bench", "demo", "cli", "__main__",

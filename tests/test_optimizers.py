@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchcaps.optimizers import Adam, RAdam, RectifiedAdam
+from torchcaps.optimizers import SGD, Adam, RAdam, RectifiedAdam
 from torchcaps.papers import RECIPES
 from torchcaps.recipe import Cosine, OneCycle, Stage, from_plain, to_plain
 from torchcaps.train import Options
@@ -50,6 +50,29 @@ def test_with_one_beta1_it_is_the_radam_of_pytorch(gradients, beta2):
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
     another = train_ours(RAdam(beta1=0.8, beta2=beta2), [0.01] * N_STEPS, [0.99] * N_STEPS, gradients)
     assert not torch.allclose(another, theirs, rtol=1e-6)  # a beta1 that is 1 % off would show
+
+
+def train_sgd(settings: SGD, rates: list[float], gradients: list[Tensor]) -> Tensor:
+    now = [torch.zeros((), dtype=torch.float64) for _ in range(2)]
+
+    def look_up(step: int) -> None:
+        for number, value in zip(now, settings.numbers(step, rates[step], 1.0), strict=True):
+            number.fill_(value)
+
+    return train(lambda parameters: settings.make(parameters, now), gradients, look_up)
+
+
+def test_sgd_is_that_of_pytorch_with_momentum_and_l2(gradients):
+    theirs = train(lambda parameters: torch.optim.SGD(parameters, 0.01, momentum=0.8, weight_decay=0.1), gradients)
+    torch.testing.assert_close(train_sgd(SGD(momentum=0.8, l2=0.1), [0.01] * N_STEPS, gradients), theirs, rtol=1e-12, atol=0)
+    for other in (SGD(momentum=0.79, l2=0.1), SGD(momentum=0.8, l2=0.11)):
+        assert not torch.allclose(train_sgd(other, [0.01] * N_STEPS, gradients), theirs, rtol=1e-6)
+
+
+def test_the_rate_of_sgd_is_that_of_its_step():
+    """Two steps of one number without momentum: each gradient times its own rate."""
+    gradients = [torch.tensor([2.0], dtype=torch.float64), torch.tensor([-1.0], dtype=torch.float64)]
+    assert train_sgd(SGD(momentum=0.0), [0.1, 0.5], gradients).item() == pytest.approx(-1 - 0.1 * 2 + 0.5)
 
 
 def test_a_beta1_that_changes_is_the_one_of_its_step():

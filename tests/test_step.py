@@ -13,8 +13,9 @@ from torchcaps.papers import RECIPES
 from torchcaps.step import WARM_UP, TrainingStep
 
 CPU = torch.device("cpu")
-# Adam and an average; RAdam whose beta1 changes, and images that are mixed; a model whose buffers count the steps
-each_optimizer = pytest.mark.parametrize("recipe", ["smoke/capsnet", "smoke/em-capsnet-mixup", "smoke/sparsecaps"])
+# Adam and an average; RAdam whose beta1 changes, and images that are mixed; a model whose buffers count the steps; SGD and no
+# backpropagation
+each_optimizer = pytest.mark.parametrize("recipe", ["smoke/capsnet", "smoke/em-capsnet-mixup", "smoke/sparsecaps", "smoke/experts"])
 
 
 def make_step(recipe: str = "smoke/capsnet", n_steps: int = 6, device: torch.device = CPU) -> TrainingStep:
@@ -22,7 +23,8 @@ def make_step(recipe: str = "smoke/capsnet", n_steps: int = 6, device: torch.dev
     torch.manual_seed(0)
     batches = Batches(load(run.data, "train"), 16, run.augment, device)
     batches.new_epoch(torch.Generator().manual_seed(0))
-    return TrainingStep(run.stages[0], run.build().to(device), batches, n_steps, device)
+    stage = next((stage for stage in run.stages if not stage.task.backpropagates), run.stages[0])
+    return TrainingStep(stage, run.build().to(device), batches, n_steps, device)
 
 
 @pytest.fixture

@@ -89,6 +89,7 @@ def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_e
     state.journal.close()
     judged = state.data[parts.names(state.run)[0]]
     diagnostics, extras = ({}, {}) if unjudged else (diagnose(state.model, judged, device), task.extras(state.model, judged, device))
+    extras |= {} if unjudged else task.study(state.model, state.data["train"], judged, device, state.seed)
     planned = sum(n_steps_of(stage, state.data["train"]) for stage in state.run.stages)
     met = state.met if state.run.stages[-1].stop else None
     return Trained(

@@ -60,6 +60,46 @@ class RAdam:
         return RectifiedAdam(parameters, now, self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SGD:
+    """Gradient descent with momentum and l2: the mean of gradients is a sum that fades, as PyTorch has it."""
+
+    momentum: float = 0.9
+    l2: float = 0.0  # this share of a weight is added to its gradient
+
+    def numbers(self, step: int, rate: float, momentum: float) -> tuple[float, float]:
+        """The rate, and how much of the sum stays."""
+        return rate, self.momentum * momentum
+
+    def make(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]]) -> "MomentumSGD":
+        return MomentumSGD(parameters, now, self)
+
+
+class MomentumSGD:
+    """The update of `SGD`. PyTorch's own takes the momentum as a Python number, which a captured step could not change."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]], settings: SGD) -> None:
+        self.parameters, self.now, self.settings = list(parameters), list(now), settings
+        self.sums = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.state = {parameter: {"sum": held} for parameter, held in zip(self.parameters, self.sums, strict=True)}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        assert set_to_none
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        rate, kept = self.now
+        parts = zip(self.parameters, self.sums, strict=True)
+        used = [(parameter, parameter.grad, held) for parameter, held in parts if parameter.grad is not None]
+        parameters, gradients, sums = (list(parts) for parts in zip(*used, strict=True))
+        torch._foreach_mul_(sums, kept)
+        torch._foreach_add_(sums, gradients)
+        torch._foreach_add_(sums, parameters, alpha=self.settings.l2)
+        torch._foreach_sub_(parameters, torch._foreach_mul(sums, rate))
+
+
 class RectifiedAdam:
     """The update of `RAdam`. PyTorch's own takes beta1 as a Python number, which a captured step could not change."""
 

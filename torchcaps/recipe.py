@@ -13,12 +13,14 @@ from torchcaps.data import DataInfo, info
 from torchcaps.data.batches import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, shape_after
 from torchcaps.data.mixup import Mixup
 from torchcaps.models import MODELS, SENTENCE_MODELS
-from torchcaps.optimizers import Adam, RAdam
+from torchcaps.optimizers import SGD, Adam, RAdam
 from torchcaps.tasks import Task
 from torchcaps.tasks.classify import Classify
 from torchcaps.tasks.classify_pairs import ClassifyPairs
+from torchcaps.tasks.experts import Autoencode, LearnDecoder, LearnExperts
 from torchcaps.tasks.ladder import ClassifyLadder
 from torchcaps.tasks.logits import ClassifyLogits, ClassifyPairLogits, ClassifyScores
+from torchcaps.tasks.neurons import LearnBottleneck, LearnNeurons
 from torchcaps.tasks.reconstruct import Reconstruct
 from torchcaps.tasks.sentences import ClassifySentences
 
@@ -107,7 +109,7 @@ class Stage:
     batch: int = 128
     rate: float = 1e-3
     schedule: Exponential | Cosine | OneCycle = Exponential()
-    optimizer: Adam | RAdam = Adam()  # noqa: RUF009, frozen
+    optimizer: Adam | RAdam | SGD = Adam()  # noqa: RUF009, frozen
     ema: float = 0.0  # decay of an average of the weights; 0 keeps none
     stop: Stop | None = None  # before the last step, which the schedule still counts on
     probe_every: int = 0  # steps between two looks of the task's `probe` at the model; 0: none
@@ -154,9 +156,10 @@ class Run:
 
 
 _TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder, Reconstruct, ClassifySentences
-_SCHEDULES = Exponential, Cosine, OneCycle, Adam, RAdam, Stop, Watch
+_BY_CONTRAST = Autoencode, LearnExperts, LearnDecoder, LearnNeurons, LearnBottleneck
+_SCHEDULES = Exponential, Cosine, OneCycle, Adam, RAdam, SGD, Stop, Watch
 _AUGMENTATIONS = Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup
-KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_SCHEDULES, *_AUGMENTATIONS)}
+KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_BY_CONTRAST, *_SCHEDULES, *_AUGMENTATIONS)}
 
 
 def to_plain(value: Any) -> Any:
@@ -205,7 +208,14 @@ def unlike(stored: dict[str, Any], run: Run) -> list[str]:
 def quick(run: Run, steps: int = 20) -> Run:
     """The same run made seconds long: generated images, a few small steps per stage. For smoke tests, not for numbers."""
     stages = tuple(
-        replace(stage, steps=steps, batch=min(stage.batch, 16), stop=None, probe_every=min(stage.probe_every, steps // 2))
+        replace(
+            stage,
+            task=stage.task.quick(),
+            steps=steps,
+            batch=min(stage.batch, 16),
+            stop=None,
+            probe_every=min(stage.probe_every, steps // 2),
+        )
         for stage in run.stages
     )
     sets = {16: "generated-16", 28: "generated", 40: "generated-40", 48: "generated-48", 96: "generated-96"}

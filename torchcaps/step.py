@@ -4,10 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.data.batches import Batch, Batches
-from torchcaps.layers import EMCapsules, RoutedCapsules
+from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.ops.backend import many_programs
 from torchcaps.recipe import Stage
 
+_ROUTED = EMCapsules | ExpertCapsules | RoutedCapsules
 WARM_UP = 3  # steps before a capture: libraries allocate, the optimiser makes its state
 
 
@@ -82,17 +83,24 @@ class TrainingStep:
     def _everything(self) -> dict[str, Tensor]:
         return self.state() | {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
 
-    def _losses(self, batch: Batch) -> dict[str, Tensor]:
+    def _losses(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Losses; and gradients, of a task that does without backpropagation."""
+        if not self.task.backpropagates:
+            with torch.no_grad():
+                return self.task.updates(self.model, batch)
         with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
-            return self.task.losses(self.model, batch)
+            return self.task.losses(self.model, batch), {}
 
     def gradients(self) -> dict[str, Tensor]:
         """Forward and backward of the present batch and nothing else; the bench times it by itself."""
         batch = self.batches.at(self.counter % self.batches.n_steps)
         self.optimizer.zero_grad(set_to_none=True)
         with many_programs():
-            losses = self.losses(batch)
-        self.task.backward(self.model, batch, losses)
+            losses, gradients = self.losses(batch)
+        if self.task.backpropagates:
+            self.task.backward(self.model, batch, losses)
+        for name, gradient in gradients.items():
+            self.parameters[name].grad = gradient
         return losses
 
     def _once(self) -> None:
@@ -150,7 +158,7 @@ def _numbers(stage: Stage, step: int, n_steps: int) -> tuple[float, ...]:
 
 def _routing(model: nn.Module, compiled: bool) -> str:
     """Which backend routing takes in this step, in words: for the log."""
-    backends = sorted({layer.backend_here(compiled) for layer in model.modules() if isinstance(layer, EMCapsules | RoutedCapsules)})
+    backends = sorted({layer.backend_here(compiled) for layer in model.modules() if isinstance(layer, _ROUTED)})
     return (" and ".join(backends) or "none") + (" inside the compiled step, one CUDA graph" if compiled else "")
 
 

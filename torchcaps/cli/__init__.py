@@ -21,7 +21,7 @@ from torchcaps.cli.sentences import explain_sentence
 from torchcaps.demo import demo as run_demo
 from torchcaps.features import Missing
 from torchcaps.figures import save_figures
-from torchcaps.layers import EMCapsules, RoutedCapsules
+from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.machine import make_folder, pick_device
 from torchcaps.papers import FIGURES, PAPERS, RECIPES
 from torchcaps.readings import Reading
@@ -94,7 +94,7 @@ def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the 
         model = run.build()
     console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
     for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
-        routed = [layer for layer in model.modules() if isinstance(layer, EMCapsules | RoutedCapsules)]
+        routed = [layer for layer in model.modules() if isinstance(layer, EMCapsules | ExpertCapsules | RoutedCapsules)]
         taken = {layer.to_empty(device=device).backend_here() for layer in routed}
         console.print(f"routing on {device}: {', '.join(sorted(taken)) or 'none'}", highlight=False)
 

@@ -1,10 +1,12 @@
 """nn.Modules: weights, one shape check, one call into ops."""
 
+from torchcaps.layers.autoencoder import ConvAutoencoder
 from torchcaps.layers.capsules import Capsules
 from torchcaps.layers.code_nets import CodeNets
 from torchcaps.layers.conv_routed import ConvRoutedCapsules
 from torchcaps.layers.decoder import Decoder
 from torchcaps.layers.em import EMCapsules
+from torchcaps.layers.experts import ExpertCapsules
 from torchcaps.layers.ladder import LadderCapsules, Laddered, LadderForm
 from torchcaps.layers.lazy import LazyRoutedCapsules
 from torchcaps.layers.primary import PrimaryCapsules
@@ -14,10 +16,12 @@ from torchcaps.layers.sparse import RankMask
 __all__ = [
     "Capsules",
     "CodeNets",
+    "ConvAutoencoder",
     "ConvRoutedCapsules",
     "Coupled",
     "Decoder",
     "EMCapsules",
+    "ExpertCapsules",
     "LadderCapsules",
     "LadderForm",
     "Laddered",

@@ -10,7 +10,9 @@ from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.capsule_head import CapsuleHead
 from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
+from torchcaps.models.experts import ExpertNet
 from torchcaps.models.lcapsnet import LCapsNet
+from torchcaps.models.neurons import NeuronNet
 from torchcaps.models.pooled_sentences import PooledSentences
 from torchcaps.models.sparsecaps import SparseCaps, SupervisedCaps
 from torchcaps.models.stackedcaps import StackedCaps
@@ -23,12 +25,14 @@ MODELS: dict[str, type[nn.Module]] = {
     "sparsecaps": SparseCaps,
     "supcaps": SupervisedCaps,
     "stackedcaps": StackedCaps,
+    "experts": ExpertNet,
+    "neurons": NeuronNet,
 }
 
 # built for the layers and the numbers of an embedding
 SENTENCE_MODELS: dict[str, type[nn.Module]] = {"em-sentences": EMSentenceNet, "pooled-sentences": PooledSentences}
 
 __all__ = [
-    "MODELS", "SENTENCE_MODELS", "Baseline", "CapsNet", "CapsuleHead", "EMCapsNet", "EMSentenceNet", "LCapsNet", "PooledSentences",
-    "SparseCaps", "StackedCaps", "SupervisedCaps",
+    "MODELS", "SENTENCE_MODELS", "Baseline", "CapsNet", "CapsuleHead", "EMCapsNet", "EMSentenceNet", "ExpertNet", "LCapsNet", "NeuronNet",
+    "PooledSentences", "SparseCaps", "StackedCaps", "SupervisedCaps",
 ]  # fmt: skip

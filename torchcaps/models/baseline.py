@@ -27,6 +27,8 @@ PRESETS = {
     "affnist": Preset((256, 256, 128), (5, 5, 5), (True, True, False), (847, 192)),
     # 88 makes it as large as the EMCapsNet for 96x96, whose batch normalisation it has too
     "smallnorb": Preset((32, 64, 64, 96, 96), (3, 3, 3, 3, 3), (True, True, True, True, True), (88,), norm=True),
+    # names the classes of generated pictures (torchcaps/generation.py)
+    "judge": Preset((32, 64), (5, 5), (True, True), (128,)),
     "small": Preset((8, 8), (5, 5), (True, True), (32,)),  # for tests
 }
 

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 from torchcaps.data.batches import Crop, Shift
 from torchcaps.data.mixup import Mixup
-from torchcaps.optimizers import RAdam
-from torchcaps.recipe import OneCycle, Run, Stage
+from torchcaps.optimizers import SGD, RAdam
+from torchcaps.recipe import Cosine, OneCycle, Run, Stage
 from torchcaps.tasks.classify_pairs import ClassifyPairs
+from torchcaps.tasks.experts import Autoencode, LearnDecoder, LearnExperts
 from torchcaps.tasks.ladder import ClassifyLadder
 from torchcaps.tasks.logits import ClassifyLogits, ClassifyScores
+from torchcaps.tasks.neurons import LearnBottleneck, LearnNeurons
 from torchcaps.tasks.reconstruct import Reconstruct
 from torchcaps.tasks.sentences import ClassifySentences
 
@@ -142,3 +144,52 @@ def pooled_sentences() -> Run:
     stage = Stage(task=ClassifySentences(), steps=20, batch=16, rate=1e-2, ema=0.9)
     args = {"hidden": (16,), "dropout": 0.1}
     return Run(data="generated-sentences", model="pooled-sentences", model_args=args, stages=(stage,))
+
+
+_SMALL_EXPERTS = {"channels": 16, "kernel": 5, "experts": ((4, 6),)}
+
+
+def _three_stages(learn: LearnExperts, steps: int, rate: float, **model_args) -> Run:
+    """Adam for the autoencoder, SGD for what is learnt by contrast."""
+    by_contrast = Stage(steps=steps, batch=16, schedule=Cosine(), optimizer=SGD(l2=1e-6))
+    stages = (
+        Stage(task=Autoencode(), steps=20 - 2 * steps, batch=16, rate=3e-3),
+        replace(by_contrast, task=learn, rate=rate),
+        replace(by_contrast, task=LearnDecoder(), rate=1.0),
+    )
+    return Run(data="generated-16", model="experts", model_args=_SMALL_EXPERTS | model_args, stages=stages)
+
+
+def experts() -> Run:
+    """A product of expert capsules by Algorithm 1: autoencoder, experts, decoder, each trained by itself."""
+    return _three_stages(LearnExperts(sparse=1.0), 7, 100.0)
+
+
+def experts_persistent() -> Run:
+    """Chains that go on from step to step, on/off drawn, two sweeps each, couplings over the outputs."""
+    learn = LearnExperts(sweeps=2, sampled=True, persistent=True)
+    return _three_stages(learn, 7, 1.0, n_chains=8, rule={"over": "outputs", "n_iters": 2})
+
+
+def experts_stacked() -> Run:
+    """A second layer of experts on the first, and capsules of which two numbers do not lie on the sphere."""
+    run = _three_stages(LearnExperts(), 4, 30.0, experts=((4, 6), (3, 5)), n_plain=2)
+    _, learn, decode = run.stages
+    # fewer capsules below: larger couplings, and smaller rates
+    upper = replace(learn, task=LearnExperts(layer=1), rate=1.0), replace(decode, task=LearnDecoder(layer=1), rate=0.1)
+    return replace(run, stages=(replace(run.stages[0], steps=4), learn, decode, *upper))
+
+
+def neurons() -> Run:
+    """A restricted Boltzmann machine in the place of the capsules."""
+    by_contrast = Stage(task=LearnNeurons(), steps=10, batch=16, rate=0.01, schedule=Cosine(), optimizer=SGD(l2=1e-4))
+    args = {"channels": 16, "kernel": 5, "width": 24}
+    stages = Stage(task=Autoencode(), steps=10, batch=16, rate=3e-3), by_contrast
+    return Run(data="generated-16", model="neurons", model_args=args, stages=stages)
+
+
+def neurons_linear() -> Run:
+    """A bottleneck by backpropagation."""
+    run = neurons()
+    last = Stage(task=LearnBottleneck(), steps=10, batch=16, rate=3e-3)
+    return replace(run, model_args=run.model_args | {"form": "linear"}, stages=(run.stages[0], last))

@@ -2,12 +2,13 @@
 
 A task is a frozen dataclass of plain settings, stored with every result. The loop calls, in this order:
 `init` once at the start of a stage, then per step `losses` (compiled on CUDA, so no side effects on Python objects) and
-`backward`, which must leave gradients in `.grad`; now and then `probe`, where a stage asks for it; `evaluate` at the end.
-A rule without backpropagation overrides `backward`.
+`backward`, which must leave gradients in `.grad`; now and then `probe`, where a stage asks for it; `evaluate`, `extras` and `study`
+at the end. A stage trains what `parameters` names and leaves the rest of the model as earlier stages made it.
+A rule without backpropagation sets `backpropagates` to False and defines `updates` instead of `losses`.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -29,6 +30,12 @@ class Evaluation(NamedTuple):
 class Task:
     """The defaults: every parameter is trained by the gradient of `loss`."""
 
+    backpropagates: ClassVar[bool] = True
+
+    def quick(self) -> "Task":
+        """The same for a run of seconds: less of what takes long at the end."""
+        return self
+
     def init(self, model: nn.Module, batch: Batch) -> None:
         """Prepare the model for this stage from one batch, if it needs to be."""
 
@@ -39,6 +46,13 @@ class Task:
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Scalars on the device; `loss` is the one to minimise, the others are logged."""
         raise TypeError(f"{type(self).__name__} must define losses(model, batch)")
+
+    def updates(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Losses as above, and by name what the optimiser shall take for the gradient of each parameter: minus where it should go.
+
+        In one compiled program, in float32, and outside autograd.
+        """
+        raise TypeError(f"{type(self).__name__} must define updates(model, batch)")
 
     def backward(self, model: nn.Module, batch: Batch, losses: dict[str, Tensor]) -> None:
         """Leave the gradients of what is trained in `.grad`."""
@@ -58,6 +72,10 @@ class Task:
 
     def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
         """Plain numbers about a finished model that predictions do not tell; stored beside the metrics."""
+        return {}
+
+    def study(self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int) -> dict[str, Any]:
+        """As `extras`, where it takes the training images too: other models are trained to judge this one."""
         return {}
 
     def evaluate(self, model: nn.Module, data: Labelled, device: torch.device) -> Evaluation:

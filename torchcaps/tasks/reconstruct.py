@@ -26,11 +26,15 @@ class Reconstruct(Task):
     n_at_once: ClassVar[int] = 200  # images, in evaluation
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": _errors(model, batch.images).mean()}
+        return {"loss": self.errors(model, batch.images).mean()}
+
+    def errors(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b"]:
+        """Of each picture."""
+        return reconstruction_loss(model.reconstruct(model(images).poses).to(images.dtype), images)
 
     def evaluate(self, model: nn.Module, data: Labelled, device: torch.device) -> Evaluation:
         with watching(model):
-            errors = torch.cat([_errors(model, batch.images).cpu() for batch in self._batches(model, data, device)])
+            errors = torch.cat([self.errors(model, batch.images).cpu() for batch in self._batches(model, data, device)])
         stored = _to_bytes(errors)
         return Evaluation(self.score(stored.long(), data.labels), stored)
 
@@ -43,10 +47,6 @@ class Reconstruct(Task):
 
     def _batches(self, model: nn.Module, data: Labelled, device: torch.device):
         return in_order(data, self.n_at_once, device, getattr(model, "augment", ()))
-
-
-def _errors(model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b"]:
-    return reconstruction_loss(model.reconstruct(model(images).poses).to(images.dtype), images)
 
 
 def _to_bytes(errors: Float[Tensor, "n"]) -> UInt8[Tensor, "n 2"]:

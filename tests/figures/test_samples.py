@@ -1,0 +1,62 @@
+"""Sheets of samples, the network and its growth, of a model that is trained for a moment."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from torchcaps.data import load
+from torchcaps.figures import png
+from torchcaps.figures.samples import architecture, growth_curve, sample_sheets
+from torchcaps.papers import RECIPES
+from torchcaps.papers.hauser2019 import figures as drawing
+from torchcaps.recipe import quick
+from torchcaps.results import make_result, result_path, write_result
+from torchcaps.train import Options, train
+
+pytest.importorskip("matplotlib")
+CPU = torch.device("cpu")
+
+
+def test_a_sheet_has_a_column_for_every_capsule_and_counts_negatives():
+    model = RECIPES["smoke/experts"].make().build().eval()
+    figure, words = sample_sheets(model, load("generated-16", "train"), CPU)
+    assert "one of 4 capsules" in words and "of 16 into the other kind" in words
+    assert [text.get_text().split(":")[0] for text in figure.texts] == [
+        "Complete domain", "The same numbers negated", "Restricted to the half that training visits",
+    ]  # fmt: skip
+    assert png(figure) == png(sample_sheets(model, load("generated-16", "train"), CPU)[0])  # one seed
+
+
+def test_the_network_is_drawn_with_its_own_numbers():
+    model = RECIPES["smoke/experts"].make().build().eval()
+    figure, words = architecture(model, load("generated-16", "test").images[0] / 255, CPU)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles[1:3] == ["32 capsules of 8", "4 experts of 6"] and "32 lowest capsules" in words
+
+
+def test_growth_tells_when_the_chain_wakes():
+    line = {"stage": 1, "loss": 1.0, "on": 1e-3}
+    journal = [{"step": 5, "loss": 3.0}] + [{"step": 10 + n, "dreamt_on": 10.0 ** (n - 6), **line} for n in range(6)]
+    assert "about 5 steps in" in growth_curve(journal)[1]
+    assert "never wakes" in growth_curve(journal[:3])[1]
+    with pytest.raises(ValueError, match="no line tells how often they are on"):
+        growth_curve(journal[:1])
+
+
+def test_figures_of_the_paper_need_their_runs(tmp_path, monkeypatch):
+    def small(name):
+        run = quick(RECIPES[f"hauser2019/{name}"].make(), steps=2)
+        stages = tuple(
+            replace(stage, task=replace(stage.task, samples=0)) if hasattr(stage.task, "samples") else stage for stage in run.stages
+        )
+        return replace(run, model_args=run.model_args | {"channels": 8, "experts": ((3, 4),)}, stages=stages)
+
+    names = [*drawing.SHEETS, "mnist-growth"]
+    monkeypatch.setattr(drawing, "_today", lambda: {name: small(name) for name in names})
+    assert drawing.figures(tmp_path / "results", tmp_path / "runs", None, CPU) == {}
+    for name in ("mnist", "mnist-growth"):
+        out = tmp_path / "runs/hauser2019" / name / "0"
+        trained = train(small(name), name=name, seed=0, options=Options(out=out, progress=False, log_every=1))
+        write_result(result_path(tmp_path / "results", f"hauser2019/{name}", 0), make_result(name, 0, small(name), trained))
+    assert set(drawing.figures(tmp_path / "results", tmp_path / "runs", None, CPU)) == {"figure-1", "figure-2ab", "growth"}

@@ -1,0 +1,157 @@
+"""Three stages: each trains its own part and leaves the rest, without backpropagation where it says so, and resumes to the bit."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from torchcaps.checkpoint import load_checkpoint, tensors_sha256
+from torchcaps.data import load
+from torchcaps.data.batches import Batch
+from torchcaps.ops.experts import contrast, sweep
+from torchcaps.papers import RECIPES
+from torchcaps.results import make_result
+from torchcaps.tasks.experts import Autoencode, LearnDecoder, LearnExperts
+from torchcaps.tasks.neurons import LearnNeurons
+from torchcaps.train import Options, train
+from torchcaps.verify import check_metrics
+
+CPU = torch.device("cpu")
+
+
+def smoke(name: str = "smoke/experts"):
+    return RECIPES[name].make()
+
+
+def model_of(name: str = "smoke/experts"):
+    torch.manual_seed(0)
+    return smoke(name).build()
+
+
+def batch_of(n: int = 8) -> Batch:
+    data = load("generated-16", "train")
+    return Batch(data.images[:n].float() / 255, data.labels[:n])
+
+
+@pytest.mark.parametrize(
+    ("task", "part"), [(Autoencode(), "autoencoder."), (LearnExperts(), "encoders.0."), (LearnDecoder(), "decoders.0.")]
+)
+def test_each_stage_trains_its_own_part(task, part):
+    model = model_of()
+    names = {name for name, _ in model.named_parameters() if name.startswith(part)}
+    assert set(task.parameters(model)) == names != set()
+
+
+def test_the_update_of_the_experts_is_algorithm_1_with_the_sign_turned():
+    model, batch, task = model_of(), batch_of(), LearnExperts()
+    task.init(model, batch)
+    layer = model.encoders[0]
+    data = layer.phase(model.primary_capsules(batch.images))
+    with torch.no_grad():
+        losses, gradients = task.updates(model, batch)
+        wanted = contrast(data, sweep(data, layer.weight))
+    assert set(gradients) == {"encoders.0.weight"}
+    torch.testing.assert_close(gradients["encoders.0.weight"], -wanted)
+    assert losses["on"].item() == pytest.approx(0.2, abs=1e-3)
+
+
+def test_the_update_of_the_decoder_is_the_papers():
+    """2 e (z x / (1 + |z|²) - z~ x~ / (1 + |z~|²)), written out for every pair."""
+    model, batch = model_of(), batch_of(3)
+    LearnExperts().init(model, batch)
+    with torch.no_grad():
+        model.decoders[0].weight.mul_(30)
+        poses, z = model.below(batch.images, 0)
+        x = model.encoders[0](poses).poses
+        made = model.decoders[0].phase(x)
+        u, e = model.decoders[0].weight, made.couplings
+        again = torch.einsum("bji,jied,bid->bje", e, u, made.sums)
+        square = again.square().sum(-1, keepdim=True)
+        again = again * square.sqrt() / (1 + square)
+        half = lambda sums, parents: torch.einsum("bji,bid,bje->bjied", e, 2 * sums / (1 + sums.square().sum(-1, keepdim=True)), parents)  # noqa: E731
+        wanted = (half(z, x) - half(made.sums, again)).mean(0)
+        _, gradients = LearnDecoder().updates(model, batch)
+    torch.testing.assert_close(gradients["decoders.0.weight"], -wanted)
+
+
+def test_chains_that_persist_move_and_need_a_model_that_keeps_them():
+    model, batch = model_of("smoke/experts-persistent"), batch_of()
+    before = model.chain(0).clone()
+    with torch.no_grad():
+        LearnExperts(persistent=True, sampled=True).updates(model, batch)
+    assert not torch.equal(model.chain(0), before)
+    with pytest.raises(ValueError, match="build it with n_chains"):
+        LearnExperts(persistent=True).init(model_of(), batch)
+
+
+def test_longer_chains_and_drawn_magnitudes_give_other_updates():
+    model, batch = model_of(), batch_of()
+    LearnExperts(start_length=0.5).init(model, batch)
+    tasks = LearnExperts(), LearnExperts(sweeps=5), LearnExperts(sampled=True), LearnExperts(sparse=1.0)
+    with torch.no_grad():
+        found = [task.updates(model, batch)[1]["encoders.0.weight"] for task in tasks]
+    assert all(not torch.allclose(found[0], other, rtol=0.01) for other in found[1:])
+
+
+def test_the_papers_first_weights_are_kept_if_wanted_and_their_dream_is_nothing():
+    model, batch = model_of(), batch_of()
+    before = model.encoders[0].weight.clone()
+    LearnExperts(start_length=None).init(model, batch)
+    assert torch.equal(model.encoders[0].weight, before)
+    with torch.no_grad():
+        losses, _ = LearnExperts().updates(model, batch)
+    assert losses["dreamt_on"] < 1e-8 and losses["loss"].item() == pytest.approx(1, abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole")
+    return train(smoke(), name="smoke/experts", seed=0, options=Options(out=out, progress=False, save_every=3)), out
+
+
+def test_a_run_of_three_stages_remembers_where_capsules_pointed_and_is_verified(trained):
+    run, (finished, _) = smoke(), trained
+    assert finished.steps == 20 and set(finished.evaluations) == {"test"}
+    assert finished.model.visited().any() and finished.model.loudness(0) != 1
+    result = json.loads(json.dumps(make_result("smoke/experts", 0, run, finished)))
+    assert [check.passed for check in check_metrics(result, run, None)] == [True]
+
+
+def test_later_stages_leave_earlier_parts_alone(trained, tmp_path):
+    """Stopped at the end of the first stage: the filters are those of the end."""
+    train(smoke(), name="smoke/experts", seed=0, options=Options(out=tmp_path, progress=False, max_steps=6))
+    early, late = (load_checkpoint(out / "checkpoint.safetensors").part("model") for out in (tmp_path, trained[1]))
+    same = {name for name in early if torch.equal(early[name], late[name])}
+    assert same == {name for name in early if name.startswith("autoencoder.")}
+
+
+@pytest.mark.parametrize("name", ["smoke/experts", "smoke/experts-persistent"])
+def test_a_resumed_run_ends_with_the_same_bits(name, trained, tmp_path):
+    """Stopped within each stage and at the end of one; chains and drawn magnitudes go on as they would have."""
+    whole = trained[1] if name == "smoke/experts" else tmp_path / "whole"
+    for out, stops in ((whole, (None,)), (tmp_path / "parts", (4, 6, 9, 15, None))):
+        for stop in stops:
+            train(smoke(name), name=name, seed=0, options=Options(out=out, progress=False, save_every=3, max_steps=stop))
+    one, other = (load_checkpoint(out / "checkpoint.safetensors").tensors for out in (whole, tmp_path / "parts"))
+    assert tensors_sha256(one) == tensors_sha256(other)
+
+
+def test_samples_are_judged_where_it_is_asked_for(monkeypatch):
+    called = []
+    monkeypatch.setattr("torchcaps.tasks.experts.study", lambda *args: called.append(args[-2:]) or {"n_pure": 3})
+    data = load("generated-16", "test")
+    assert LearnDecoder().study(model_of(), data, data, CPU, 0) == {} and not called
+    assert LearnDecoder(samples=7).study(model_of(), data, data, CPU, 0) == {"n_pure": 3} and called == [(7, 1500)]
+    assert LearnDecoder(samples=500).quick() == LearnDecoder(samples=2, judge_steps=2) and LearnDecoder().quick().samples == 0
+
+
+def test_neurons_learn_by_contrast(tmp_path):
+    run = smoke("smoke/neurons")
+    last = replace(run.stages[1], steps=60, rate=0.003)
+    finished = train(
+        replace(run, stages=(run.stages[0], last)), name="x", seed=0, options=Options(out=tmp_path, progress=False, log_every=10)
+    )
+    losses = [line["loss"] for line in finished.curve if line["step"] > 10]
+    assert isinstance(last.task, LearnNeurons) and losses[-1] < 0.95 * losses[0], losses
+    assert finished.extras["probe_accuracy"] > 30

@@ -1,0 +1,80 @@
+"""Measures of generated pictures, on pictures whose answer is known."""
+
+import pytest
+import torch
+
+from torchcaps import generation
+from torchcaps.data import Labelled, load
+from torchcaps.papers import RECIPES
+
+CPU = torch.device("cpu")
+
+
+def test_the_frechet_distance_of_gaussians_is_the_formula(rng):
+    """Two clouds made to have exactly these means and covariances, which do not commute."""
+    exact = torch.randn(400, 3, generator=rng, dtype=torch.float64)
+    exact = exact - exact.mean(0)
+    white = exact @ torch.linalg.inv(torch.linalg.cholesky(exact.T.cov())).T
+    root_1 = torch.tensor([[2.0, 0, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float64)
+    root_2 = torch.tensor([[1.0, 0, 0], [0, 3, 0], [0, 1, 1]], dtype=torch.float64)
+    one, other = white @ root_1.T + 1, white @ root_2.T
+    both = (root_1 @ root_1.T) @ (root_2 @ root_2.T)
+    root = torch.linalg.eigvals(both).sqrt().sum().real
+    wanted = 3 + (root_1 @ root_1.T).trace() + (root_2 @ root_2.T).trace() - 2 * root
+    assert generation.frechet_distance(one, other) == pytest.approx(wanted.item(), rel=1e-6)
+    assert generation.frechet_distance(one, one) == pytest.approx(0, abs=1e-6)
+
+
+def test_purity_by_hand():
+    """Capsule 0 draws eight sevens and two ones, capsule 1 every class alike."""
+    classes = torch.stack([torch.tensor([7] * 8 + [1] * 2), torch.arange(10)], dim=1)
+    found = generation.class_purity(classes, 10)
+    assert found["modal_class"][0] == 7 and found["modal_share"] == pytest.approx([0.8, 0.1])
+    assert (found["n_pure"], found["n_classes_pure"], found["n_classes_modal"]) == (1, 1, 2)
+    assert found["entropy_nats"] == pytest.approx([0.5004, 2.3026], abs=1e-4)
+
+
+def test_a_negative_is_known_by_its_correlation_with_the_mean(rng):
+    mean = torch.rand(1, 8, 8, generator=rng)
+    pictures = torch.stack([mean, 1 - mean, 0.2 * mean + 0.7, torch.rand(1, 8, 8, generator=rng) * 0.1 - 0.5 * mean])
+    assert generation.inverted(pictures, mean).tolist() == [False, True, False, True]
+
+
+def test_the_nearest_image_is_found_across_parts(rng):
+    images = torch.randint(0, 256, (30, 1, 4, 4), generator=rng, dtype=torch.uint8)
+    pictures = images[[3, 17]].float() / 255
+    pictures[1, 0, 0, 0] += 0.25
+    found = generation.nearest_distance(pictures, images)
+    assert found[0].item() == pytest.approx(0, abs=2e-3)
+    others = torch.cdist(pictures.flatten(1), images.flatten(1) / 255).amin(1)
+    torch.testing.assert_close(found, others, atol=2e-3, rtol=0)
+
+
+def test_a_linear_probe_reads_what_is_there_and_nothing_more(rng):
+    labels = torch.arange(200) % 4
+    images = torch.randint(0, 40, (200, 1, 2, 2), generator=rng, dtype=torch.uint8)
+    images[torch.arange(200), 0, labels // 2, labels % 2] = 200
+    data = Labelled(images, labels)
+    assert generation.linear_probe(lambda x: x, data, data, CPU) == 100
+    blind = generation.linear_probe(lambda x: x.mean((1, 2, 3), keepdim=True), data, data, CPU)
+    assert blind < 60
+
+
+def test_the_judge_knows_real_pictures():
+    train, test = (load("generated-16", part) for part in ("train", "test"))
+    judge = generation.train_judge(train, test, CPU, 0, steps=40)
+    assert judge.error_percent < 40
+    classes, features = judge(test.images.float() / 255)
+    assert 100 * (classes != test.labels).double().mean().item() == pytest.approx(judge.error_percent)
+    assert features.shape == (len(test.labels), 128)
+
+
+def test_a_study_tells_everything_that_the_table_shows():
+    model = RECIPES["smoke/experts"].make().build()
+    train = load("generated-16", "train")
+    first = Labelled(train.images[:100], train.labels[:100])
+    found = generation.study(model, first, first, CPU, 0, 3, 5)
+    shown = RECIPES["hauser2019/mnist"].claim.beside
+    assert {name.removeprefix("extras.") for name in shown} <= set(found)
+    assert len(found["restricted_modal_share"]) == 4 and found["n_pictures"] == 12
+    assert found == generation.study(model, first, first, CPU, 0, 3, 5)  # one seed, one answer

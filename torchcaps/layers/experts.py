@@ -1,0 +1,63 @@
+"""Capsules that are experts of a product: trained by contrast, not by backpropagation (Hauser 2019)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.layers.capsules import Capsules, check_capsules
+from torchcaps.ops.experts import Phase, Rule, agreement_routing, firing, on_probability
+
+STD = 0.01  # "e.g. N(0, 0.01)", read as a standard deviation
+
+
+class ExpertCapsules(nn.Module):
+    """Every input capsule votes for every expert; couplings follow the cosine of vote and sum. [*b i d] -> [*b j e].
+
+    `n_plain`: how many of the d_out numbers do not lie on the sphere. The decoder of such a layer is another one, turned around.
+    """
+
+    def __init__(
+        self, n_in: int, n_out: int, d_in: int, d_out: int, *, n_iters: int = 3, over: str = "inputs", start: str = "zero", n_plain: int = 0
+    ) -> None:
+        super().__init__()
+        if not 0 <= n_plain < d_out:
+            raise ValueError(f"ExpertCapsules: of {d_out} numbers at least one lies on the sphere; got n_plain={n_plain}")
+        self.n_in, self.n_out, self.d_in, self.d_out, self.n_plain = n_in, n_out, d_in, d_out, n_plain
+        self.rule = Rule(n_iters=n_iters, over=over, start=start)
+        self.rule.check()
+        self.weight = nn.Parameter(STD * torch.randn(n_in, n_out, d_in, d_out))
+
+    def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
+        sums = self.phase(capsules).sums
+        return Capsules(firing(sums, n_plain=self.n_plain), on_probability(sums, self.n_plain))
+
+    def phase(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Phase:
+        """Poses, sums and couplings: what the contrastive update is made of."""
+        poses = Capsules.of(capsules).poses
+        check_capsules("ExpertCapsules", poses, self.n_in, self.d_in)
+        # as they lie in memory on CUDA, channels last, they would be read by strides
+        return agreement_routing(poses, self.weight.contiguous(), self.rule)
+
+    @torch.no_grad()
+    def scale_to(self, capsules: Capsules | Float[Tensor, "*b i d"], mean_length: float) -> None:
+        """Scale the weights until the experts are on with this probability, mean over a batch. Halving finds the factor."""
+        if not 0 < mean_length < 1:
+            raise ValueError(f"ExpertCapsules: a mean length lies between 0 and 1, got {mean_length}")
+        poses = Capsules.of(capsules).poses
+        if not poses.any():
+            raise ValueError("ExpertCapsules: all capsules of the batch have length 0, so no weights bring the experts to any length")
+        phase = self.phase(poses)  # couplings do not depend on the scale
+        low, high = -40.0, 40.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            short = on_probability(phase.sums * 2.0**middle, self.n_plain).mean() < mean_length
+            low, high = (middle, high) if short else (low, middle)
+        self.weight.mul_(2.0**low)
+
+    def backend_here(self, compiling: bool = False) -> str:
+        """There is one implementation, which a training step on CUDA compiles with all around it."""
+        return "compiled" if compiling else "reference"
+
+    def extra_repr(self) -> str:
+        plain = f", {self.n_plain} of them plain" if self.n_plain else ""
+        return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}{plain}, {self.rule}"

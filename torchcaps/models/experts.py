@@ -1,0 +1,133 @@
+"""A product of expert capsules that recognises and draws images: autoencoder, capsules, and the capsules' decoder.
+
+Hauser 2019, "Training products of expert capsules with mixing by dynamic routing", section 4.1 and figure 1. The maps of a
+convolutional autoencoder, squashed, are the lowest capsules: 8 neighbouring channels at each place. Experts stand above them in
+one or more layers, and each layer has a decoder back to the one below. Each part is trained by itself, bottom up.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.layers import Capsules, ConvAutoencoder, ExpertCapsules
+from torchcaps.ops import squash, unsquash
+from torchcaps.ops.experts import Phase, firing
+
+
+class ExpertNet(nn.Module):
+    """Images [b c h w] -> the capsules of the highest layer; `reconstruct` draws images of such capsules, `draw_samples` of noise.
+
+    `experts`: number and size of the capsules, layer by layer. `n_plain` of a capsule's numbers do not lie on the sphere.
+    `n_chains`: so many persistent chains are kept by each layer; 0 for none.
+    """
+
+    def __init__(
+        self,
+        image: tuple[int, int, int] = (1, 28, 28),
+        n_classes: int = 10,  # not looked at: every model is told
+        *,
+        channels: int = 128,
+        kernel: int = 9,
+        dropped: float = 0.2,
+        d_primary: int = 8,
+        experts: Sequence[Sequence[int]] = ((20, 16),),
+        n_plain: int = 0,
+        n_chains: int = 0,
+        rule: dict | None = None,
+        decoder_rule: dict | None = None,
+    ) -> None:
+        super().__init__()
+        if channels % d_primary:
+            raise ValueError(f"ExpertNet: {channels} channels cannot be cut into capsules of {d_primary}")
+        self.image, self.n_classes, self.d_primary = tuple(image), n_classes, d_primary
+        self.autoencoder = ConvAutoencoder(self.image, channels, kernel, dropped=dropped)
+        self.n_types, self.grid = channels // d_primary, self.autoencoder.grid
+        sizes = [(self.n_types * self.grid[0] * self.grid[1], d_primary), *map(tuple, experts)]
+        self.encoders, self.decoders = nn.ModuleList(), nn.ModuleList()
+        for (n_in, d_in), (n_out, d_out) in pairwise(sizes):
+            self.encoders.append(ExpertCapsules(n_in, n_out, d_in, d_out, n_plain=n_plain, **(rule or {})))
+            self.decoders.append(ExpertCapsules(n_out, n_in, d_out, d_in, **({"start": "lengths"} | (decoder_rule or {}))))
+        for number, ((n_in, d_in), (n_out, d_out)) in enumerate(pairwise(sizes)):
+            # where each capsule points on average: the half of the sphere that is visited in training
+            self.register_buffer(f"visited_{number}", torch.zeros(n_out, d_out))
+            # how long all capsules below are together, root mean square: the rule of the decoder leaves that open
+            self.register_buffer(f"loudness_{number}", torch.ones(()))
+            if n_chains:
+                self.register_buffer(f"chain_{number}", squash(torch.randn(n_chains, n_in, d_in)))
+
+    def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        """The autoencoder's maps, squashed."""
+        return Capsules.of(squash(self.features(images)))
+
+    def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b i d"]:
+        """The same before the squash: the numbers that the deconvolution wants."""
+        return rearrange(self.autoencoder.encode(images), "b (n d) h w -> b (n h w) d", d=self.d_primary)
+
+    def below(self, images: Float[Tensor, "b c h w"], layer: int) -> tuple[Float[Tensor, "b i d"], Float[Tensor, "b i d"]]:
+        """What that layer of experts sees, squashed, and the sums it was squashed from."""
+        sums = self.features(images)
+        for encoder in self.encoders[:layer]:
+            sums = encoder.phase(self._fired(sums, encoder)).sums
+        return self._fired(sums, self.encoders[layer]), sums
+
+    def phase(self, images: Float[Tensor, "b c h w"], layer: int = -1) -> Phase:
+        """Poses, sums and couplings of a layer of experts."""
+        layer %= len(self.encoders)
+        return self.encoders[layer].phase(self.below(images, layer)[0])
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        layer = len(self.encoders) - 1
+        return self.encoders[layer](self.below(images, layer)[0])
+
+    def decode(self, poses: Float[Tensor, "b j e"], layer: int = -1) -> Float[Tensor, "b i d"]:
+        """The lowest capsules that experts of a layer stand for; all together as long as those of a training image."""
+        for number in range(layer % len(self.encoders), -1, -1):
+            sums = self.decoders[number].phase(poses).sums
+            sums = sums * torch.rsqrt(sums.square().sum((-2, -1), keepdim=True) + 1e-12) * self.loudness(number)
+            poses = self._fired(sums, self.encoders[number])
+        return poses
+
+    def reconstruct(self, poses: Float[Tensor, "b j e"], layer: int = -1) -> Float[Tensor, "b c h w"]:
+        return self.draw(self.decode(poses, layer))
+
+    def draw(self, poses: Float[Tensor, "b i d"]) -> Float[Tensor, "b c h w"]:
+        """The picture of the lowest capsules."""
+        maps = rearrange(unsquash(poses), "b (n h w) d -> b (n d) h w", n=self.n_types, h=self.grid[0])
+        return self.autoencoder.decode(maps).sigmoid()
+
+    def restrict(self, numbers: Float[Tensor, "b j e"], layer: int = -1) -> Float[Tensor, "b j e"]:
+        """Turn around what points away from the half of the sphere that training visits; plain numbers move to where they were."""
+        layer %= len(self.encoders)
+        visited = self.visited(layer)
+        cut = numbers.shape[-1] - self.encoders[layer].n_plain
+        away = (numbers[..., :cut] * visited[:, :cut]).sum(-1, keepdim=True) < 0
+        return torch.cat([torch.where(away, -numbers[..., :cut], numbers[..., :cut]), numbers[..., cut:] + visited[:, cut:]], -1)
+
+    def alone(self, numbers: Float[Tensor, "b j e"], layer: int = -1) -> Float[Tensor, "b j j2 e"]:
+        """For each capsule a state in which it fires by its numbers, and all others are silent."""
+        fired = firing(numbers, n_plain=self.encoders[layer % len(self.encoders)].n_plain)
+        return torch.einsum("bje,jk->bjke", fired, torch.eye(numbers.shape[1], dtype=fired.dtype, device=fired.device))
+
+    def draw_samples(self, numbers: Float[Tensor, "b j e"], *, restricted: bool, layer: int = -1) -> Float[Tensor, "b j c h w"]:
+        """Figure 2: `numbers` from a normal distribution, each capsule by itself, from the complete or the restricted domain."""
+        states = self.alone(self.restrict(numbers, layer) if restricted else numbers, layer)
+        pictures = [self.reconstruct(part, layer) for part in rearrange(states, "b j k e -> (b j) k e").split(500)]
+        return rearrange(torch.cat(pictures), "(b j) c h w -> b j c h w", j=numbers.shape[1])
+
+    def visited(self, layer: int = -1) -> Float[Tensor, "j e"]:
+        return getattr(self, f"visited_{layer % len(self.encoders)}")
+
+    def loudness(self, layer: int) -> Float[Tensor, ""]:
+        return getattr(self, f"loudness_{layer}")
+
+    def chain(self, layer: int) -> Float[Tensor, "n i d"]:
+        return getattr(self, f"chain_{layer}")
+
+    def _fired(self, sums: Float[Tensor, "b i d"], above: ExpertCapsules) -> Float[Tensor, "b i d"]:
+        """Squashed as the layer squashes that these are the outputs of; the lowest capsules have no plain numbers."""
+        plain = above.n_plain if above is not self.encoders[0] else 0
+        return firing(sums, n_plain=plain)

@@ -1,0 +1,73 @@
+"""What expert capsules are compared with: as many plain numbers above the same autoencoder.
+
+`neurons`: a restricted Boltzmann machine, which Hauser 2019 argues from. `linear`: the bottleneck of an autoencoder, for
+backpropagation. Both see the autoencoder's maps, standardised.
+"""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.layers import Capsules, ConvAutoencoder
+from torchcaps.ops.neurons import Neurons, hidden_probability, visible_mean
+
+FORMS = ("neurons", "linear")
+
+
+class NeuronNet(nn.Module):
+    """Images [b c h w] -> `width` numbers, as capsules of one number each; `reconstruct` draws the image of such numbers."""
+
+    def __init__(
+        self,
+        image: tuple[int, int, int] = (1, 28, 28),
+        n_classes: int = 10,  # not looked at: every model is told
+        *,
+        form: str = "neurons",
+        width: int = 320,
+        channels: int = 128,
+        kernel: int = 9,
+        dropped: float = 0.2,
+    ) -> None:
+        super().__init__()
+        if form not in FORMS:
+            raise ValueError(f"NeuronNet: form must be one of {', '.join(FORMS)}; got {form!r}")
+        self.image, self.n_classes, self.form = tuple(image), n_classes, form
+        self.autoencoder = ConvAutoencoder(self.image, channels, kernel, dropped=dropped)
+        self.map_shape = channels, *self.autoencoder.grid
+        n = torch.Size(self.map_shape).numel()
+        self.weight = nn.Parameter(0.01 * torch.randn(n, width))
+        self.visible_bias, self.hidden_bias = nn.Parameter(torch.zeros(n)), nn.Parameter(torch.zeros(width))
+        self.back = nn.Parameter(0.01 * torch.randn(width, n)) if form == "linear" else None
+        self.register_buffer("mean", torch.zeros(n))
+        self.register_buffer("spread", torch.ones(()))
+
+    @torch.no_grad()
+    def standardise(self, images: Float[Tensor, "b c h w"]) -> None:
+        """Set mean and spread by a batch. One spread for all, so that what never changes does not become noise."""
+        maps = self.features(images)
+        self.mean.copy_(maps.mean(0))
+        self.spread.copy_((maps - self.mean).square().mean().sqrt().clamp(min=1e-6))
+
+    def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b v"]:
+        return self.autoencoder.encode(images).flatten(1)
+
+    def visible(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b v"]:
+        return (self.features(images) - self.mean) / self.spread
+
+    def code(self, visible: Float[Tensor, "b v"]) -> Float[Tensor, "b h"]:
+        return hidden_probability(visible, self.neurons()) if self.back is None else visible @ self.weight + self.hidden_bias
+
+    def decode(self, code: Float[Tensor, "b h"]) -> Float[Tensor, "b v"]:
+        return visible_mean(code, self.neurons(), binary=False) if self.back is None else code @ self.back + self.visible_bias
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        return Capsules.of(self.code(self.visible(images)).unsqueeze(-1))
+
+    def reconstruct(self, poses: Float[Tensor, "b h 1"]) -> Float[Tensor, "b c h w"]:
+        maps = self.decode(poses.squeeze(-1)) * self.spread + self.mean
+        channels, height, width = self.map_shape
+        return self.autoencoder.decode(rearrange(maps, "b (k h w) -> b k h w", k=channels, h=height, w=width)).sigmoid()
+
+    def neurons(self) -> Neurons:
+        return Neurons(self.weight, self.visible_bias, self.hidden_bias)

@@ -1,0 +1,197 @@
+"""Products of expert capsules (Hauser 2019): couplings by cosine agreement, energy, mixing up and down, contrastive statistics.
+
+Paper's symbols: input capsules x_i `poses`, weights W_ij `weight` (here [i j d e], applied as x W), couplings c_ij, collective
+predictions z_j `sums`, squashed capsules `parents`, "on" ||x_j|| = 1. Couplings are constants wherever a derivative is taken, of
+the weights as of the poses: Eq. 18 pulls them out of its sum over all visible states.
+The decoder (U_ji, e_ji, section 4.1) is the same layer upside down, so that every function here serves it too.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from torchcaps.ops.squash import EPS, length, squash
+
+Poses = Float[Tensor, "*b i d"]
+Parents = Float[Tensor, "*b j e"]
+Weight = Float[Tensor, "i j d e"]
+Couplings = Float[Tensor, "*b i j"]
+AXES = {"inputs": -2, "outputs": -1}  # of the couplings: over what they sum to 1
+STARTS = ("zero", "lengths")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How couplings are found. The paper names neither the passes nor the first logits, and sums to 1 over the inputs."""
+
+    n_iters: int = 3
+    over: str = "inputs"  # or "outputs": over what the couplings sum to 1
+    start: str = "zero"  # first logits; "lengths": the logarithm of each input's length, so that silent capsules get no share
+
+    def check(self) -> None:
+        if self.over not in AXES or self.start not in STARTS:
+            choices = f"over one of {', '.join(AXES)}, from one of {', '.join(STARTS)}"
+            raise ValueError(f"couplings sum to 1 {choices}; got {self.over!r} from {self.start!r}")
+        if self.n_iters < 1:
+            raise ValueError(f"routing by agreement needs a pass at least, got n_iters={self.n_iters}")
+
+
+PLAIN = Rule()
+
+
+class AgreementStep(NamedTuple):
+    """One pass: the logits that shared the votes, the shares, and what came of them."""
+
+    logits: Couplings
+    couplings: Couplings
+    sums: Parents
+
+
+class Phase(NamedTuple):
+    """What one half of the contrastive update is computed from."""
+
+    poses: Poses
+    sums: Parents
+    couplings: Couplings
+
+
+def agreement_steps(poses: Poses, weight: Weight, rule: Rule = PLAIN) -> Iterator[AgreementStep]:
+    """Yield every pass: couplings are a softmax of the logits, which then gain the cosine between each vote and the sum of all."""
+    rule.check()
+    votes = torch.einsum("...id,ijde->...ije", poses, weight)
+    directions = _unit(votes)
+    logits = votes.new_zeros(votes.shape[:-1])  # [*b i j]
+    if rule.start == "lengths":
+        logits = logits + length(poses).log().unsqueeze(-1)
+    for _ in range(rule.n_iters):
+        couplings = logits.softmax(AXES[rule.over])
+        sums = (couplings.unsqueeze(-1) * votes).sum(-3)
+        yield AgreementStep(logits, couplings, sums)
+        logits = logits + (directions * _unit(sums).unsqueeze(-3)).sum(-1)
+
+
+def agreement_routing(poses: Poses, weight: Weight, rule: Rule = PLAIN) -> Phase:
+    """The last pass: the phase that the data make. One pass shares alike."""
+    *_, last = agreement_steps(poses, weight, rule)
+    return Phase(poses, last.sums, last.couplings)
+
+
+def mix_up(poses: Poses, weight: Weight, couplings: Couplings) -> Parents:
+    """Eq. 3: z_j = sum over i of c_ij W_ij x_i."""
+    return torch.einsum("...ij,...ije->...je", couplings, torch.einsum("...id,ijde->...ije", poses, weight))
+
+
+def mix_down(parents: Parents, weight: Weight, couplings: Couplings) -> Poses:
+    """The way back with the same couplings and the transposed weights: z_i = sum over j of c_ij W_ij^T x_j."""
+    return torch.einsum("...ij,...ijd->...id", couplings, torch.einsum("...je,ijde->...ijd", parents, weight))
+
+
+def log_strength(sums: Parents, n_plain: int = 0) -> Float[Tensor, "*b j"]:
+    """How much speaks for a capsule being on: log |z_j|² in Eq. 7.
+
+    The last `n_plain` numbers r of a capsule may lie in R^n instead of on the sphere: hidden Gaussians of unit variance, as in
+    exponential family harmoniums (the paper's reference 10). Summed out, they add |r|² / 2.
+    """
+    round_part, plain = _parted(sums, n_plain)
+    return _square(round_part).clamp(min=EPS).log() + _square(plain) / 2  # 0 · log 0 would be NaN in the energy
+
+
+def energy(sums: Parents, on: Float[Tensor, "*b j"], n_plain: int = 0) -> Float[Tensor, "*b"]:
+    """Eq. 7: minus the strength of all capsules that are on."""
+    return -(log_strength(sums, n_plain) * on).sum(-1)
+
+
+def log_marginal(sums: Parents, n_plain: int = 0) -> Float[Tensor, "*b"]:
+    """Eq. 10 without Z, as a logarithm: what the energies of all on/off patterns add up to."""
+    return softplus(log_strength(sums, n_plain)).sum(-1)
+
+
+def on_probability(sums: Parents, n_plain: int = 0) -> Float[Tensor, "*b j"]:
+    """Eq. 12; without plain numbers the length of the squashed capsule."""
+    return log_strength(sums, n_plain).sigmoid()
+
+
+def firing(sums: Parents, on: Float[Tensor, "*b j"] | None = None, n_plain: int = 0) -> Parents:
+    """The capsules that the layer below sees: directions at the length `on`, their probability if none is given.
+
+    Without plain numbers and without `on` this is `squash`. Plain numbers are sent as far as the capsule is on.
+    """
+    on = (on_probability(sums, n_plain) if on is None else on).unsqueeze(-1).to(sums.dtype)
+    round_part, plain = _parted(sums, n_plain)
+    return torch.cat([on * _unit(round_part), on * plain], -1)
+
+
+def sample_on(sums: Parents, uniform: Float[Tensor, "*b j"], n_plain: int = 0) -> Bool[Tensor, "*b j"]:
+    """Which capsules are on, by numbers drawn evenly from 0..1."""
+    return uniform < on_probability(sums, n_plain)
+
+
+def sweep(data: Phase, weight: Weight, uniform: Float[Tensor, "*b j"] | None = None, n_plain: int = 0) -> Phase:
+    """Algorithm 1 from `data` to the model's half: fire, down, squash, up, by the couplings of `data`. With `uniform` on/off is drawn."""
+    on = None if uniform is None else sample_on(data.sums, uniform, n_plain)
+    poses = squash(mix_down(firing(data.sums, on, n_plain), weight, data.couplings))
+    return Phase(poses, mix_up(poses, weight, data.couplings), data.couplings)
+
+
+def chain(data: Phase, weight: Weight, uniforms: Sequence[Tensor | None], rule: Rule = PLAIN, n_plain: int = 0) -> Phase:
+    """As many sweeps as there are `uniforms` (CD-k). After the first one the couplings are found anew each time."""
+    for number, uniform in enumerate(uniforms):
+        start = agreement_routing(data.poses, weight, rule) if number else data
+        data = sweep(start, weight, uniform, n_plain)
+    return data
+
+
+def statistics(phase: Phase, n_plain: int = 0) -> Weight:
+    """2 c_ij z_j x_i / (1 + |z_j|²), mean over the batch: half of Eq. 18, the derivative of `log_marginal` by the weights."""
+    return _correlate(phase, _slope(phase.sums, n_plain))
+
+
+def contrast(data: Phase, model: Phase, n_plain: int = 0) -> Weight:
+    """What Algorithm 1 adds to the weights, times the rate: upwards in the likelihood of the data."""
+    return statistics(data, n_plain) - statistics(model, n_plain)
+
+
+def sparsity(phase: Phase, goal: float, n_plain: int = 0) -> Weight:
+    """Downwards in sum over j of (mean on-probability - goal)² / 2: capsules that are on for too many inputs let go of the weakest.
+
+    Not in the paper; known from restricted Boltzmann machines (Lee, Ekanadham, Ng 2008).
+    """
+    on = on_probability(phase.sums, n_plain)
+    excess = on.reshape(-1, on.shape[-1]).mean(0) - goal
+    return -_correlate(phase, _slope(phase.sums, n_plain) * ((1 - on) * excess).unsqueeze(-1))
+
+
+def _slope(sums: Parents, n_plain: int) -> Parents:
+    """The derivative of `log_marginal`: the on-probability times that of the strength."""
+    round_part, plain = _parted(sums, n_plain)
+    less = torch.exp(-_square(plain) / 2).unsqueeze(-1)
+    own = 2 * round_part / (less + _square(round_part).unsqueeze(-1))
+    return torch.cat([own, on_probability(sums, n_plain).unsqueeze(-1) * plain], -1)
+
+
+def _correlate(phase: Phase, slope: Parents) -> Weight:
+    """Mean over the batch of couplings times poses times slope."""
+    poses, slope, couplings = (part.reshape(-1, *part.shape[-2:]) for part in (phase.poses, slope, phase.couplings))
+    shares = rearrange(couplings, "b i j -> i b j 1") * rearrange(slope, "b j e -> 1 b j e")
+    total = rearrange(poses, "b i d -> i d b") @ rearrange(shares, "i b j e -> i b (j e)")
+    return rearrange(total, "i d (j e) -> i j d e", j=slope.shape[-2]) / len(poses)
+
+
+def _parted(sums: Parents, n_plain: int) -> tuple[Parents, Parents]:
+    """What lies on the sphere, and what does not."""
+    return sums[..., : sums.shape[-1] - n_plain], sums[..., sums.shape[-1] - n_plain :]
+
+
+def _square(vectors: Float[Tensor, "*b e"]) -> Float[Tensor, "*b"]:
+    return vectors.square().sum(-1)
+
+
+def _unit(vectors: Float[Tensor, "*b e"]) -> Float[Tensor, "*b e"]:
+    """Length 1; a zero vector stays zero, so that its cosine with anything is 0."""
+    return vectors * torch.rsqrt(vectors.square().sum(-1, keepdim=True) + EPS)

@@ -1,0 +1,59 @@
+"""Figures 1 and 2, and the growth phase: each where the run that it shows is there."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchcaps.checkpoint import load_checkpoint, load_model
+from torchcaps.data import load
+from torchcaps.figures.samples import architecture, growth_curve, sample_sheets
+from torchcaps.papers.hauser2019 import rows
+from torchcaps.recipe import Run, recipes_of, unlike
+from torchcaps.results import read_result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+else:
+    Figure = Any  # matplotlib is imported when something is drawn
+
+SHEETS = {  # recipe: our figure's name. The paper's a and c, the complete domain, and b and d, the restricted one, are one sheet each
+    "mnist": "figure-2ab",
+    "fashion": "figure-2cd",
+    "mnist-letter": "figure-2ab-letter",
+    "fashion-letter": "figure-2cd-letter",
+    "mnist-plain": "figure-2-plain",
+    "mnist-stacked": "figure-2-stacked",
+    "cifar10": "figure-2-cifar10",
+    "digits": "figure-2-digits",
+}
+DRAWN_WHOLE = ("mnist", "digits")
+
+
+def figures(results: Path, runs: Path, root: Path | None, device: torch.device) -> dict[str, tuple[Figure, str]]:
+    """By the paper's number, with captions. `results` holds result files, `runs` checkpoints; what is missing is left out."""
+    made, today = {}, _today()
+    for recipe, name in SHEETS.items():
+        checkpoint = runs / "hauser2019" / recipe / "0" / "checkpoint.safetensors"
+        if not checkpoint.exists() or not _finished(checkpoint, today[recipe]):
+            continue
+        model, run, about = load_model(checkpoint, device)
+        made[name] = sample_sheets(model, load(run.data, "train", root, about["seed"]), device)
+        if recipe in DRAWN_WHOLE:
+            image = load(run.data, "test", root, about["seed"]).images[0] / 255
+            made["figure-1" if recipe == "mnist" else f"figure-1-{recipe}"] = architecture(model, image, device)
+    growth = results / "hauser2019" / "mnist-growth" / "0.json"
+    if growth.exists() and not unlike((result := read_result(growth))["run"], today["mnist-growth"]):
+        made["growth"] = growth_curve(result["curve"])
+    return made
+
+
+def _today() -> dict[str, Run]:
+    """The runs of today's rows, by name."""
+    return {name.removeprefix("hauser2019/"): recipe.make() for name, recipe in recipes_of("hauser2019", rows).items()}
+
+
+def _finished(checkpoint: Path, run: Run) -> bool:
+    """Whether it is of today's run, and of its last stage's end."""
+    about = load_checkpoint(checkpoint).about
+    return about.get("ended", False) and about["stage"] == len(run.stages) - 1 and not unlike(about["run"], run)
