@@ -8,7 +8,7 @@ from torchcaps.recipe import Run
 
 
 def _choose(run: Run, rate: float | None = None, **model_args: Any) -> Run:
-    stage = run.stages[0]
+    stage = replace(run.stages[0], watch=None)  # there the validation part is what the run is judged on
     stage = stage if rate is None else replace(stage, rate=rate)
     return replace(run, data=f"{run.data}-dev", model_args=run.model_args | model_args, stages=(stage,))
 
