@@ -170,7 +170,8 @@ def test_explain_draws_test_pictures_and_own_ones_and_refuses_the_rest(tmp_path,
         ("--image", tmp_path / "fits.png", "--image", tmp_path / "fits.png"): "takes pictures of 1 channels, got 2 files",
         ("--image", tmp_path / "text.png"): "text.png is not a picture that Pillow can read",
         ("--test", "1,x"): "--test takes whole numbers with commas",
-        ("--test", "256"): "generated-16 has 256 test pictures, numbered from 0; got 256",
+        ("--test", "256"): "generated-16 has 256 test images, numbered from 0; got 256",
+        ("--sentence", "a film"): "is of a network for pictures: give --image or --test instead of --sentence",
     }
     for words, message in refused.items():
         assert run_cli(monkeypatch, *own, *words) == 2

@@ -74,18 +74,25 @@ def test_only_routing_can_tell():
 def test_the_command_and_the_report(tmp_path, monkeypatch, capsys):
     run = RECIPES["smoke/em-sentences"].make()
     trained = train(run, name="x", seed=0, options=Options(out=tmp_path, progress=False))
-    checkpoint, picture = tmp_path / "checkpoint.safetensors", tmp_path / "sentence.png"
-    monkeypatch.setattr(
-        sys, "argv", ["torchcaps", "explain-sentence", str(checkpoint), "a dull film", "--label", "0", "--out", str(picture)]
-    )
-    with pytest.raises(SystemExit, match="0"):
-        main()
-    assert "“very negative” used" in capsys.readouterr().out
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(sys, "argv", ["torchcaps", "explain-sentence", str(checkpoint), " "])
-    with pytest.raises(SystemExit, match="2"):
-        main()
+    checkpoint = tmp_path / "checkpoint.safetensors"
+
+    def ask(*words: str, code: int) -> None:
+        monkeypatch.setattr(
+            sys, "argv", ["torchcaps", "explain", str(checkpoint), "--out", str(tmp_path / "out"), "--device", "cpu", *words]
+        )
+        with pytest.raises(SystemExit, match=str(code)):
+            main()
+
+    ask("--sentence", "a dull film", "--label", "0", code=0)
+    assert "“very negative” used" in (tmp_path / "out/captions.md").read_text()
+    assert (tmp_path / "out/sentence_1.png").read_bytes().startswith(b"\x89PNG")
+    ask("--test", "3", code=0)
+    ask("--sentence", " ", code=2)
     assert capsys.readouterr().err == "torchcaps: sentence 1 of 1 is empty; give it a word, or leave it out\n"
+    ask("--image", "x.png", code=2)
+    assert "is of a network for sentences: give --sentence or --test instead of --image" in capsys.readouterr().err
+    ask("--test", "128", code=2)
+    assert "generated-sentences has 128 test sentences, numbered from 0; got 128" in capsys.readouterr().err
     drawn = all_figures(trained.model, load(run.data, "test"), trained.curve)
     assert list(drawn) == ["learning_curve", "sentence_1", "sentence_2", "sentence_3"]
 
