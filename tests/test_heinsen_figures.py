@@ -9,11 +9,11 @@ import torch
 from torchcaps import cli
 from torchcaps.data import DataError, Labelled, smallnorb
 from torchcaps.data.viewpoints import part_of
-from torchcaps.figures.validation import band, validation_curves
+from torchcaps.figures.validation import Watched, band, validation_curves
 from torchcaps.figures.view_errors import errors_by_view
 from torchcaps.papers import RECIPES
 from torchcaps.papers.heinsen2019 import image_figures
-from torchcaps.papers.heinsen2019.image_figures import figures
+from torchcaps.papers.heinsen2019.figures import figures
 from torchcaps.recipe import Watch, quick
 from torchcaps.results import make_result, pack, result_path, write_result
 from torchcaps.train import Options, train
@@ -35,7 +35,7 @@ def small_rows(monkeypatch):
     """Today's rows, made small."""
     names = [name.removeprefix("heinsen2019/") for name in RECIPES if name.startswith("heinsen2019/smallnorb")]
     today = {name: small(RECIPES[f"heinsen2019/{name}"].make()) for name in names if name.split("-")[-1] not in ("capsnet", "cnn")}
-    monkeypatch.setattr(image_figures, "_today", lambda: today)
+    monkeypatch.setattr(image_figures, "rows_today", lambda: today)
     monkeypatch.setattr(image_figures, "N_EXAMPLES", 1)
 
 
@@ -61,9 +61,8 @@ def test_figures_are_drawn_of_what_is_there(tmp_path, monkeypatch):
     assert drawn(tmp_path) == {}
     put("smallnorb", tmp_path)
     made = drawn(tmp_path)
-    assert (
-        set(made) == {"places", "figure-8"} and "of 64 test images after each epoch; nothing was stopped or chosen" in made["figure-8"][1]
-    )
+    assert set(made) == {"places", "figure-8"}
+    assert "after each epoch, of 64 test images (smallNORB, EM routing); nothing was stopped or chosen" in made["figure-8"][1]
     put("smallnorb-r1", tmp_path)
     assert "smallNORB: 1 of 1, 1 of 3" in drawn(tmp_path)["error-by-passes"][1]
 
@@ -127,8 +126,10 @@ def test_a_band_is_of_the_epochs_that_all_runs_have():
 
 
 def test_the_curves_are_accuracies_of_every_network_named():
-    figure, words = validation_curves({"EM": [journal([0.4, 0.02]), journal([0.4, 0.04])], "CNN": [journal([0.5])]}, which="of 7 images")
-    assert "EM 97.00 % after 2 epochs; CNN 50.00 % after 1 epochs" in words and "2 of EM, 1 of CNN" in words and "of 7 images" in words
+    em, cnn = ([journal([0.4, 0.02]), journal([0.4, 0.04])], [journal([0.5])])
+    figure, words = validation_curves({"EM": Watched(em, "test", "7 images"), "CNN": Watched(cnn, "test", "7 images")})
+    assert "EM 97.00 % after 2 epochs; CNN 50.00 % after 1 epochs" in words and "2 of EM, 1 of CNN" in words
+    assert "of 7 images (EM, CNN);" in words and "crops of test images" in words
     below = figure.axes[2]
     assert below.lines[-1].get_ydata().tolist() == pytest.approx([60.0, 97.0])
 
@@ -137,7 +138,7 @@ def test_a_run_that_was_not_watched_has_no_curve():
     with pytest.raises(
         ValueError, match=r"needs journal lines with 'epoch' and 'watched_test_loss', got \[0\] of them; give the stage a Watch"
     ):
-        validation_curves({"EM": [[{"step": 1, "loss": 0.5}]]})
+        validation_curves({"EM": Watched([[{"step": 1, "loss": 0.5}]], "test", "7 images")})
 
 
 # The command line
@@ -169,7 +170,8 @@ def test_explain_draws_test_pictures_and_own_ones_and_refuses_the_rest(tmp_path,
         ("--image", tmp_path / "fits.png", "--image", tmp_path / "fits.png"): "takes pictures of 1 channels, got 2 files",
         ("--image", tmp_path / "text.png"): "text.png is not a picture that Pillow can read",
         ("--test", "1,x"): "--test takes whole numbers with commas",
-        ("--test", "256"): "generated-16 has 256 test pictures, numbered from 0; got 256",
+        ("--test", "256"): "generated-16 has 256 test images, numbered from 0; got 256",
+        ("--sentence", "a film"): "is of a network for pictures: give --image or --test instead of --sentence",
     }
     for words, message in refused.items():
         assert run_cli(monkeypatch, *own, *words) == 2

@@ -35,7 +35,7 @@ SMALL = {
 # by paper: all recipes, and those tied to a number
 COUNTS = {
     "sabour2017": (83, 46),
-    "heinsen2019": (53, 27),
+    "heinsen2019": (55, 27),
     "hauser2019": (20, 20),
     "jeong2019": (71, 45),
     "rawlinson2018": (60, 60),

@@ -1,38 +1,43 @@
 """How a run is judged: now and then while it trains, and once at its end."""
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from torchcaps import parts
 from torchcaps.checkpoint import load_into
 from torchcaps.data import Labelled, fingerprint
 from torchcaps.data.batches import in_order
+from torchcaps.data.sentences import Sentences
 from torchcaps.diagnostics import diagnose
 from torchcaps.machine import made_by, peak_memory
 from torchcaps.recipe import Stage
 from torchcaps.state import State, Trained
 from torchcaps.tasks import Evaluation
 
-WATCHED = 8_2019  # draws the watched images; no run's seed
+WATCHED = 8_2019  # draws what is watched; no run's seed
 PROBED = 50  # images that a stage's probe looks at: their votes may lie in memory
 
 
 def validate(state: State, stage: Stage, at: int, n_steps: int, epoch: int, device: torch.device) -> None:
-    """About ten times in a run, where training images are held out, or the data has a validation part of its own."""
+    """About ten times in a run, where training images are held out, or the data has a validation part that nobody watches."""
+    watched = stage.watch and stage.watch.part
     if (at // epoch) % max(1, n_steps // epoch // 10) == 0:
-        for part in [name for name in state.data if name.startswith(parts.HELD)]:
+        for part in [name for name in state.data if name.startswith(parts.HELD) and name != watched]:
             journal(state, state.done + at, part, stage.task.evaluate(state.model, state.data[part], device))
 
 
 def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device) -> None:
-    """Loss and error of the watched images, and their standard deviations over batches as large as those of training."""
+    """Loss and error of what is watched, and their standard deviations over batches as large as those of training."""
     rule = stage.watch
     if rule is None or at % (epoch * rule.every):
         return
     some = sample(state.data[rule.part], rule.n_images)
     evaluation = stage.task.evaluate(state.model, some, device)
     wrong = 100.0 * (evaluation.predictions.long() != some.labels)
-    seen = {"loss": stage.task.image_losses(state.model, evaluation.scores, some.labels), "error_percent": wrong}
+    each = {"loss": stage.task.image_losses(state.model, evaluation.scores, some.labels), "error_percent": wrong}
+    order = _drawn(len(some.labels))  # batches are of what stands anywhere in the set
+    seen = {name: values[order] for name, values in each.items()}
     line = {name: values.double().mean().item() for name, values in seen.items()}
     n_batches = len(some.labels) // stage.batch
     if n_batches > 1:
@@ -42,10 +47,20 @@ def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device)
     state.journal.write(state.done + at, stage=state.stage, epoch=at // epoch, **named)
 
 
-def sample(data: Labelled, n: int) -> Labelled:
-    """At random, since a set may be in any order, and the same ones for every run."""
-    order = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(WATCHED))[:n]
+def sample(data: Labelled | Sentences, n: int) -> Labelled | Sentences:
+    """At random, since a set may be in any order, and the same ones for every run. A set that is no larger stays as it is: what was
+    computed of it once, as the embeddings of sentences, is found again.
+    """
+    if n >= len(data.labels):
+        return data
+    order = _drawn(len(data.labels))[:n]
+    if isinstance(data, Sentences):
+        return data._replace(labels=data.labels[order], texts=tuple(data.texts[number] for number in order.tolist()))
     return Labelled(*(part[order] for part in data))
+
+
+def _drawn(n: int) -> Int64[Tensor, " n"]:
+    return torch.randperm(n, generator=torch.Generator().manual_seed(WATCHED))
 
 
 def probe(state: State, stage: Stage, at: int, device: torch.device) -> None:

@@ -92,10 +92,10 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Look at some images of `part` after every so many epochs, for a curve in the journal. Nothing is stopped or chosen by it."""
+    """Look at some images, or sentences, of `part` after every so many epochs, for a curve in the journal. Nothing is chosen by it."""
 
     part: str = "test"
-    n_images: int = 2500  # the same ones every time
+    n_images: int = 2500  # or sentences, at most; the same ones every time
     every: int = 1  # epochs
 
 

@@ -11,10 +11,9 @@ from torchcaps.data import load
 from torchcaps.data.sentences import GeneratedEncoder
 from torchcaps.figures import all_figures
 from torchcaps.figures.sentence_map import Explained, explain, sentence_map
-from torchcaps.figures.validation_curves import validation_curves
 from torchcaps.models import EMSentenceNet, PooledSentences
 from torchcaps.papers import RECIPES
-from torchcaps.papers.heinsen2019 import sentence_figures
+from torchcaps.papers.heinsen2019.figures import figures
 from torchcaps.recipe import to_plain
 from torchcaps.train import Options, train
 
@@ -75,56 +74,51 @@ def test_only_routing_can_tell():
 def test_the_command_and_the_report(tmp_path, monkeypatch, capsys):
     run = RECIPES["smoke/em-sentences"].make()
     trained = train(run, name="x", seed=0, options=Options(out=tmp_path, progress=False))
-    checkpoint, picture = tmp_path / "checkpoint.safetensors", tmp_path / "sentence.png"
-    monkeypatch.setattr(
-        sys, "argv", ["torchcaps", "explain-sentence", str(checkpoint), "a dull film", "--label", "0", "--out", str(picture)]
-    )
-    with pytest.raises(SystemExit, match="0"):
-        main()
-    assert "“very negative” used" in capsys.readouterr().out
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(sys, "argv", ["torchcaps", "explain-sentence", str(checkpoint), " "])
-    with pytest.raises(SystemExit, match="2"):
-        main()
+    checkpoint = tmp_path / "checkpoint.safetensors"
+
+    def ask(*words: str, code: int) -> None:
+        monkeypatch.setattr(
+            sys, "argv", ["torchcaps", "explain", str(checkpoint), "--out", str(tmp_path / "out"), "--device", "cpu", *words]
+        )
+        with pytest.raises(SystemExit, match=str(code)):
+            main()
+
+    ask("--sentence", "a dull film", "--label", "0", code=0)
+    assert "“very negative” used" in (tmp_path / "out/captions.md").read_text()
+    assert (tmp_path / "out/sentence_1.png").read_bytes().startswith(b"\x89PNG")
+    ask("--test", "3", code=0)
+    ask("--sentence", " ", code=2)
     assert capsys.readouterr().err == "torchcaps: sentence 1 of 1 is empty; give it a word, or leave it out\n"
-    figures = all_figures(trained.model, load(run.data, "test"), trained.curve)
-    assert list(figures) == ["learning_curve", "sentence_1", "sentence_2", "sentence_3"]
+    ask("--image", "x.png", code=2)
+    assert "is of a network for sentences: give --sentence or --test instead of --image" in capsys.readouterr().err
+    ask("--test", "128", code=2)
+    assert "generated-sentences has 128 test sentences, numbered from 0; got 128" in capsys.readouterr().err
+    drawn = all_figures(trained.model, load(run.data, "test"), trained.curve)
+    assert list(drawn) == ["learning_curve", "sentence_1", "sentence_2", "sentence_3"]
 
 
 def result(seed: int, losses, run) -> dict:
-    named = ("validation_loss", "validation_loss_sd", "validation_accuracy_percent", "validation_accuracy_sd")
-    curve = [{"step": 10 * n, **dict(zip(named, (loss, 0.1, 50 + n, 5.0), strict=True))} for n, loss in enumerate(losses, start=1)]
+    named = ("loss", "loss_sd", "error_percent", "error_percent_sd")
+    numbers = {n: dict(zip(named, (loss, 0.1, 50 - n, 5.0), strict=True)) for n, loss in enumerate(losses, start=1)}
+    curve = [{"step": 10 * n, "epoch": n} | {f"watched_validation_{name}": x for name, x in some.items()} for n, some in numbers.items()]
     parts = {"metrics": {"test": {"accuracy_percent": 50.0}}, "predictions": {}, "data": {}}
-    return {
-        "recipe": "heinsen2019/sst5",
-        "seed": seed,
-        "planned_steps": 30,
-        "run": run,
-        "curve": [{"step": 5, "loss": 9.0}, *curve],
-        **parts,
-    }
+    return {"recipe": "heinsen2019/sst5", "seed": seed, "run": run, "curve": [{"step": 5, "loss": 9.0}, *curve], **parts}
 
 
-def test_figure_8_shows_every_epoch_with_its_band():
-    run = to_plain(RECIPES["heinsen2019/sst5"].make())
-    figure, caption = validation_curves({"SST-5/R": [result(0, [3.0, 2.0, 1.5], run), result(1, [3.5, 2.5, 1.0], run)]})
-    loss, accuracy = figure.axes
-    assert [line.get_xdata().tolist() for line in loss.lines] == [[1, 2, 3]] * 2
-    assert loss.lines[1].get_ydata().tolist() == [3.5, 2.5, 1.0] and accuracy.lines[0].get_ydata().tolist() == [51, 52, 53]
-    band = loss.collections[0].get_paths()[0].vertices[:, 1]
-    assert band.min() == pytest.approx(1.4) and band.max() == pytest.approx(3.1)
-    assert "SST-5/R 53.0, 53.0 %" in caption
-    with pytest.raises(ValueError, match="heinsen2019/sst5 seed 0 has none"):
-        validation_curves({"x": [result(0, [], run)]})
-
-
-def test_figures_of_the_paper_come_from_todays_results_alone(tmp_path):
+def test_figure_8_shows_sentences_of_todays_results_alone(tmp_path):
     run = to_plain(RECIPES["heinsen2019/sst5"].make())
     folder = tmp_path / "heinsen2019" / "sst5"
     folder.mkdir(parents=True)
     (folder / "0.json").write_text(json.dumps(result(0, [3.0, 2.0, 1.5], run)))
     (folder / "1.json").write_text(json.dumps(result(1, [1.0, 1.0, 1.0], run | {"keep_scores": True})))
-    made = sentence_figures.figures(tmp_path, tmp_path / "runs", tmp_path, torch.device("cpu"))
-    assert list(made) == ["figure-8-sentences"]
-    assert "SST-5/R 53.0 %" in made["figure-8-sentences"][1]
-    assert sentence_figures.figures(tmp_path / "none", tmp_path, None, torch.device("cpu")) == {}
+    made = figures(tmp_path, tmp_path / "runs", tmp_path, torch.device("cpu"))
+    assert list(made) == ["figure-8"]
+    figure, caption = made["figure-8"]
+    loss, accuracy = figure.axes
+    assert loss.lines[-1].get_xdata().tolist() == [1, 2, 3] and loss.lines[-1].get_ydata().tolist() == [3.0, 2.0, 1.5]
+    assert accuracy.lines[-1].get_ydata().tolist() == [51, 52, 53]
+    band = loss.collections[0].get_paths()[0].vertices[:, 1]
+    assert band.min() == pytest.approx(1.4) and band.max() == pytest.approx(3.1)
+    assert "of 1,101 validation sentences (SST-5/R)" in caption and "SST-5/R 53.00 % after 3 epochs" in caption
+    assert "crops of test images" not in caption
+    assert figures(tmp_path / "none", tmp_path, None, torch.device("cpu")) == {}

@@ -309,6 +309,7 @@ def test_autocast_keeps_float32_at_both_ends():
         assert gradient.isfinite().all()
 
 
+@pytest.mark.slow  # two of the three are compiled by default too, in the networks' tests
 def test_compiles_whole_for_every_weight(fresh_dynamo):
     def routed(problems):
         return [x for args in problems for x in em_routing(**args, n_iters=2)]
@@ -341,7 +342,7 @@ def test_is_exported_for_any_number_of_inputs():
     torch.testing.assert_close(exported(scores, poses), em_routing(scores, poses, **args))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_compiled_is_right(fresh_dynamo, monkeypatch, dtype):
     """With the compiler that needs no C++."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))

@@ -278,6 +278,7 @@ def test_the_kernels_refuse_with_the_reason_and_auto_goes_on(options, message, m
     assert all(torch.equal(a, b) for a, b in zip(em_routing(**args, **options), wanted, strict=True))
 
 
+@pytest.mark.slow
 def test_every_model_compiles_whole(fresh_dynamo):
     def routed(args, prior):
         return [x for name in DENSITIES for x in em_routing(**args, density=name, prior=prior, n_iters=2)]

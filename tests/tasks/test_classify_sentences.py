@@ -1,4 +1,4 @@
-"""Sentences trained and judged: losses of mixed sentences, what the journal keeps for figure 8, and the loop with a window."""
+"""Sentences trained and judged: losses of mixed sentences, the curve of figure 8, and the loop with a window."""
 
 from dataclasses import replace
 
@@ -9,8 +9,10 @@ from torch.nn.functional import cross_entropy, log_softmax
 from torchcaps.data import embeddings, load
 from torchcaps.data.embeddings import InMemory, Window
 from torchcaps.data.sentence_batches import SentenceBatch, mixed, sentences_in_order
+from torchcaps.judging import sample
 from torchcaps.models import EMSentenceNet, PooledSentences
 from torchcaps.papers import RECIPES
+from torchcaps.recipe import Watch
 from torchcaps.tasks.sentences import ClassifySentences
 from torchcaps.train import Options, train
 
@@ -50,18 +52,15 @@ def test_scores_of_mixed_masks_are_log_odds(batch):
     assert scores[0, 0, 0] == torch.inf and scores[2, :, 0].sigmoid().tolist() == [1.0, 0.5, 0.5, 0.0]
 
 
-def test_evaluation_keeps_what_figure_8_shows():
+def test_evaluation_is_of_every_sentence_whatever_its_batch():
     data, model = load("generated-sentences", "test"), net()
     found = TASK.evaluate(model, data, CPU)
     with torch.no_grad():
         scores = torch.cat([model(batch.embeddings, batch.present).activity for batch in sentences_in_order(data, 7, CPU)])
-    losses = cross_entropy(scores, data.labels, reduction="none")
+    torch.testing.assert_close(found.scores, scores)
     right = (scores.argmax(-1) == data.labels).float()
-    assert found.metrics["loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
     assert found.metrics["accuracy_percent"] == pytest.approx(100 * right.mean().item())
     assert found.metrics["accuracy_percent"] + found.metrics["error_percent"] == pytest.approx(100)
-    means = torch.stack([part.mean() for part in losses.split(20)])
-    assert found.metrics["loss_sd"] == pytest.approx(means.std().item(), rel=1e-4)
 
 
 @pytest.mark.parametrize(("backend", "n_iters"), [("aot_eager", 2), pytest.param("inductor", 3, marks=pytest.mark.slow)])
@@ -83,14 +82,29 @@ def run():
     return replace(run, stages=(replace(run.stages[0], steps=None, epochs=3, batch=64, ema=0.0),))
 
 
-def test_every_epoch_is_validated_and_the_test_set_is_seen_once(run, tmp_path):
+def test_every_epoch_is_watched_for_figure_8_and_the_test_set_is_seen_once(run, tmp_path):
+    run = replace(run, stages=(replace(run.stages[0], batch=16, epochs=2, watch=Watch(part="validation")),))
     trained = train(run, name="x", seed=0, options=Options(out=tmp_path, progress=False))
-    lines = [line for line in trained.curve if "validation_loss" in line]
-    assert [line["step"] for line in lines] == [8, 16, 24]
-    assert not any("test_loss" in line for line in trained.curve)
-    assert lines[-1]["validation_accuracy_percent"] == trained.evaluations["validation"].metrics["accuracy_percent"]
+    lines = [line for line in trained.curve if "watched_validation_loss" in line]
+    assert [(line["step"], line["epoch"]) for line in lines] == [(32, 1), (64, 2)]
+    assert not any(name.startswith(("test_", "watched_test")) for line in trained.curve for name in line)
+    assert [line["step"] for line in trained.curve if "validation_error_percent" in line] == [64], "once, since it is watched"
+    judged, labels = trained.evaluations["validation"], load(run.data, "validation").labels
+    losses = cross_entropy(judged.scores, labels, reduction="none")
+    assert lines[-1]["watched_validation_loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert lines[-1]["watched_validation_error_percent"] == pytest.approx(judged.metrics["error_percent"])
+    batches = losses[torch.randperm(64, generator=torch.Generator().manual_seed(82019))].view(4, 16).mean(1)
+    assert lines[-1]["watched_validation_loss_sd"] == pytest.approx(batches.std().item(), rel=1e-4)
     assert set(trained.evaluations) == {"test", "validation"}
     assert trained.extras["encoder"] == "generated" and len(trained.extras["encoder_weights_sha256"]) == 64
+
+
+def test_some_sentences_are_watched_with_their_own_labels():
+    data = load("generated-sentences", "validation")
+    some = sample(data, 10)
+    labels = dict(zip(data.texts, data.labels.tolist(), strict=True))
+    assert len(some.texts) == 10 and [labels[text] for text in some.texts] == some.labels.tolist()
+    assert sample(data, 64) is data, "or its embeddings would be computed twice"
 
 
 def test_embeddings_computed_ahead_of_the_steps_train_the_same(run, tmp_path, monkeypatch):

@@ -17,7 +17,6 @@ from torchcaps.cli.derived import Jobs, derive_one, is_derived, with_networks
 from torchcaps.cli.explain import explain
 from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, say
 from torchcaps.cli.options import table as make_table
-from torchcaps.cli.sentences import explain_sentence
 from torchcaps.demo import demo as run_demo
 from torchcaps.features import Missing
 from torchcaps.figures import save_figures
@@ -40,7 +39,6 @@ app.command()(checkpoints.figures)
 app.command()(checkpoints.equivariance)
 app.command()(derived.features)
 app.command()(explain)
-app.command()(explain_sentence)
 
 
 def main() -> None:

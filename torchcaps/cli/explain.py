@@ -1,4 +1,4 @@
-"""Which places of a picture a class capsule used."""
+"""What a class capsule used: places of a picture, or tokens and layers of a sentence."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +16,8 @@ from torchcaps.data import smallnorb
 from torchcaps.data.pictures import image_module
 from torchcaps.figures import save_figures
 from torchcaps.figures.places import used_places
+from torchcaps.figures.sentence_map import explain as explained
+from torchcaps.figures.sentence_map import sentence_map
 from torchcaps.machine import pick_device
 
 FIRST = "0,1,2,3,4"
@@ -23,21 +25,35 @@ FIRST = "0,1,2,3,4"
 
 def explain(
     checkpoint: Annotated[Path, typer.Argument(help="of a network that routes by EM")],
-    test: Annotated[str, typer.Option(help="pictures of the test part, by their numbers")] = FIRST,
+    test: Annotated[str, typer.Option(help="pictures or sentences of the test part, by their numbers")] = FIRST,
     image: Annotated[list[Path] | None, typer.Option(help="your own picture instead: a grey file for each channel, left eye first")] = None,
+    sentence: Annotated[list[str] | None, typer.Option(help="your own sentence instead, in quotes; several are drawn one by one")] = None,
+    label: Annotated[int | None, typer.Option(help="of a sentence: the class to look at; else the answer")] = None,
     out: Path = Path("figures"),
     device: Device = "auto",
     data: Root = None,
 ) -> None:
-    """Which places of a picture each class capsule used, as heat maps over it."""
+    """Which places of a picture, or which tokens and layers of a sentence, a class capsule used: as heat maps."""
     where = pick_device(device)
     model, run, about = load_model(checkpoint, where)
-    names = smallnorb.CATEGORIES if run.data.startswith("smallnorb") else None
-    if image:
-        pictures, labels = [own_picture(image, model)], [None]
+    of_sentences = datasets.info(run.data).kind == "sentences"
+    if of_sentences and image:
+        raise ValueError(f"{checkpoint} is of a network for sentences: give --sentence or --test instead of --image")
+    if not of_sentences and (sentence or label is not None):
+        raise ValueError(f"{checkpoint} is of a network for pictures: give --image or --test instead of --sentence and --label")
+    if own := sentence if of_sentences else image:
+        which, tests = [], None
     else:
-        pictures, labels = _of_the_test_part(test, run.data, data, about["seed"])
-    for path in save_figures({"places": used_places(model, pictures, labels, names)}, out):
+        which, tests = _numbers(test, run.data), datasets.load(run.data, "test", data, about["seed"])
+    if of_sentences:
+        encoder = datasets.encoder_of(run.data, data).load(where)
+        texts = own or [tests.texts[number] for number in which]
+        made = {f"sentence_{n}": sentence_map(explained(model, encoder, text), label) for n, text in enumerate(texts, start=1)}
+    else:
+        names = smallnorb.CATEGORIES if run.data.startswith("smallnorb") else None
+        pictures, labels = ([own_picture(own, model)], [None]) if own else (list(tests.images[which]), tests.labels[which].tolist())
+        made = {"places": used_places(model, pictures, labels, names)}
+    for path in save_figures(made, out):
         print(path)
 
 
@@ -60,12 +76,13 @@ def _grey(file: Path) -> UInt8[Tensor, "h w"]:
         raise ValueError(f"{file} is not a picture that Pillow can read ({error}); give another file") from error
 
 
-def _of_the_test_part(numbers: str, name: str, root: Path | None, seed: int) -> tuple[list[Tensor], list[int]]:
+def _numbers(written: str, name: str) -> list[int]:
+    """Of examples of the test part."""
     try:
-        which = [int(number) for number in numbers.split(",")]
+        which = [int(number) for number in written.split(",")]
     except ValueError as error:
-        raise ValueError(f"--test takes whole numbers with commas, as {FIRST}; got {numbers!r}") from error
-    found = datasets.load(name, "test", root, seed)
-    if not all(0 <= number < len(found.labels) for number in which):
-        raise ValueError(f"{name} has {len(found.labels):,} test pictures, numbered from 0; got {numbers}")
-    return list(found.images[which]), found.labels[which].tolist()
+        raise ValueError(f"--test takes whole numbers with commas, as {FIRST}; got {written!r}") from error
+    about = datasets.info(name)
+    if not all(0 <= number < about.n_test for number in which):
+        raise ValueError(f"{name} has {about.n_test:,} test {about.kind}, numbered from 0; got {written}")
+    return which

@@ -1,4 +1,4 @@
-"""Figure 8 of Heinsen 2019: loss and accuracy after each epoch, from journals of runs whose stage has a `watch`."""
+"""Figure 8 of Heinsen 2019, images and sentences alike: loss and accuracy after each epoch, from journals of runs with a `Stage.watch`."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +19,14 @@ else:
 Journal = list[dict[str, Any]]
 
 
+class Watched(NamedTuple):
+    """The journals of a network's runs, and what they looked at."""
+
+    journals: Sequence[Journal]
+    part: str  # as the lines of the journals name it
+    which: str  # in words: 2,500 test images
+
+
 class Band(NamedTuple):
     """By epoch, the mean over runs, and how far batches of one run spread."""
 
@@ -28,31 +36,40 @@ class Band(NamedTuple):
     each: Float[Tensor, "runs t"]
 
 
-def validation_curves(
-    journals: Mapping[str, Sequence[Journal]], part: str = "test", which: str = "of the test images"
-) -> tuple[Figure, str]:
-    """By network, the journals of its runs: a column each, the loss above the accuracy. `which` images, in words. With a caption."""
-    losses = {name: band(runs, f"watched_{part}_loss") for name, runs in journals.items()}
-    errors = {name: band(runs, f"watched_{part}_error_percent") for name, runs in journals.items()}
-    with canvas(max(4.2, 3.0 * len(journals)), 4.6) as figure:
-        grid = figure.subplots(2, len(journals), squeeze=False, sharex="col")
-        for (above, below), name in zip(grid.T, journals, strict=True):
+def validation_curves(found: Mapping[str, Watched]) -> tuple[Figure, str]:
+    """By name, a column each, the loss above the accuracy. With a caption."""
+    losses = {name: band(seen.journals, f"watched_{seen.part}_loss") for name, seen in found.items()}
+    errors = {name: band(seen.journals, f"watched_{seen.part}_error_percent") for name, seen in found.items()}
+    with canvas(max(4.2, 3.0 * len(found)), 4.6) as figure:
+        grid = figure.subplots(2, len(found), squeeze=False, sharex="col")
+        for (above, below), name in zip(grid.T, found, strict=True):
             _draw(above, losses[name], BLUE)
             wrong = errors[name]
             right = wrong._replace(means=100 - wrong.means, each=100 - wrong.each)
             _draw(below, right, GREEN)
             above.set_ylim(bottom=0)
-            below.set_ylim(top=100.5)
+            below.set_ylim(top=min(100.5, below.get_ylim()[1]))
             above.set_title(name)
             below.set_xlabel("epoch")
+            below.xaxis.get_major_locator().set_params(integer=True)
         grid[0, 0].set_ylabel("loss")
         grid[1, 0].set_ylabel("accuracy, %")
-    ends = "; ".join(f"{name} {100 - errors[name].means[-1]:.2f} % after {errors[name].epochs[-1]} epochs" for name in journals)
-    n_runs = ", ".join(f"{len(runs)} of {name}" for name, runs in journals.items())
-    return figure, (
-        f"Loss and accuracy {which} after each epoch; nothing was stopped or chosen by them. The line is the mean over runs ({n_runs}), "
+    return figure, _words(found, errors)
+
+
+def _words(found: Mapping[str, Watched], errors: Mapping[str, Band]) -> str:
+    names: dict[str, list[str]] = {}  # by what they looked at
+    for name, seen in found.items():
+        names.setdefault(seen.which, []).append(name)
+    looked = "; ".join(f"of {which} ({', '.join(those)})" for which, those in names.items())
+    ends = "; ".join(f"{name} {100 - errors[name].means[-1]:.2f} % after {errors[name].epochs[-1]} epochs" for name in found)
+    n_runs = ", ".join(f"{len(seen.journals)} of {name}" for name, seen in found.items())
+    of_tests = any(seen.part == "test" for seen in found.values())
+    return (
+        f"Loss and accuracy after each epoch, {looked}; nothing was stopped or chosen by them. The line is the mean over runs ({n_runs}), "
         "thin lines are the runs; shaded is the standard deviation over batches as large as those of training, the mean over runs. "
-        f"At the end: {ends}. After figure 8 of Heinsen (2019), whose validation images for smallNORB are crops of test images as well."
+        f"At the end: {ends}. After figure 8 of Heinsen (2019)"
+        f"{', whose validation images for smallNORB are crops of test images as well' * of_tests}."
     )
 
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from torchcaps.layers import Capsules, EMCapsules
 from torchcaps.ops import EMStep
 
-Present = Float[Tensor, "b n"] | Bool[Tensor, "b n"]
+Present = Float[Tensor, "b n"] | Bool[Tensor, "b n"] | Int64[Tensor, "b n"]
 
 
 class EMSentenceNet(nn.Module):

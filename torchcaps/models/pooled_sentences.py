@@ -6,10 +6,10 @@ transformer, m numbers of an embedding.
 
 from itertools import pairwise
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-Present = Float[Tensor, "b n"] | Bool[Tensor, "b n"]
+Present = Float[Tensor, "b n"] | Bool[Tensor, "b n"] | Int64[Tensor, "b n"]
 LAYERS = ("all", "last")
 
 

@@ -67,7 +67,7 @@ class Task:
         raise TypeError(f"{type(self).__name__} must define score(predictions, labels)")
 
     def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
-        """The loss of every image from the scores that `evaluate` returns; see `Stage.watch`."""
+        """The loss of every image, or sentence, from the scores that `evaluate` returns; see `Stage.watch`."""
         raise TypeError(f"{type(self).__name__} must define image_losses(model, scores, labels), or its stage has watch=None")
 
     def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from torchcaps.layers import Capsules
 from torchcaps.metrics import error_percent
 from torchcaps.tasks import Evaluation, Task
 
-OF_FIGURE_8 = 20  # sentences in a batch whose losses and accuracies the figure's band is the deviation of
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifySentences(Task):
@@ -36,16 +34,15 @@ class ClassifySentences(Task):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: Sentences, device: torch.device) -> Evaluation:
-        """Besides what predictions tell, the mean loss, and the deviation of loss and accuracy between batches of 20 (figure 8)."""
         was_training = model.training
         model.eval()
-        scores = torch.cat([self.logits(model, batch) for batch in sentences_in_order(data, self.n_at_once, device)]).float().cpu()
+        scores = torch.cat([self.logits(model, batch) for batch in sentences_in_order(data, self.n_at_once, device)]).cpu()
         model.train(was_training)
         said = scores.argmax(-1)
-        each = cross_entropy(scores, data.labels, reduction="none").double()
-        right = 100 * (said == data.labels).double()
-        more = {"loss": each.mean().item(), "loss_sd": _deviation(each), "accuracy_sd": _deviation(right)}
-        return Evaluation(self.score(said, data.labels) | more, said.to(torch.uint8), scores)
+        return Evaluation(self.score(said, data.labels), said.to(torch.uint8), scores)
+
+    def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return cross_entropy(scores.float(), labels, reduction="none")
 
     def extras(self, model: nn.Module, data: Sentences, device: torch.device) -> dict[str, Any]:
         """Which weights made the embeddings: the data's own hash is of words and labels."""
@@ -55,9 +52,3 @@ class ClassifySentences(Task):
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
         wrong = error_percent(predictions, labels)
         return {"error_percent": wrong, "accuracy_percent": 100 - wrong}
-
-
-def _deviation(values: Float[Tensor, "n"]) -> float:
-    """Between the means of batches; 0 where there is one batch alone."""
-    means = torch.stack([part.mean() for part in values.split(OF_FIGURE_8)])
-    return means.std().item() if len(means) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Figures 4 and 6 to 9, the places that class capsules used, errors by routing passes and by view: each where its runs are there."""
+"""Figures 4, 6, 7 and 9, the places that class capsules used, errors by routing passes and by view: each where its runs are there."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,6 @@ from torchcaps.data.viewpoints import FAMILIAR, part_of
 from torchcaps.figures.numbers import pick_examples, predict
 from torchcaps.figures.places import used_places
 from torchcaps.figures.routing_curves import error_by_passes
-from torchcaps.figures.validation import validation_curves
 from torchcaps.figures.view_errors import errors_at, errors_by_view
 from torchcaps.figures.view_numbers import tracks
 from torchcaps.figures.viewpoints import pose_changes, pose_trajectories, stereo_pairs
@@ -28,7 +27,6 @@ else:
     Figure = Any  # matplotlib is imported when something is drawn
 
 MODEL = "smallnorb"
-WATCHED = {"EM routing": "smallnorb", "CapsNet": "smallnorb-capsnet", "CNN": "smallnorb-cnn"}
 NETWORKS = {"EM routing": "", "CapsNet": "-capsnet", "CNN": "-cnn"}  # and how their rows' names end
 BY_PASSES = {1: "smallnorb-r1", 2: "smallnorb-r2", 3: "smallnorb", 4: "smallnorb-r4", 5: "smallnorb-r5"}
 N_EXAMPLES, N_LOOKED = 8, 500  # pictures in the figure of places, of so many
@@ -36,7 +34,7 @@ N_EXAMPLES, N_LOOKED = 8, 500  # pictures in the figure of places, of so many
 
 def figures(results: Path, runs: Path, root: Path | None, device: torch.device) -> dict[str, tuple[Figure, str]]:
     """By the paper's number, with captions. `results` holds result files, `runs` checkpoints; what is missing is left out."""
-    made, today = {}, _today()
+    made, today = {}, rows_today()
     checkpoint = runs / "heinsen2019" / MODEL / "0" / "checkpoint.safetensors"
     if finished(checkpoint, today[MODEL]):
         model, run, about = load_model(checkpoint, device)
@@ -44,9 +42,6 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
         made |= of_viewpoints(model, data, root)
         made["places"] = _places(model, data)
     found = results_of("heinsen2019", results, today)
-    if seen := {name: [part["curve"] for part in found[row]] for name, row in WATCHED.items() if row in found}:
-        watched = today[MODEL].stages[0].watch
-        made["figure-8"] = validation_curves(seen, watched.part, f"of {watched.n_images:,} test images")
     errors = {n: [part["metrics"]["test"]["error_percent"] for part in found[row]] for n, row in BY_PASSES.items() if row in found}
     if len(errors) > 1:
         made["error-by-passes"] = error_by_passes({"smallNORB": errors})
@@ -103,5 +98,5 @@ def _places(model: nn.Module, data: Labelled) -> tuple[Figure, str]:
     return used_places(model, list(shown.images[which]), shown.labels[which].tolist(), names)
 
 
-def _today() -> dict[str, Run]:
+def rows_today() -> dict[str, Run]:
     return runs_of("heinsen2019", rows, viewpoints)

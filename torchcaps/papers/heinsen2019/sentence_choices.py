@@ -8,7 +8,7 @@ from torchcaps.recipe import Run
 
 
 def _choose(run: Run, rate: float | None = None, **model_args: Any) -> Run:
-    stage = run.stages[0]
+    stage = replace(run.stages[0], watch=None)  # there the validation part is what the run is judged on
     stage = stage if rate is None else replace(stage, rate=rate)
     return replace(run, data=f"{run.data}-dev", model_args=run.model_args | model_args, stages=(stage,))
 
@@ -83,6 +83,11 @@ def choose_sst2_mlp_slow() -> Run:
     return _choose(sentences.sst2_mlp(), rate=1e-4)
 
 
+def choose_sst2_mlp_last() -> Run:
+    """The last layer alone."""
+    return _choose(sentences.sst2_mlp(), layers="last")
+
+
 def choose_sst2_linear() -> Run:
     """The linear probe with two labels."""
     return _choose(sentences.sst2_linear())
@@ -91,3 +96,8 @@ def choose_sst2_linear() -> Run:
 def choose_sst2_linear_slow() -> Run:
     """A fifth of the rate."""
     return _choose(sentences.sst2_linear(), rate=1e-4)
+
+
+def choose_sst2_linear_last() -> Run:
+    """The last layer alone, with a higher rate for its fewer weights."""
+    return _choose(sentences.sst2_linear(), rate=2e-3, layers="last")

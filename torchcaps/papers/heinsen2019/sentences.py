@@ -9,10 +9,11 @@ from typing import Any
 
 from torchcaps.data.mixup import Mixup
 from torchcaps.optimizers import RAdam
-from torchcaps.recipe import OneCycle, Run, Stage, reproduces
+from torchcaps.recipe import OneCycle, Run, Stage, Watch, reproduces
 from torchcaps.tasks.sentences import ClassifySentences
 
-_STAGE = Stage(task=ClassifySentences(), epochs=3, batch=20, rate=5e-4, schedule=OneCycle(), optimizer=RAdam())
+_WATCH = Watch(part="validation")  # all of it, for figure 8
+_STAGE = Stage(task=ClassifySentences(), epochs=3, batch=20, rate=5e-4, schedule=OneCycle(), optimizer=RAdam(), watch=_WATCH)
 # votes of two numbers are small, so the compiled step may hold them; the kernels write out 128 products a vote and compile for long
 _ROUTING = {"n_iters": 3, "depth": True, "cost": "separate", "backend": "reference"}
 _MLP = {"hidden": (256,), "layers": "all", "dropout": 0.1}
