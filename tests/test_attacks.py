@@ -70,6 +70,17 @@ def test_what_is_wrong_already_is_kept():
     assert torch.equal(changed, asked[0])
 
 
+def test_what_is_answered_wrong_as_it_is_counts_as_found():
+    """Every end of the attack is answered right, the picture itself is not."""
+    images, labels = pair(0.9, 0.3, 0.9, 0.3), torch.tensor([0, 0])
+
+    def say(seen):
+        return (seen == images).flatten(1).all(1).long() * torch.tensor([1, 0])
+
+    changed = pgd(scores, say, images, labels, 0.05, steps=2, restarts=2, rng=torch.Generator().manual_seed(0))
+    assert torch.equal(changed[0], images[0]) and not torch.equal(changed[1], images[1])
+
+
 def test_a_frozen_model_gives_gradients_to_pictures_only_and_is_put_back():
     model = nn.Linear(2, 2)
     model.bias.requires_grad_(False)

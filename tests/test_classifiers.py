@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchcaps.classifiers import SvmDecision, fit_linear, fit_svm, load_svm, principal_components, save_svm
+from torchcaps import classifiers
+from torchcaps.classifiers import SvmDecision, fit_linear, fit_svm, load_svm, principal_components, processes, save_svm
 
 SVC = pytest.importorskip("sklearn.svm").SVC
 
@@ -86,3 +87,11 @@ def test_principal_components_are_those_of_largest_variance(rng):
     kept = found(drawn @ axes.T + 7)
     assert kept.mean(0).abs().max() < 1e-3
     torch.testing.assert_close(kept.var(0), torch.tensor([9.0, 4.0]), rtol=0.1, atol=0)
+
+
+def test_no_more_processes_than_memory_holds(monkeypatch):
+    monkeypatch.setattr(classifiers.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    for memory, wanted in ((1, 1), (16, 5), (128, 8)):
+        has = {"SC_PHYS_PAGES": memory << 18, "SC_PAGE_SIZE": 4096}  # so many GB
+        monkeypatch.setattr(classifiers.os, "sysconf", has.__getitem__)
+        assert processes() == wanted

@@ -68,12 +68,18 @@ def test_rows_that_share_digits_say_so():
         assert ("digit-disjoint" in RECIPES[name].claim.row) == (run.fit == "affnist-like/fit-digits"), name
 
 
+def test_rows_fitted_to_fewer_say_so():
+    for name in READ:
+        run = RECIPES[name].make()
+        assert ("fitted to 20,000" in RECIPES[name].claim.row) == (run.n_fit == 20_000) == (run.features == "masked"), name
+
+
 @pytest.mark.parametrize("name", ["mnist-sparse-svm", "mnist-sparse-svm-masked", "mnist-sparse-linear", "pixels-svm-a"])
 def test_a_classifier_is_fitted_and_its_result_verified(runs, name):
     run, trained, result = carried_out(runs, name)
     (asked,) = run.on
     assert list(result["metrics"]) == [asked] and result["extras"]["n_fit"] == 200
-    assert set(result["data"]) == {"name", "generated/train", "generated/test"}  # hashes of what was fitted and of what was asked
+    assert set(result["data"]) == {"name", f"{run.data}/train", f"{run.data}/test"}  # hashes of what was fitted and of what was asked
     if name in ("mnist-sparse-linear", "pixels-svm-a"):  # after six steps capsules differ too little for the machine's one scale
         assert trained.evaluations[asked].metrics["error_percent"] < 70
     assert ("n_support_vectors" in result["extras"]) == (not isinstance(run.classifier, Linear))
@@ -138,6 +144,7 @@ def test_attacks_only_make_answers_worse_and_are_verified(runs, name):
     assert list(result["metrics"]) == list(run.judged_on())
     if run.source is None:
         assert max(errors[1:]) >= errors[0] and errors[-1] > errors[0]
+        assert min(part for name, part in zip(result["metrics"], errors, strict=True) if name.startswith("pgd")) >= errors[0]
     assert all(check.passed for check in check_metrics(result, from_plain(result["run"]), None))
     assert from_plain(json.loads(json.dumps(to_plain(run)))) == run
 

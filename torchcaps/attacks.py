@@ -46,9 +46,10 @@ def pgd(
     restarts: int = 5,
     rng: torch.Generator,
 ) -> Float[Tensor, "b c h w"]:
-    """Many small steps, from the picture itself and then from random places around it; of all ends one that is answered wrong, if any.
+    """Many small steps, from the picture itself and then from random places around it.
 
-    `rng` lies on the host. A step is 2.5 times what would reach the border in all of them.
+    Of all ends, and the picture as it is, one that is answered wrong, if there is any. `rng` lies on the host.
+    A step is 2.5 times what would reach the border in all of them.
     """
     found, right = images.clone(), torch.ones_like(labels, dtype=torch.bool)
     least, most = (images - strength).clamp(min=0), (images + strength).clamp(max=1)
@@ -63,7 +64,8 @@ def pgd(
         # what is answered wrong already is kept
         found = torch.where(right.view(-1, 1, 1, 1), at, found)
         right = right & (answers(at) == labels)
-    return found
+    # an attack may also do nothing: what is answered wrong as it is counts as found
+    return torch.where((right & (answers(images) != labels)).view(-1, 1, 1, 1), images, found)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from torchcaps.journal import progress_bar
 
 CACHE_MB = 1000  # of kernel values per process: all of a pair's, when there are 12,000 of both
 LARGEST_KERNEL = 16_000  # samples of a pair whose kernel is computed first, 2 GB: that is sooner done
+PROCESS_BYTES = 3 << 30  # what a process takes for a pair of 13,000: its kernel, SVC's cache, and PyTorch
 AT_ONCE = 2000  # pictures that are compared with all support vectors at a time
 
 
@@ -207,6 +208,8 @@ def principal_components(features: Float[Tensor, "n f"], n: int = 256) -> Compon
     return Components(mean.float(), axes.flip(1)[:, :n].float())
 
 
-def cores() -> int:
-    """As many processes as this one may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def processes() -> int:
+    """One for each core that this process may use, but no more than fit into memory."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()) else 0
+    return max(1, min(cores, memory // PROCESS_BYTES)) if memory else cores

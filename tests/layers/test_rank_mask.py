@@ -144,12 +144,12 @@ def learn(model: nn.Module, images: torch.Tensor, n_steps: int) -> None:
         optimiser.step()
 
 
-def one_of_two(rank: int, store: str, images: torch.Tensor, out: str) -> None:
+def one_of_two(rank: int, store: str, images: torch.Tensor, out: str, compiled: bool) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     own = images.chunk(2)[rank]
     layer = RankMask(4, **RULE)
-    program = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    program = torch.compile(layer, fullgraph=True, backend="aot_eager") if compiled else layer
     for part in own.flatten(1)[:, :4].split(2):
         program(part)
     torch.manual_seed(0)
@@ -159,10 +159,11 @@ def one_of_two(rank: int, store: str, images: torch.Tensor, out: str) -> None:
     distributed.destroy_process_group()
 
 
-def test_two_processes_count_as_one_would(tmp_path, rng):
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_two_processes_count_as_one_would(compiled, tmp_path, rng):
     """Each sees half of every batch; their statistics are equal, and those of one process that sees all of it."""
     images = torch.rand(12, 1, 8, 8, generator=rng)
-    multiprocessing.spawn(one_of_two, (str(tmp_path / "store"), images, str(tmp_path)), nprocs=2)
+    multiprocessing.spawn(one_of_two, (str(tmp_path / "store"), images, str(tmp_path), compiled), nprocs=2)
     first, second = (torch.load(tmp_path / str(rank)) for rank in range(2))
     assert first == second
     layer = RankMask(4, **RULE)

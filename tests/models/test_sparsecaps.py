@@ -118,8 +118,7 @@ def test_the_decoder_draws_from_all_capsules_it_is_given(rng):
 def test_training_compiles_whole_with_its_statistics(fresh_dynamo, rng):
     """What a training step is made of: buffers change in place inside the program, and weights get the same gradients."""
     torch.manual_seed(0)
-    eager = SparseCaps((1, 12, 12), **LATENT, boost_every=2)
-    compiled = SparseCaps((1, 12, 12), **LATENT, boost_every=2)
+    eager, compiled = (SparseCaps((1, 12, 12), **LATENT, boost_every=2, n_iters=2) for _ in range(2))
     compiled.load_state_dict(eager.state_dict())
 
     def loss(model, images):
@@ -202,3 +201,12 @@ def test_boosts_inside_the_routing_multiply_couplings_and_ranks_follow_the_suppo
     torch.testing.assert_close(latent.support, routing_support(last.couplings, 2))
     assert torch.equal(latent.mask.argmax(-1), latent.support.argmax(-1))
     assert (latent.support[:, 2] > 1.5 * plain.latent(images).support[:, 2]).all()
+
+
+def test_with_boosts_inside_the_backend_told_is_the_one_that_runs(monkeypatch):
+    """No kernel knows prior logits, which is what those boosts are."""
+    seen = []
+    monkeypatch.setattr("torchcaps.layers.routed.dynamic_routing_backend", lambda *args, **rule: seen.append(rule["prior"]) or "reference")
+    for inside in (True, False):
+        SparseCaps((1, 12, 12), boost_inside=inside, **LATENT).net.classes.backend_here()
+    assert seen[0].shape == (2 * 16, 5) and seen[1] is None

@@ -86,10 +86,11 @@ def test_every_layer_counts_its_winners_in_training_only(routing, rng):
     assert model.mask is model.masks[-1]
 
 
+@pytest.mark.slow
 def test_it_compiles_whole_by_em_with_its_statistics(fresh_dynamo, rng):
     """By agreement: see the table of all models."""
-    model, batch = small(routing="em", n_layers=2), images(rng)
-    eager = small(routing="em", n_layers=2)
+    options = {"routing": "em", "n_layers": 1, "n_iters": 2}  # few operations: the compiler is slow
+    model, eager, batch = small(**options), small(**options), images(rng)
     eager.load_state_dict(model.state_dict())
     program = torch.compile(lambda x: model.reconstruct(model(x).poses), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(program(batch), eager.reconstruct(eager(batch).poses))
@@ -103,6 +104,7 @@ def test_it_compiles_whole_by_em_with_its_statistics(fresh_dynamo, rng):
         ({"routing": "random"}, "routing must be one of dynamic, em; got 'random'"),
         ({"n_layers": 0}, "at least one latent layer, got n_layers=0"),
         ({"routing": "em", "d_latent": 6}, "poses of 4 rows; d_primary=4 or d_latent=6 is no multiple"),
+        ({"routing": "em", "backend": "triton"}, "sparse EM routing must know what was used, which no triton backend tells"),
         ({"kernel": 11}, "12x12 is too small for kernels of 11 and 3"),
     ],
 )

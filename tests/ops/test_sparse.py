@@ -19,6 +19,7 @@ from torchcaps.ops import (
     routing_support,
 )
 from torchcaps.ops.sparse import moving_average, updated_boost, winning_frequency
+from torchcaps.ops.votes import in_blocks
 
 
 def some_winning(n: int = 3, **parts) -> Winning:
@@ -216,6 +217,25 @@ def test_no_votes_are_formed_and_a_block_is_what_it_says(monkeypatch, rng):
         assert recover_support(poses, weight, pose_sum, 32).shape == (128, 16)
     largest = max(size for size in sizes if size != weight.numel())
     assert largest * 4 <= 64 << 20 < 128 * 4608 * 16 * 16 * 4
+
+
+@pytest.mark.parametrize(("n", "wanted"), [(7, [7]), (8, [4, 4]), (10, [5, 5]), (15, [5, 5, 5]), (16, [6, 6, 4])])
+def test_blocks_are_of_one_size(n, wanted, monkeypatch):
+    """Room for seven images: [i j d] = 2 x 3 x 4 numbers of four bytes."""
+    monkeypatch.setattr("torchcaps.ops.votes.BLOCK_BYTES", 7 * 2 * 3 * 4 * 4)
+    blocks = in_blocks(torch.rand(n, 2, 4), torch.rand(n, 3, 5), torch.rand(2, 3, 4, 5))
+    assert [len(poses) for poses, _ in blocks] == [len(parents) for _, parents in blocks] == wanted
+
+
+def test_under_autocast_a_block_holds_twice_as_many_and_compiles(fresh_dynamo, monkeypatch, rng):
+    monkeypatch.setattr("torchcaps.ops.votes.BLOCK_BYTES", 4 * 6 * 4 * 3 * 4)
+    poses, weight, pose_sum = (torch.randn(*size, generator=rng) for size in ((8, 6, 3), (6, 4, 3, 5), (8, 4, 5)))
+    plain = recover_support(poses, weight, pose_sum, 2)
+    program = torch.compile(lambda *args: recover_support(*args, 2), fullgraph=True, backend="aot_eager")
+    assert len(in_blocks(poses, pose_sum, weight)) == 2
+    with torch.autocast("cpu", torch.bfloat16):
+        assert len(in_blocks(poses, pose_sum, weight)) == 1
+        torch.testing.assert_close(program(poses, weight, pose_sum), plain, rtol=0.05, atol=0.05)
 
 
 def test_the_gradient_of_couplings_needs_no_votes_either(rng):

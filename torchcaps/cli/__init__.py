@@ -10,12 +10,11 @@ from typing import Annotated
 import torch
 import typer
 
-from torchcaps import bench as benches
 from torchcaps import data as datasets
-from torchcaps.cli import checkpoints, derived
+from torchcaps.cli import checkpoints, derived, sets, speed
 from torchcaps.cli.derived import Jobs, derive_one, is_derived, with_networks
 from torchcaps.cli.explain import explain
-from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, say
+from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, seeds_of
 from torchcaps.cli.options import table as make_table
 from torchcaps.demo import demo as run_demo
 from torchcaps.features import Missing
@@ -30,10 +29,8 @@ from torchcaps.train import Diverged, Interrupted, Options, train
 from torchcaps.verify import verify
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Capsule networks in PyTorch.")
-data_app = typer.Typer(no_args_is_help=True, help="The data sets: which there are, and fetching them.")
-bench_app = typer.Typer(no_args_is_help=True, help="Speed and memory.")
-app.add_typer(data_app, name="data")
-app.add_typer(bench_app, name="bench")
+app.add_typer(sets.app, name="data")
+app.add_typer(speed.app, name="bench")
 app.command("eval")(checkpoints.evaluate)
 app.command()(checkpoints.figures)
 app.command()(checkpoints.equivariance)
@@ -95,24 +92,6 @@ def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the 
         routed = [layer for layer in model.modules() if isinstance(layer, EMCapsules | ExpertCapsules | RoutedCapsules)]
         taken = {layer.to_empty(device=device).backend_here() for layer in routed}
         console.print(f"routing on {device}: {', '.join(sorted(taken)) or 'none'}", highlight=False)
-
-
-@data_app.command("ls")
-def list_data(data: Root = None) -> None:
-    """All data sets and where they are."""
-    lines = make_table("data set", "train + test", "where", "about")
-    for name in datasets.DATASETS:
-        about = datasets.info(name)
-        shape = "x".join(map(str, about.shape))
-        lines.add_row(name, f"{about.n_train:,} + {about.n_test:,}", datasets.status(name, data), f"{shape}: {about.about}")
-    console.print(lines)
-
-
-@data_app.command("get")
-def get_data(name: str, data: Root = None) -> None:
-    """Fetch a data set into the cache, trying each of its homes in turn."""
-    for path in datasets.get(name, data, progress=print):
-        print(path)
 
 
 @app.command("train")
@@ -178,7 +157,7 @@ def reproduce(
                 datasets.get(needed, data)
     left: list[str] = []
     for recipe in wanted:
-        for seed in _numbers(seeds):
+        for seed in seeds_of(seeds):
             kept = result_path(results, recipe.name, seed)
             if not smoke and kept.exists() and _finished(read_result(kept), recipe):
                 console.print(f"{recipe.name} seed {seed}: done, {kept}", soft_wrap=True)
@@ -246,13 +225,6 @@ def _cost(recipe: Recipe) -> float:
     return images * about.shape[1] * about.shape[2]
 
 
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ValueError(f"--seeds takes whole numbers with commas, as 0,1,2; got {text!r}") from error
-
-
 @app.command("table")
 def print_table(
     paper: str,
@@ -291,38 +263,3 @@ def verify_result(
         console.print(f"{'[green]ok [/]' if check.passed else '[red]BAD[/]'} {check.name}: {check.text}", highlight=False, soft_wrap=True)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)
-
-
-@bench_app.command("train")
-def bench_train(
-    recipe: Annotated[str, typer.Argument(help="any recipe")] = "sabour2017/mnist-r3-recon", device: Device = "auto", steps: int = 200
-) -> None:
-    """Milliseconds per training step, images per second and peak memory of a recipe, on random images."""
-    print(benches.bench_train(find(recipe, RECIPES), pick_device(device), steps))
-
-
-@bench_app.command("ops")
-def bench_ops(
-    device: Device = "auto",
-    repeats: Annotated[int, typer.Option(help="at most; fewer where they are slow")] = 20,
-    only: Annotated[list[str] | None, typer.Option(help="cases whose name contains this; again, or with commas, for more")] = None,
-) -> None:
-    """The same per op, backend and shape, forward and backward. A backend that fails its check gets no time."""
-    benches.bench_ops(pick_device(device), repeats, console, only or (), say=say)
-
-
-@bench_app.command("scale")
-def bench_scale(device: Device = "auto", out: Annotated[Path, typer.Option(help="folder for numbers and picture")] = Path("bench")) -> None:
-    """How time and memory of dynamic routing grow with inputs, outputs and batch: a table, a JSON file and a picture."""
-    for path in benches.bench_scale(pick_device(device), out, console, say=say):
-        print(path)
-
-
-@bench_app.command("ladder")
-def bench_ladder(
-    device: Device = "auto",
-    steps: Annotated[int, typer.Option(help="timed, in chunks of 10")] = 200,
-    only: Annotated[list[str] | None, typer.Option(help="methods whose name contains this; again for more")] = None,
-) -> None:
-    """Table 3 of Jeong 2019: a training step of ladder capsule networks and of CapsNets at batch 100, in one run."""
-    benches.bench_ladder(pick_device(device), steps, console, only or (), say=say)

@@ -5,17 +5,17 @@ from typing import Annotated
 
 import typer
 
-from torchcaps.classifiers import cores
-from torchcaps.cli.options import Device, Root, console
+from torchcaps.classifiers import processes
+from torchcaps.cli.options import Device, Root, console, seeds_of
 from torchcaps.derive import Place, derive
-from torchcaps.features import look
+from torchcaps.features import Missing, look
 from torchcaps.machine import make_folder, pick_device
 from torchcaps.papers import RECIPES
 from torchcaps.readings import Attack, Reading
 from torchcaps.recipe import Recipe, quick
 from torchcaps.results import DEFAULT_SEEDS, make_result, write_result
 
-Jobs = Annotated[int | None, typer.Option(help="processes that fit support vector machines; default: one for each core")]
+Jobs = Annotated[int | None, typer.Option(help="processes that fit support vector machines; default: one for each core, if memory allows")]
 
 
 def is_derived(recipe: Recipe) -> bool:
@@ -41,7 +41,7 @@ def derive_one(recipe: Recipe, seed: int, device: str, data: Path | None, smoke:
         device=pick_device(device),
         seed=seed,
         root=data,
-        jobs=jobs or cores(),
+        jobs=jobs or processes(),
     )
     path = own / "result.json"
     write_result(path, make_result(recipe.name + kind, seed, run, derive(run, place)))
@@ -59,13 +59,14 @@ def features(
     wanted = {(run.of, pool): run for run in readings if run.features != "pixels" and _asked(run.of, name) for pool in run.pools()}
     if not wanted:
         raise ValueError(f"nothing reads {name!r}; rows that are read: {', '.join(sorted({run.of for run in readings if run.of}))}")
-    for seed in [int(part) for part in seeds.split(",")]:
+    for seed in seeds_of(seeds):
         for (of, pool), run in wanted.items():
             folder = Path("runs") / of / str(seed)
-            if not (folder / "checkpoint.safetensors").exists():
+            try:
+                seen = look(run, pool, folder, pick_device(device), data, seed)
+            except Missing:  # not begun, or not to its end; the other rows have theirs all the same
                 console.print(f"{of} seed {seed}: not trained here", soft_wrap=True)
                 continue
-            seen = look(run, pool, folder, pick_device(device), data, seed)
             console.print(f"{of} seed {seed}: {len(seen.poses):,} of {pool} in {folder / 'features'}", soft_wrap=True)
 
 

@@ -43,3 +43,10 @@ def _short(value: Any) -> str:
 
 def numbers_of(metrics: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+
+
+def seeds_of(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(f"--seeds takes whole numbers with commas, as 0,1,2; got {text!r}") from error

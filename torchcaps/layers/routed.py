@@ -56,6 +56,7 @@ class RoutedCapsules(nn.Module):
         coupling(couplings)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
         self.couplings, self.detach, self.backend = couplings, detach, backend
+        self.favours = False  # whether `with_support` is given outputs to favour, for those who ask which backend runs
         self.weight = nn.Parameter(torch.empty(_weight_shape(n_in, n_out, d_in, d_out, sharing, n_types)))
         # an output sums over n_in inputs, each with a share of 1 / n_out: keep that sum's length of order 1 at the start
         nn.init.normal_(self.weight, std=(n_out / ((n_in or n_out) * d_in)) ** 0.5)
@@ -108,8 +109,10 @@ class RoutedCapsules(nn.Module):
 
     def backend_here(self, compiling: bool = False) -> str:
         """The backend that routing takes with the weights where they are."""
-        poses = self.weight.new_empty(1, self.n_in or 1, self.d_in)
-        return dynamic_routing_backend(poses, self.weight, self.backend, compiling, bias=self.bias, n_iters=self.n_iters, **self._rule())
+        poses, rule = self.weight.new_empty(1, self.n_in or 1, self.d_in), self._rule()
+        if self.favours:
+            rule["prior"] = self.weight.new_empty(self.n_in or 1, self.n_out)
+        return dynamic_routing_backend(poses, self.weight, self.backend, compiling, bias=self.bias, n_iters=self.n_iters, **rule)
 
     def extra_repr(self) -> str:
         return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}, n_iters={self.n_iters}, couplings={self.couplings}"

@@ -71,6 +71,7 @@ class SparseCaps(nn.Module):
         rule = {"sharpness": sharpness, "frequencies": frequencies, "boost_step": boost_step, "boost_every": boost_every, "decay": decay}
         mask = RankMask(n_latent, **rule, inside=boost_inside)
         self.mask = mask if preset == "sparse" else None
+        self.net.classes.favours = self.mask is not None and boost_inside
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """What is left of the latent capsules; in training the winners are counted."""

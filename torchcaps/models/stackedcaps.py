@@ -71,6 +71,12 @@ class StackedCaps(nn.Module):
             raise ValueError(
                 f"StackedCaps: EM routing has poses of {ROWS} rows; d_primary={d_primary} or d_latent={d_latent} is no multiple"
             )
+        if routing == "em" and preset == "sparse":
+            if backend not in ("auto", "reference"):
+                raise ValueError(
+                    f"StackedCaps: sparse EM routing must know what was used, which no {backend} backend tells; leave it at auto"
+                )
+            backend = "reference"  # as `steps` computes; and a log says so
         self.image, self.routing, self.n_types, self.d_primary = tuple(image), routing, n_types, d_primary
         self.conv = nn.Conv2d(self.image[0], channels, kernel)
         if routing == "em":

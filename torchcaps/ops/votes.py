@@ -46,12 +46,26 @@ def agreements(poses: Poses, weight: Weight, parents: Float[Tensor, "*b j e"]) -
 def in_blocks(
     poses: Float[Tensor, "b i d"], parents: Float[Tensor, "b j e"], weight: Weight
 ) -> list[tuple[Float[Tensor, "m i d"], Float[Tensor, "m j e"]]]:
-    """As many images at a time as have BLOCK_BYTES of [i j d] numbers; all, where no such numbers are formed or their count is free."""
+    """As many images at a time as have BLOCK_BYTES of [i j d] numbers; all, where no such numbers are formed or their count is free.
+
+    Blocks are of one size, but for the last: 64 and 64 images, not 113 and 15.
+    """
     exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()  # older versions cannot tell
     if weight.ndim < 4 or weight.shape[0] != poses.shape[-2] or exporting:
         return [(poses, parents)]
-    at_once = max(1, BLOCK_BYTES // (prod(weight.shape[:3]) * weight.element_size()))
-    return list(zip(poses.split(at_once), parents.split(at_once), strict=True)) if len(poses) > at_once else [(poses, parents)]
+    most = max(1, BLOCK_BYTES // (prod(weight.shape[:3]) * _bytes_each(weight)))
+    if len(poses) <= most:
+        return [(poses, parents)]
+    n_blocks = -(-len(poses) // most)
+    at_once = -(-len(poses) // n_blocks)
+    return list(zip(poses.split(at_once), parents.split(at_once), strict=True))
+
+
+def _bytes_each(weight: Weight) -> int:
+    """Of a product with the weight: autocast makes it shorter."""
+    device = weight.device.type
+    cast = device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device).itemsize if cast else weight.element_size()
 
 
 def _pairwise(poses: Float[Tensor, "b i d"], weight: Float[Tensor, "i j d e"], parents: Float[Tensor, "b j e"]) -> Float[Tensor, "b i j"]:

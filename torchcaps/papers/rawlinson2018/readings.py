@@ -29,7 +29,7 @@ def like_sparse_svm_mnist() -> Run:
     return _sparse(_PLACED, "mnist-40/test")
 
 
-@claim("sparse + SVM, MNIST placed on 40x40, masked", "mnist-40/test", 1.0)
+@claim("sparse + SVM, MNIST placed on 40x40, masked, fitted to 20,000", "mnist-40/test", 1.0)
 def like_sparse_svm_mnist_masked() -> Run:
     """The same with Eq. 4's features of 20,000."""
     return _sparse(_PLACED, "mnist-40/test", **_MASKED)
@@ -41,7 +41,7 @@ def like_sparse_svm_a() -> Run:
     return _sparse(_AFFINE, ASKED)
 
 
-@claim(f"sparse + SVM (a), affnist-like (printed: affNIST), masked; {SHARED}", ASKED, 9.88)
+@claim(f"sparse + SVM (a), affnist-like (printed: affNIST), masked, fitted to 20,000; {SHARED}", ASKED, 9.88)
 def like_sparse_svm_a_masked() -> Run:
     """The same with Eq. 4's features of 20,000."""
     return _sparse(_AFFINE, ASKED, **_MASKED)
@@ -53,7 +53,7 @@ def like_sparse_svm_disjoint() -> Run:
     return _sparse(_FIT_DIGITS, _OTHER)
 
 
-@claim("sparse + SVM, affnist-like, digit-disjoint, masked", _OTHER)
+@claim("sparse + SVM, affnist-like, digit-disjoint, masked, fitted to 20,000", _OTHER)
 def like_sparse_svm_disjoint_masked() -> Run:
     """The same with Eq. 4's features of 20,000."""
     return _sparse(_FIT_DIGITS, _OTHER, **_MASKED)
@@ -65,7 +65,7 @@ def like_sparse_svm_b() -> Run:
     return _sparse(_PLACED, ASKED)
 
 
-@claim("sparse + SVM (b), affnist-like (printed: affNIST), masked", ASKED, 83.01)
+@claim("sparse + SVM (b), affnist-like (printed: affNIST), masked, fitted to 20,000", ASKED, 83.01)
 def like_sparse_svm_b_masked() -> Run:
     """The same with Eq. 4's features of 20,000."""
     return _sparse(_PLACED, ASKED, **_MASKED)
@@ -155,7 +155,7 @@ def mnist_sparse_svm() -> Run:
     return reading(rows.mnist_sparse(), "mnist-sparse", "mnist/train", "mnist/test")
 
 
-@claim("sparse + SVM, MNIST, 28x28, masked", "mnist/test", 1.0)
+@claim("sparse + SVM, MNIST, 28x28, masked, fitted to 20,000", "mnist/test", 1.0)
 def mnist_sparse_svm_masked() -> Run:
     """The same with Eq. 4's features of 20,000."""
     return reading(rows.mnist_sparse(), "mnist-sparse", "mnist/train", "mnist/test", **_MASKED)
