@@ -112,8 +112,8 @@ def _wrong(found: Sequence[Found]) -> dict[str, str]:
     plain = {one.contender.name.removesuffix(REFERENCE): one for one in found if one.contender.reference}
     pairs = [(one, plain[one.contender.name]) for one in found if one.contender.name in plain and not one.contender.reference]
     return {
-        one.contender.name: f"{one.contender.name}: wrong: mean losses {one.whole.losses}, with the reference {other.whole.losses}, more than "
-        f"{100 * TOLERANCE:g} % apart; no times until they agree"
+        one.contender.name: f"{one.contender.name}: wrong: mean losses {one.whole.losses}, with the reference {other.whole.losses}, "
+        f"more than {100 * TOLERANCE:g} % apart; no times until they agree"
         for one, other in pairs
         if not agree(one.whole.losses, other.whole.losses)
     }
