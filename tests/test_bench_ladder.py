@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from torchcaps import cli
-from torchcaps.bench import ladder
+from torchcaps.bench import ladder, train
 from torchcaps.bench.ladder import PRINTED, Contender, bench_ladder, contenders
 from torchcaps.bench.train import make_step
 from torchcaps.ops import dynamic_blocked
@@ -29,7 +29,7 @@ def small(monkeypatch):
         Contender(name="CapsNet, r = 3, reference ops", run=capsnet, reference=True),
     ]
     monkeypatch.setattr(ladder, "contenders", lambda: few)
-    monkeypatch.setattr(ladder, "CHUNK", 2)
+    monkeypatch.setattr(train, "CHUNK", 2)
 
 
 def rows(**how) -> dict[str, list[str]]:
@@ -67,6 +67,7 @@ def test_the_contenders_are_the_papers_at_its_batch():
     for one in found:
         stage = one.run.stages[0]
         assert (stage.batch, stage.ema, one.run.augment, one.run.data) == (100, 0.0, (), "mnist")
+        assert replace(stage, task=found[0].run.stages[0].task) == found[0].run.stages[0]  # optimiser and rate: all but the losses
         with torch.device("meta"):
             model = one.run.build()
         said = one.name.removesuffix(", reference ops").rpartition(" = ")[-1]

@@ -37,6 +37,14 @@ def test_every_table_is_computed_from_the_result_files(page):
     assert filled(page.read_text(), HOME / "results") == page.read_text(), "run `make table`"
 
 
+def test_a_table_of_named_rows_has_those_in_that_order():
+    marked = "<!-- table sabour2017 only like-r3-stopped mnist-cnn -->\n<!-- end -->"
+    lines = filled(marked, HOME / "results").splitlines()
+    assert ["like-r3-stopped" in lines[3], "mnist-cnn" in lines[4], len(lines)] == [True, True, 6]
+    with pytest.raises(ValueError, match="no recipe 'sabour2017/mnist-cn'; did you mean sabour2017/mnist-cnn"):
+        filled(marked.replace("mnist-cnn", "mnist-cn"), HOME / "results")
+
+
 def test_a_typed_result_would_be_noticed():
     typed = re.sub(r"\d\.\d+ ± \d\.\d+ \(n=3\)", "0.001 ± 0.001 (n=3)", README)
     assert typed != README

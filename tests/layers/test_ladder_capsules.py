@@ -92,7 +92,7 @@ def test_the_layer_is_the_papers_equations_class_by_class(agreement, shared, rng
 
 
 def test_the_withdrawn_form_regresses_from_the_direction_and_takes_plain_distances(rng):
-    form = LadderForm(hidden=(1, 2, 3), share_hidden=(1, 1, 1), from_direction=True, squared=False, xavier=True)
+    form = LadderForm(hidden=(1, 2, 3), share_hidden=(1, 1, 1), from_direction=True, squared=False, start="xavier")
     layer, capsules = layer_of(form=form), some_capsules(rng, 5)
     assert layer.transforms.sizes == (12, 24, 36, 48) and layer.shares.sizes == (4, 4, 4, 4)
     found = layer.ladder(capsules)
@@ -155,15 +155,21 @@ def test_one_or_all_may_be_kept(n_kept, rng):
     assert found.capsules.activity.isfinite().all()
 
 
-def test_it_starts_neither_active_nor_saturated():
-    """Lengths of about 1 before the squash, whatever the number of kept capsules."""
-    for n_kept in (5, 80):
+@pytest.mark.parametrize(("start", "told"), [("linear", (0.0, 0.01)), ("lengths", (0.3, 0.7))])
+def test_at_first_it_tells_nothing_or_lengths_of_about_a_half(start, told):
+    """Whatever the number of kept capsules; from poses of 0.7 no class starts more active than the loss wants an absent one."""
+    for n_kept in (5, 40):
         torch.manual_seed(0)
-        layer = LadderCapsules(160, 10, 8, 16, n_kept)
-        poses = torch.nn.functional.normalize(torch.randn(20, 160, 8), dim=-1) * 0.7
+        layer = LadderCapsules(80, 4, 8, 16, n_kept, form=LadderForm(start=start))
+        poses = torch.nn.functional.normalize(torch.randn(10, 80, 8), dim=-1) * 0.7
         found = layer.ladder(poses)
-        assert 0.3 < length(found.regressed).mean() < 0.7
-        assert 0.3 < found.misfit.mean() < 1.0
+        assert told[0] < length(found.regressed).mean() < told[1]
+        assert 0.4 < found.misfit.mean() < 1.0 and found.capsules.activity.mean() < 0.1
+
+
+def test_an_unknown_start_is_refused():
+    with pytest.raises(ValueError, match=re.escape("start must be one of lengths, linear, xavier; got 'zero'")):
+        CodeNets(6, (5, 4), 1, n_active=2, start="zero")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +193,9 @@ def test_other_capsules_are_refused(rng):
         layer_of()(torch.zeros(2, 8, 3, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("how", [{}, {"shared": True, "agreement": "both", "threshold": 0.4, "learn_threshold": True}])
+@pytest.mark.parametrize(
+    "how", [{"agreement": "both", "threshold": 0.4, "learn_threshold": True}, pytest.param({"shared": True}, marks=pytest.mark.slow)]
+)
 def test_training_compiles_whole(how, fresh_dynamo, rng):
     """What a captured step is made of: no branch on values, no shape that depends on them."""
     layer = layer_of(**how)

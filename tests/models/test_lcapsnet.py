@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch.nn.functional import conv2d
 
 from torchcaps.data.batches import Batch
 from torchcaps.layers import Capsules
@@ -95,6 +96,46 @@ def test_forward_is_the_end_of_the_ladder(rng):
     torch.testing.assert_close(laddered.capsules.poses.norm(dim=-1), laddered.capsules.activity)  # |v_j| = d_j
     assert torch.equal(laddered.kept.code.sum(-1), torch.full((4,), 5.0))
     assert (laddered.kept.poses.norm(dim=-1).amin(-1) >= ((1 - laddered.kept.code) * primary.activity).amax(-1)).all()
+
+
+def test_sections_3_to_5_of_the_paper_in_loops(rng):
+    """Everything from the picture to the loss once more, from the text: one picture, one class, one capsule at a time."""
+    model = LCapsNet((1, 12, 12), 3, **SMALL).double()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3, generator=rng)
+    images, labels = torch.rand(2, 1, 12, 12, generator=rng, dtype=torch.float64), torch.tensor([2, 0])
+    n, k, d, e = model.classes.n_in, SMALL["n_kept"], SMALL["d_primary"], SMALL["d_class"]
+
+    def net(nets, number, code):
+        z = (code @ nets.code_weight.unflatten(1, (nets.n_nets, -1))[:, number] + nets.code_bias[number, 0]).relu()
+        layers = list(zip(nets.weights, nets.biases, strict=True))
+        for weight, bias in layers[:-1]:
+            z = (z @ weight[number] + bias[number, 0]).relu()
+        return z @ layers[-1][0][number] + layers[-1][1][number, 0]
+
+    def loss(image, label):
+        hidden = conv2d(image, model.conv.weight, model.conv.bias).relu()
+        inputs = conv2d(hidden, model.primary.weight, model.primary.bias, stride=2).unflatten(0, (-1, d))  # [type d h w]
+        inputs = [t for kind in inputs for t in kind.flatten(1).T]
+        activity = [t.dot(t) / (1 + t.dot(t)) for t in inputs]
+        rows = sorted(sorted(range(n), key=lambda i: -activity[i])[:k])
+        kept = [activity[i] * inputs[i] / inputs[i].norm() for i in rows]
+        code = torch.zeros(n, dtype=torch.float64).index_fill(0, torch.tensor(rows), 1)
+        total = 1e-4 * sum((c - a) ** 2 for c, a in zip(code, activity, strict=True))
+        for j in range(3):
+            up, down = (net(model.classes.transforms, kind + j, code).view(k, d, e) for kind in (0, 3))
+            share = 1 / (1 + torch.exp(-net(model.classes.shares, j, code)))
+            pose = sum(share[m] * kept[m] @ up[m] for m in range(k))
+            told = [down[m] @ pose for m in range(k)]
+            told = [r.norm() ** 2 / (1 + r.norm() ** 2) * r / r.norm() for r in told]
+            active = torch.exp(-5.12 * sum((r - u).norm() ** 2 for r, u in zip(told, kept, strict=True)) / k)
+            total = total + ((0.9 - active).relu() ** 2 if j == label else 0.5 * (active - 0.1).relu() ** 2)
+        return total
+
+    with torch.no_grad():
+        found = ClassifyLadder().losses(model, Batch(images, labels))["loss"]
+        wanted = sum(loss(*one) for one in zip(images, labels.tolist(), strict=True)) / 2
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-9)
 
 
 @pytest.mark.parametrize("preset", ["paper", "withdrawn", "shared"])

@@ -190,13 +190,13 @@ def everything(poses, transforms, shares, regressors):
     return activity, activity.unsqueeze(-1) * direction(pose_sum)
 
 
-@pytest.mark.parametrize("n_kept", [1, 3, 5])
+@pytest.mark.parametrize("n_kept", [1, 3])
 def test_gradients(n_kept, rng):
     def draw(*shape):
         return torch.rand(*shape, generator=rng, dtype=torch.float64).add_(0.1).requires_grad_()
 
-    shape = (2, 2, n_kept, 3, 4)
-    assert torch.autograd.gradcheck(everything, (draw(2, 5, 3), draw(*shape), draw(2, 2, n_kept), draw(*shape)))
+    shape = (2, n_kept, 3, 4)
+    assert torch.autograd.gradcheck(everything, (draw(3, 3), draw(*shape), draw(2, n_kept), draw(*shape)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -217,6 +217,7 @@ def test_leading_axes_are_free(rng):
         torch.testing.assert_close(a[1, 2], b)
 
 
+@pytest.mark.slow  # the layer's own test compiles the same by default
 def test_it_compiles_whole(fresh_dynamo, rng):
     inputs = [torch.rand(*shape, generator=rng) for shape in ((2, 5, 3), (2, 2, 3, 3, 4), (2, 2, 3), (2, 2, 3, 3, 4))]
     program = torch.compile(everything, fullgraph=True, backend="aot_eager")

@@ -1,7 +1,6 @@
 """Table 3 of Jeong 2019: the time of a training iteration of 100 images, ladder capsule networks beside CapsNets in one run."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -9,11 +8,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from torchcaps.bench.memory import Peak
+from torchcaps.bench import train
 from torchcaps.bench.timing import here, print_table, time_ms
-from torchcaps.bench.train import CHECKED, CHUNK, TOLERANCE, agree, make_step
-from torchcaps.machine import algorithms, own_randomness
-from torchcaps.ops.backend import without_kernels
+from torchcaps.bench.train import TOLERANCE, Trained, agree, repeated, trained
 from torchcaps.papers.jeong2019 import rows as ladders
 from torchcaps.papers.sabour2017 import rows as capsnets
 from torchcaps.recipe import Run
@@ -43,10 +40,8 @@ class Found(NamedTuple):
 
     contender: Contender
     n_parameters: int
-    losses: list[float]  # the mean of each of the first chunks
     both_ms: float  # forward and backward
-    step_ms: float  # everything, the optimiser too
-    memory: str
+    whole: Trained  # everything, the optimiser too
 
 
 def contenders() -> list[Contender]:
@@ -66,9 +61,10 @@ def bench_ladder(
     found = []
     for contender in _select(contenders(), only):
         found.append(_measure(contender, device, steps))
-        say(f"{contender.name}: {found[-1].both_ms:.3f} ms forward and backward, {found[-1].step_ms:.3f} ms in all")
-    words = f"{here(device)}; medians of {max(1, steps // CHUNK)} means of {CHUNK} steps, batch {found[0].contender.run.stages[0].batch}"
-    console.print(f"{words}, noise for images, no augmentation", highlight=False, soft_wrap=True)
+        say(f"{contender.name}: {found[-1].both_ms:.3f} ms forward and backward, {found[-1].whole.ms:.3f} ms in all")
+    batch, repeats = found[0].contender.run.stages[0].batch, max(1, steps // train.CHUNK)
+    words = f"{here(device)}; medians of {repeats} means of {train.CHUNK} steps, batch {batch}, noise for images, no augmentation"
+    console.print(f"{words}; a CapsNet has its decoder unless said otherwise, a ladder has none", highlight=False, soft_wrap=True)
     wrong = _wrong(found)
     print_table(console, _table(found, wrong))
     for line in wrong.values():
@@ -76,8 +72,8 @@ def bench_ladder(
 
 
 def _alike(run: Run, **model_args) -> Run:
-    """Of the paper's batch, and nothing in the step that one network has and another has not."""
-    stage = replace(run.stages[0], batch=BATCH, ema=0.0)
+    """Of the paper's batch, with one optimiser, and nothing in the step that one network has and another has not."""
+    stage = replace(capsnets.mnist_r3_recon().stages[0], task=run.stages[0].task, batch=BATCH, ema=0.0)
     return replace(run, model_args=run.model_args | model_args, augment=(), stages=(stage,))
 
 
@@ -89,20 +85,10 @@ def _select(all_of_them: list[Contender], only: Sequence[str]) -> list[Contender
 
 
 def _measure(contender: Contender, device: torch.device, steps: int) -> Found:
-    if device.type == "cuda":
-        torch._dynamo.reset()  # or what was compiled for one would be taken for another
-    peak, repeats = Peak(device), max(1, steps // CHUNK)
-    with algorithms(False, device), own_randomness(0, device), without_kernels() if contender.reference else nullcontext():
-        step = make_step(contender.run, device, (CHECKED + 2 + repeats) * CHUNK, contender.reference)
-        losses = []
-        for _ in range(CHECKED):
-            _times(step)
-            losses.append(step.read_means()["loss"])
-        step_ms = time_ms(lambda: _times(step), device, repeats) / CHUNK
-        memory = str(peak)
+    with trained(contender.run, device, steps, contender.reference) as (step, whole):
         both = _forward_and_backward(step, device)
-        both_ms = time_ms(lambda: _times(both), device, repeats) / CHUNK
-    return Found(contender, sum(p.numel() for p in step.model.parameters()), losses, both_ms, step_ms, memory)
+        both_ms = time_ms(lambda: repeated(both), device, max(1, steps // train.CHUNK)) / train.CHUNK
+    return Found(contender, sum(p.numel() for p in step.model.parameters()), both_ms, whole)
 
 
 def _forward_and_backward(step: TrainingStep, device: torch.device) -> Callable[[], object]:
@@ -121,20 +107,15 @@ def _forward_and_backward(step: TrainingStep, device: torch.device) -> Callable[
     return graph.replay
 
 
-def _times(work: Callable[[], object]) -> None:
-    for _ in range(CHUNK):
-        work()
-
-
 def _wrong(found: Sequence[Found]) -> dict[str, str]:
     """Of networks that were run in both ways and do not learn alike, the reason, by name."""
     plain = {one.contender.name.removesuffix(REFERENCE): one for one in found if one.contender.reference}
     pairs = [(one, plain[one.contender.name]) for one in found if one.contender.name in plain and not one.contender.reference]
     return {
-        one.contender.name: f"{one.contender.name}: wrong: mean losses {one.losses}, with the reference {other.losses}, more than "
-        f"{100 * TOLERANCE:g} % apart; no times until they agree"
+        one.contender.name: f"{one.contender.name}: wrong: mean losses {one.whole.losses}, with the reference {other.whole.losses}, "
+        f"more than {100 * TOLERANCE:g} % apart; no times until they agree"
         for one, other in pairs
-        if not agree(one.losses, other.losses)
+        if not agree(one.whole.losses, other.whole.losses)
     }
 
 
@@ -151,7 +132,7 @@ def _table(found: Sequence[Found], wrong: dict[str, str]) -> Table:
         last = ["-", "-"] if printed is None else [f"{printed:g}", f"{printed / PRINTED[YARDSTICK]:.2f}"]
         times = ["wrong", "-", "wrong", "-"]
         if name not in wrong:
-            ratios = ["-", "-"] if yard is None else [f"{one.both_ms / yard.both_ms:.2f}", f"{one.step_ms / yard.step_ms:.2f}"]
-            times = [f"{one.both_ms:.3f}", ratios[0], f"{one.step_ms:.3f}", ratios[1]]
-        lines.add_row(name, f"{one.n_parameters:,}", *times, one.memory, *last)
+            ratios = ["-", "-"] if yard is None else [f"{one.both_ms / yard.both_ms:.2f}", f"{one.whole.ms / yard.whole.ms:.2f}"]
+            times = [f"{one.both_ms:.3f}", ratios[0], f"{one.whole.ms:.3f}", ratios[1]]
+        lines.add_row(name, f"{one.n_parameters:,}", *times, one.whole.memory, *last)
     return lines

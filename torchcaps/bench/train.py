@@ -1,7 +1,7 @@
 """The training step of a recipe, everything included, beside the same step with the reference ops."""
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -66,6 +66,13 @@ def agree(fast: Sequence[float], plain: Sequence[float]) -> bool:
 
 
 def _train(run: Run, device: torch.device, steps: int, reference: bool = False) -> Trained:
+    with trained(run, device, steps, reference) as (_, found):
+        return found
+
+
+@contextmanager
+def trained(run: Run, device: torch.device, steps: int, reference: bool = False) -> Iterator[tuple[TrainingStep, Trained]]:
+    """A step, after it was checked and timed. Whatever else is timed of it inside is timed under the same settings."""
     if device.type == "cuda":
         torch._dynamo.reset()  # or what was compiled for one way would be taken for the other
     peak = Peak(device)
@@ -73,17 +80,18 @@ def _train(run: Run, device: torch.device, steps: int, reference: bool = False) 
     with algorithms(False, device), own_randomness(0, device), without_kernels() if reference else nullcontext():
         # two chunks to warm up
         step = make_step(run, device, (CHECKED + 2 + repeats) * CHUNK, reference)
-
-        def chunk() -> None:
-            for _ in range(CHUNK):
-                step()
-
         losses = []
         for _ in range(CHECKED):
-            chunk()
+            repeated(step)
             losses.append(step.read_means()["loss"])
-        ms = time_ms(chunk, device, repeats) / CHUNK
-    return Trained(step.routing, losses, ms, str(peak))
+        ms = time_ms(lambda: repeated(step), device, repeats) / CHUNK
+        yield step, Trained(step.routing, losses, ms, str(peak))
+
+
+def repeated(work: Callable[[], object]) -> None:
+    """What lies between two clock readings."""
+    for _ in range(CHUNK):
+        work()
 
 
 def make_step(run: Run, device: torch.device, n_steps: int, reference: bool) -> TrainingStep:

@@ -9,6 +9,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+STARTS = {
+    "lengths": "He's, by the number of ones in a code; whoever owns the nets sets the last layer",
+    "linear": "as PyTorch's linear layers: small, biases too, so that at first nothing is told",
+    "xavier": "Xavier's, biases zero",
+}
+
 
 class CodeNets(nn.Module):
     """`n_nets` fully connected networks with `n_copies` each. A code [*b i] -> [n_nets n_copies *b o].
@@ -18,8 +24,10 @@ class CodeNets(nn.Module):
     The code is multiplied as it is, zeros too; picking its rows would move five times as many bytes (`torchcaps bench ops --only code`).
     """
 
-    def __init__(self, n_in: int, sizes: Sequence[int], n_nets: int, n_copies: int = 1, *, n_active: int, xavier: bool = False) -> None:
+    def __init__(self, n_in: int, sizes: Sequence[int], n_nets: int, n_copies: int = 1, *, n_active: int, start: str = "lengths") -> None:
         super().__init__()
+        if start not in STARTS:
+            raise ValueError(f"CodeNets: start must be one of {', '.join(STARTS)}; got {start!r}")
         self.n_in, self.sizes, self.n_nets, self.n_copies = n_in, tuple(sizes), n_nets, n_copies
         first, *_ = self.sizes
         # rows of one capsule of the code, all nets side by side: one product for all of them
@@ -27,13 +35,21 @@ class CodeNets(nn.Module):
         self.code_bias = nn.Parameter(torch.zeros(n_nets, n_copies, first))
         self.weights = nn.ParameterList(torch.empty(n_nets, *pair) for pair in pairwise(self.sizes))
         self.biases = nn.ParameterList(torch.zeros(n_nets, 1, size) for size in self.sizes[1:])
-        nn.init.normal_(self.code_weight, std=(2 / (n_in + first) if xavier else 2 / n_active) ** 0.5)
-        if n_copies > 1:
-            nn.init.normal_(self.code_bias)  # or all classes would be the same
-        for weight in self.weights:
-            last = weight is self.weights[-1]
-            # a ReLU halves the squares, hence 2 over the inputs; the last layer is Xavier's in either case
-            nn.init.normal_(weight, std=(2 / (weight.shape[1] + weight.shape[2]) if xavier or last else 2 / weight.shape[1]) ** 0.5)
+        self._start(start, n_active)
+
+    @torch.no_grad()
+    def _start(self, start: str, n_active: int) -> None:
+        layers = [(self.code_weight, self.code_bias), *zip(self.weights, self.biases, strict=True)]
+        for (weight, bias), (n_from, n_to) in zip(layers, pairwise((self.n_in, *self.sizes)), strict=True):
+            if start == "linear":
+                weight.uniform_(-(n_from**-0.5), n_from**-0.5)
+                bias.uniform_(-(n_from**-0.5), n_from**-0.5)
+            elif start == "xavier" or weight is self.weights[-1]:
+                weight.normal_(std=(2 / (n_from + n_to)) ** 0.5)
+            else:  # a ReLU halves the squares, hence 2 over the inputs; of a code only the ones are any
+                weight.normal_(std=(2 / (n_active if weight is self.code_weight else n_from)) ** 0.5)
+            if weight is self.code_weight and self.n_copies > 1:
+                bias.normal_()  # or all classes would be the same
 
     def forward(self, code: Float[Tensor, "*b i"]) -> Float[Tensor, "n c *b o"]:
         if code.shape[-1] != self.n_in:

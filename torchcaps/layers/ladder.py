@@ -43,7 +43,7 @@ class LadderForm:
     share_hidden: tuple[int, ...] = (3, 2, 1)  # and of those of shares, in units of the kept capsules
     from_direction: bool = False  # regress from the direction of the pose alone, not from the pose
     squared: bool = True  # distances in the misfit
-    xavier: bool = False  # for all weights at the start
+    start: str = "lengths"  # of the nets, one of `STARTS`
 
 
 class Laddered(NamedTuple):
@@ -90,10 +90,10 @@ class LadderCapsules(nn.Module):
         n_nets, n_copies = (1, n_out) if shared else (n_out, 1)
         unit = width or d_in * d_out
         sizes = [unit * n for n in form.hidden]
-        nets = {"n_copies": n_copies, "n_active": n_kept, "xavier": form.xavier}
+        nets = {"n_copies": n_copies, "n_active": n_kept, "start": form.start}
         self.transforms = CodeNets(n_in, (*sizes, n_kept * d_in * d_out), self.kinds * n_nets, **nets)
         self.shares = CodeNets(n_in, (*(n_kept * n for n in form.share_hidden), n_kept), n_nets, **nets)
-        if not form.xavier:
+        if form.start == "lengths":
             self._start()
         self.softness = SOFTNESS if learn_threshold else 0.0
         if learn_threshold:
@@ -136,10 +136,7 @@ class LadderCapsules(nn.Module):
 
     @torch.no_grad()
     def _start(self) -> None:
-        """Poses of a length of about 1, up and down again, from inputs of about 0.7 and shares of 1/2.
-
-        From other lengths all classes start alike, active or saturated: they are pushed down together and take long to part (LOG.md).
-        """
+        """Poses of a length of about 1, up and down again, from inputs of about 0.7 and shares of 1/2."""
         last = self.transforms.weights[-1].unflatten(0, (self.kinds, -1))
         spread = last.shape[2] ** -0.5  # squares of what a hidden layer gives are 1 in the mean
         for weights, std in zip(last, ((8 / (self.d_out * self.n_kept)) ** 0.5, self.d_in**-0.5), strict=False):

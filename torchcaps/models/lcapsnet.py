@@ -4,7 +4,7 @@ Jeong, Lee, Kim 2019, "Ladder Capsule Network", section 5, table 1 and figure 3.
 pruning, propagation and ladder layer together `classes`. With K = 70 on 28x28 it has 42,795,724 parameters, which the paper does not say.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ PRESETS = {
     "paper": Preset(),
     # the file was withdrawn and could not run; its losses are settings of the task
     "withdrawn": Preset(
-        form=LadderForm(hidden=(1, 2, 3), share_hidden=(1, 1, 1), from_direction=True, squared=False, xavier=True), rectify=True
+        form=LadderForm(hidden=(1, 2, 3), share_hidden=(1, 1, 1), from_direction=True, squared=False, start="xavier"), rectify=True
     ),
     # 96 leaves it smaller than a CapsNet with its decoder
     "shared": Preset(shared=True, width=96),
@@ -38,7 +38,7 @@ PRESETS = {
 class LCapsNet(nn.Module):
     """Images [b c h w] -> one capsule per class, as active as it tells its parts well. `n_kept` None keeps all: no pruning.
 
-    `agreement`, `code`, `threshold` and `learn_threshold` are those of `LadderCapsules`.
+    `agreement`, `code`, `threshold` and `learn_threshold` are those of `LadderCapsules`; `start` is one of `STARTS`, the preset's if None.
     """
 
     decoder = None  # none in the paper; whoever looks for one is told
@@ -61,11 +61,13 @@ class LCapsNet(nn.Module):
         code: str = "kept",
         threshold: float | None = None,
         learn_threshold: bool = False,
+        start: str | None = None,
     ) -> None:
         super().__init__()
         if preset not in PRESETS:
             raise ValueError(f"LCapsNet: preset must be one of {', '.join(PRESETS)}; got {preset!r}")
         plan = PRESETS[preset]
+        form = plan.form if start is None else replace(plan.form, start=start)
         self.image, self.n_classes, self.preset = tuple(image), n_classes, preset
         self.conv = nn.Conv2d(self.image[0], channels, kernel)
         self.primary = PrimaryCapsules(channels, n_types, d_primary, primary_kernel, primary_stride, rectify=plan.rectify)
@@ -78,10 +80,10 @@ class LCapsNet(nn.Module):
         self.classes = LadderCapsules(
             n_types * self.grid[0] * self.grid[1], n_classes, d_primary, d_class, n_kept,
             agreement=agreement, shared=plan.shared, width=plan.width, code=code, threshold=threshold, learn_threshold=learn_threshold,
-            form=plan.form,
+            form=form,
         )  # fmt: skip
         for weight, after in ((self.conv.weight, "relu"), (self.primary.weight, "linear")):
-            nn.init.xavier_uniform_(weight) if plan.form.xavier else nn.init.kaiming_normal_(weight, nonlinearity=after)
+            nn.init.xavier_uniform_(weight) if form.start == "xavier" else nn.init.kaiming_normal_(weight, nonlinearity=after)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         return self.classes(self.primary_capsules(images))

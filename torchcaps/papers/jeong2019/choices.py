@@ -7,6 +7,10 @@ from torchcaps.recipe import Exponential, Run
 from torchcaps.tasks.ladder import ClassifyLadder
 
 
+def _with(run: Run, **model_args) -> Run:
+    return replace(run, model_args=run.model_args | model_args)
+
+
 def _mnist(run: Run | None = None, **stage) -> Run:
     run = run or rows.mnist_shift_k70()
     return replace(run, hold_out=5000, stages=(replace(run.stages[0], **stage),))
@@ -45,6 +49,11 @@ def choose_mnist_exponential() -> Run:
 def choose_mnist_shared() -> Run:
     """One net of a kind for all classes."""
     return _mnist(rows.mnist_shift_shared_k70())
+
+
+def choose_mnist_linear() -> Run:
+    """First weights of the nets as PyTorch's linear layers have them."""
+    return _mnist(_with(rows.mnist_shift_k70(), start="linear"))
 
 
 def choose_mnist_strong_code() -> Run:
@@ -118,8 +127,12 @@ def choose_like_anywhere_wide_k100() -> Run:
 
 
 def _wide(**model_args) -> Run:
-    run = choose_like_anywhere_wide_k70()
-    return replace(run, model_args=run.model_args | model_args)
+    return _with(choose_like_anywhere_wide_k70(), **model_args)
+
+
+def choose_like_linear() -> Run:
+    """15x15, K = 70, anywhere in the frame, first weights of the nets as PyTorch's linear layers have them."""
+    return _wide(start="linear")
 
 
 def choose_like_shared() -> Run:
