@@ -99,7 +99,9 @@ def test_colour_pictures_that_are_not_square_and_flat_rows_of_them(bars):
 
 def test_the_same_random_state_gives_the_same_network(bars):
     images, names, others, _ = bars
-    one, same, other = (CapsNetClassifier(**TINY | {"random_state": seed}, epochs=1).fit(images, names).lengths(others) for seed in (1, 1, 2))
+    one, same, other = (
+        CapsNetClassifier(**TINY | {"random_state": seed}, epochs=1).fit(images, names).lengths(others) for seed in (1, 1, 2)
+    )
     np.testing.assert_array_equal(one, same)
     assert np.abs(one - other).max() > 1e-3
 

@@ -89,7 +89,8 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         check_classification_targets(y)
         self.classes_, labels = np.unique(column_or_1d(y, warn=True), return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"CapsNetClassifier tells classes apart and got one class, {str(self.classes_[0])!r}; give images of two at least")
+            only = str(self.classes_[0])
+            raise ValueError(f"CapsNetClassifier tells classes apart and got one class, {only!r}; give images of two at least")
         self.image_shape_ = self._image_shape(shape, X.shape[1])
         self._set_range(X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchcaps import data as datasets
 from torchcaps.checkpoint import load_model
 from torchcaps.cli.options import Device, Root
-from torchcaps.data import smallnorb
+from torchcaps.cli.own import class_names
 from torchcaps.data.pictures import image_module
 from torchcaps.figures import save_figures
 from torchcaps.figures.places import used_places
@@ -32,7 +32,7 @@ def explain(
     """Which places of a picture each class capsule used, as heat maps over it."""
     where = pick_device(device)
     model, run, about = load_model(checkpoint, where)
-    names = smallnorb.CATEGORIES if run.data.startswith("smallnorb") else None
+    names = class_names(run) if isinstance(run.data, datasets.OwnImages) or run.data.startswith("smallnorb") else None
     if image:
         pictures, labels = [own_picture(image, model)], [None]
     else:

@@ -325,9 +325,7 @@ def encoder_of(name: str, root: str | Path | None = None) -> Encoder | sentences
     return replace(entry.encoder, root=root) if entry.encoder else sentences.GeneratedEncoder()
 
 
-def load(
-    name: str | OwnImages, split: str, root: str | Path | None = None, seed: int = 0
-) -> Labelled | PairSource | Pairs | Sentences:
+def load(name: str | OwnImages, split: str, root: str | Path | None = None, seed: int = 0) -> Labelled | PairSource | Pairs | Sentences:
     """Read the "train" or "test" part from `root`, TORCHCAPS_DATA or the cache; never from the network.
 
     "validation" too, where the set has such a part of its own.

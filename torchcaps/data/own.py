@@ -98,7 +98,8 @@ def list_folder(folder: Path) -> Listing:
         raise DataError(f"{folder} is no folder; give one with a folder for each class, as {folder}/cat/1.png and {folder}/dog/1.png")
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(classes) > 1 and {path.name.lower() for path in classes} <= PARTS and any(_folders(path) for path in classes):
-        raise DataError(f"{', '.join(p.name for p in classes)} in {folder} look like parts, not classes; give one of them, {classes[0]} say")
+        names = ", ".join(path.name for path in classes)
+        raise DataError(f"{names} in {folder} look like parts, not classes; give one of them, {classes[0]} say")
     inside = [sorted(path for path in one.rglob("*") if path.is_file() and not path.name.startswith(".")) for one in classes]
     pictures = [[path for path in paths if path.suffix.lower() in ENDINGS] for paths in inside]
     ignored = sum(map(len, inside)) - sum(map(len, pictures))
@@ -107,8 +108,9 @@ def list_folder(folder: Path) -> Listing:
         raise DataError(f"a network tells classes apart, one folder for each, and {folder} has {names}; put the pictures into two at least")
     if len(classes) > MOST_CLASSES:
         raise DataError(f"{folder} has {len(classes)} classes, and predictions are stored for {MOST_CLASSES} at most; use fewer")
-    numbered = [(path, label) for label, paths in enumerate(pictures) for path in paths]
-    return Listing(tuple(p.name for p in classes), *(tuple(part) for part in zip(*numbered, strict=True)) or ((), ()), ignored)
+    files = tuple(path for paths in pictures for path in paths)
+    labels = tuple(label for label, paths in enumerate(pictures) for _ in paths)
+    return Listing(tuple(path.name for path in classes), files, labels, ignored)
 
 
 def _folders(path: Path) -> list[Path]:
@@ -179,6 +181,8 @@ def survey(folder: Path, seed: int, size: int | None = None, skip_unreadable: bo
     with ThreadPoolExecutor() as pool:
         looks = [look for look in pool.map(lambda path: _attempt(lambda: look_at(path)), listing.files) if not isinstance(look, str)]
     one_size = {look.size for look in looks}
+    if not looks and listing.files == ():
+        raise DataError(f"the folders in {folder} hold no pictures; they end in {' '.join(ENDINGS)}")
     own = next(iter(one_size), (0, 0))
     kept = len(one_size) == 1 and own[0] == own[1] and SMALLEST <= own[0] <= LARGEST_KEPT
     side = size or (own[0] if kept else DEFAULT_SIZE)
