@@ -15,6 +15,7 @@ from torchcaps import data as datasets
 from torchcaps.cli import checkpoints, derived
 from torchcaps.cli.derived import Jobs, derive_one, is_derived, with_networks
 from torchcaps.cli.explain import explain
+from torchcaps.cli.export import export
 from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, say
 from torchcaps.cli.options import table as make_table
 from torchcaps.cli.own import predict, train_own
@@ -43,6 +44,7 @@ app.command()(derived.features)
 app.command()(explain)
 app.command()(explain_sentence)
 app.command()(predict)
+app.command()(export)
 
 
 def main() -> None:
