@@ -34,7 +34,7 @@ def own_run(data: OwnImages, model: str = "capsnet", epochs: int | None = None, 
         args = {"preset": "paper", "channels": 48, "kernel": kernel, "n_types": 8, "primary_kernel": kernel, "hidden": (256, 512)}
         task: Task = Classify(reconstruction_weight=RECONSTRUCTION / (c * size * size))
     else:
-        args, task = {"channels": 32, "strides": _strides(size), "n_types": 16, "n_parts": 16}, ClassifyScores()
+        args, task = {"channels": 16, "strides": _strides(size), "n_types": 8, "n_parts": 8}, ClassifyScores()
     rate = 3e-3 if model == "capsnet" else 5e-3
     stage = Stage(task=task, epochs=epochs, batch=batch, balanced=balanced, rate=rate, schedule=Cosine(warmup=0.05))
     return Run(data=data, model=model, model_args=args, augment=(Shift(size // 16),), stages=(stage,))

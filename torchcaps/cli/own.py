@@ -22,7 +22,6 @@ from torchcaps.tasks.logits import ClassifyLogits
 from torchcaps.train import Options, train
 
 UNEVEN = 1.5  # times as many pictures of the largest class as of the smallest, from where it is worth a word
-MANY_COPIES = 10  # pictures
 
 
 def train_own(
