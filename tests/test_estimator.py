@@ -44,7 +44,7 @@ def test_it_passes_what_scikit_learn_asks_of_an_estimator(estimator, check):
 
 @pytest.fixture(scope="module")
 def bars():
-    """Bars in five directions, 8x8, three quarters to fit to."""
+    """Bars in three directions, 8x8: 90 to fit to, and others."""
     import torch
 
     images, labels = generate(400, 8, torch.Generator().manual_seed(0))
@@ -126,7 +126,7 @@ def test_it_can_be_searched_put_in_a_line_copied_and_stored(bars, fitted):
 
 
 def test_balanced_drawing_finds_a_rare_class(bars):
-    """Six of one class among 60: learnt as often as the others it is found."""
+    """Three of one class beside some sixty of two others: drawn as often as these it is found."""
     images, names, others, other_names = bars
     few = np.flatnonzero(names == "low")[:3]
     kept = np.concatenate([np.flatnonzero(names != "low"), few])
