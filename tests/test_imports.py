@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "torchcaps"
 LINE = [
     "ops", "layers", "models", "data", "metrics", "diagnostics", "equivariance", "generation", "tasks", "optimizers", "recipe",
     "readings", "parts", "machine", "journal", "checkpoint", "features", "classifiers", "attacks", "step", "state", "judging", "train",
-    "derive", "results", "verify", "figures",
+    "estimator", "derive", "results", "verify", "export", "own", "figures",
     "papers", "report", "readme", "bench", "demo", "cli", "__main__",
 ]
 # fmt: on

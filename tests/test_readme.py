@@ -25,6 +25,15 @@ def test_the_examples_run():
         exec(compile(block, "README.md", "exec"), {})
 
 
+def test_the_example_for_scikit_learn_runs_and_learns(capsys):
+    pytest.importorskip("sklearn", reason="pip install 'torchcaps[experiments]'")
+    (block,) = re.findall(r"```python\n(.*?)```", (HOME / "docs" / "own-data.md").read_text(), re.DOTALL)
+    exec(compile(block, "own-data.md", "exec"), {})
+    score, shapes = capsys.readouterr().out.splitlines()
+    assert float(score) > 0.8
+    assert shapes == "(2, 10) (2, 160)"
+
+
 @pytest.mark.parametrize("page", [*pages(HOME), HOME / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_every_path_exists(page):
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()) if "://" not in link]

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from torchcaps.data import DataInfo, info
+from torchcaps.data import DataInfo, OwnImages, info
 from torchcaps.data.batches import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, shape_after
 from torchcaps.data.mixup import Mixup
 from torchcaps.models import MODELS, SENTENCE_MODELS
@@ -107,6 +107,7 @@ class Stage:
     epochs: int = 1
     steps: int | None = None
     batch: int = 128
+    balanced: bool = False  # draw every class as often as the others, however many images it has
     rate: float = 1e-3
     schedule: Exponential | Cosine | OneCycle = Exponential()
     optimizer: Adam | RAdam | SGD = Adam()  # noqa: RUF009, frozen
@@ -120,7 +121,7 @@ class Stage:
 class Run:
     """Everything that decides a result, but for the seed."""
 
-    data: str
+    data: str | OwnImages
     model: str
     model_args: dict[str, Any]
     augment: tuple[Augmentation, ...] = ()
@@ -159,7 +160,7 @@ _TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifySc
 _BY_CONTRAST = Autoencode, LearnExperts, LearnDecoder, LearnNeurons, LearnBottleneck
 _SCHEDULES = Exponential, Cosine, OneCycle, Adam, RAdam, SGD, Stop, Watch
 _AUGMENTATIONS = Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup
-KINDS = {kind.__name__: kind for kind in (Run, Stage, *_TASKS, *_BY_CONTRAST, *_SCHEDULES, *_AUGMENTATIONS)}
+KINDS = {kind.__name__: kind for kind in (Run, Stage, OwnImages, *_TASKS, *_BY_CONTRAST, *_SCHEDULES, *_AUGMENTATIONS)}
 
 
 def to_plain(value: Any) -> Any:

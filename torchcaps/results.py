@@ -44,7 +44,7 @@ def make_result(name: str, seed: int, run: Run, trained: Trained) -> dict[str, A
         "evaluated_by": trained.evaluated_by,
         "begun_by": trained.made_by[:-1],  # where a run was resumed elsewhere, or by other code
         "run": to_plain(run),
-        "data": {"name": run.data, **trained.data},
+        "data": {"name": str(run.data), **trained.data},
         "curve": thin(trained.curve),
         "weights_sha256": trained.weights if trained.model is None else tensors_sha256(trained.model.state_dict()),
         "predictions": {split: pack(part.predictions) for split, part in trained.evaluations.items()},

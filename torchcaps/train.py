@@ -78,7 +78,7 @@ def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
 def _stage(state: State, stage: Stage, found: Checkpoint | None, caught: list[int], device: torch.device) -> TrainingStep:
     """Train one stage to its end, or as far as a signal lets it."""
     n_steps = n_steps_of(stage, state.data["train"])
-    batches = batches_for(state.data["train"], stage.batch, state.run.augment, device)
+    batches = batches_for(state.data["train"], stage.batch, state.run.augment, device, stage.balanced)
     if not found:
         stage.task.init(state.model, batches.at(torch.zeros((), dtype=torch.long, device=device)))
     step = TrainingStep(stage, state.model, batches, n_steps, device)

@@ -14,8 +14,10 @@ from torchcaps import data as datasets
 from torchcaps.cli import checkpoints, derived, sets, speed
 from torchcaps.cli.derived import Jobs, derive_one, is_derived, with_networks
 from torchcaps.cli.explain import explain
+from torchcaps.cli.export import export
 from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, seeds_of
 from torchcaps.cli.options import table as make_table
+from torchcaps.cli.own import predict, train_own
 from torchcaps.demo import demo as run_demo
 from torchcaps.features import Missing
 from torchcaps.figures import save_figures
@@ -36,6 +38,8 @@ app.command()(checkpoints.figures)
 app.command()(checkpoints.equivariance)
 app.command()(derived.features)
 app.command()(explain)
+app.command()(predict)
+app.command()(export)
 
 
 def main() -> None:
@@ -96,7 +100,7 @@ def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the 
 
 @app.command("train")
 def train_one(
-    recipe: str,
+    recipe: Annotated[str | None, typer.Argument(help="`torchcaps ls` names them; none: on your own pictures in --data FOLDER")] = None,
     seed: Seed = 0,
     out: Out = None,
     device: Device = "auto",
@@ -104,8 +108,27 @@ def train_one(
     hold_out: Annotated[int | None, typer.Option(help="training images kept aside to validate on; the test set is then not seen")] = None,
     deterministic: Annotated[bool, typer.Option(help="repeat to the bit on CUDA too; slower")] = False,
     smoke: Annotated[bool, typer.Option("--quick", help="seconds long, on generated images: to see that it runs")] = False,
+    size: Annotated[int | None, typer.Option(help="own pictures: the side that they are brought to")] = None,
+    model: Annotated[str | None, typer.Option(help="own pictures: capsnet or em-capsnet")] = None,
+    epochs: Annotated[int | None, typer.Option(help="own pictures: how often each is shown")] = None,
+    balance: Annotated[bool | None, typer.Option(help="own pictures: draw every class as often as the others, or as it is")] = None,
+    skip_unreadable: Annotated[bool, typer.Option(help="own pictures: leave out files that cannot be read")] = False,
 ) -> None:
-    """Train one recipe with one seed; the same command goes on where it was stopped."""
+    """Train one recipe with one seed, or on your own pictures: --data FOLDER with a folder for each class.
+
+    The same command goes on where it was stopped.
+    """
+    own = {"--size": size, "--model": model, "--epochs": epochs, "--balance": balance, "--skip-unreadable": skip_unreadable or None}
+    if recipe is None:
+        if data is None or smoke or hold_out is not None:
+            raise ValueError(
+                "give a recipe (`torchcaps ls` names them), or --data FOLDER alone: your own pictures, a folder for each class"
+            )
+        path = train_own(data, seed, out, device, size, model or "capsnet", epochs, balance is not False, skip_unreadable, deterministic)
+        console.print(f"result: {path}", soft_wrap=True)
+        return
+    if given := [name for name, value in own.items() if value is not None]:
+        raise ValueError(f"{', '.join(given)} is for pictures of your own; a recipe has its own settings: leave out one or the other")
     found = find(recipe, RECIPES)
     path = _train(found, seed, out, device, data, hold_out, deterministic, smoke)
     result = read_result(path)

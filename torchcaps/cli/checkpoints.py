@@ -9,6 +9,7 @@ import typer
 from torchcaps import data as datasets
 from torchcaps.checkpoint import load_model
 from torchcaps.cli.options import Device, Results, Root, console, numbers_of, plainly
+from torchcaps.cli.own import tell_by_class
 from torchcaps.data.files import write_whole
 from torchcaps.data.pairs import paired_again
 from torchcaps.diagnostics import diagnose, lines
@@ -29,20 +30,26 @@ def evaluate(
     split: Annotated[str, typer.Option(help="test or train")] = "test",
     device: Device = "auto",
     data: Root = None,
-    on: Annotated[str | None, typer.Option(help="another data set of the same shape, affnist say, instead of the run's own")] = None,
+    on: Annotated[str | None, typer.Option(help="another data set of the same shape, or of own pictures another folder, all of it")] = None,
     each: Annotated[int | None, typer.Option(help="of pairs: how often each test digit is the base; 1000 makes 10 million")] = None,
     file: Json = None,
 ) -> None:
     """Evaluate a checkpoint, with the weights as they are, and say what its routing does."""
     where = pick_device(device)
     model, run, about = load_model(checkpoint, where)
-    pictures = datasets.load(on or run.data, split, data, about["seed"])
+    if on and isinstance(run.data, datasets.OwnImages):
+        pictures = datasets.Labelled(*run.data.read_all(on)[:2])
+    else:
+        pictures = datasets.load(on or run.data, split, data, about["seed"])
     if each is not None:
         pictures = paired_again(pictures, each)
     task = run.stages[-1].task
-    metrics, extras = task.evaluate(model, pictures, where).metrics, task.extras(model, pictures, where)
+    said = task.evaluate(model, pictures, where)
+    metrics, extras = said.metrics, task.extras(model, pictures, where)
     name = f"{on} {split}" if on else split
     console.print(f"{about['name']} seed {about['seed']} step {about['step']}, {name}: {numbers_of(metrics)}")
+    if isinstance(run.data, datasets.OwnImages):
+        tell_by_class(said.predictions.long(), pictures.labels, run.data)
     if extras:
         console.print(plainly(extras), highlight=False, soft_wrap=True)
     found = diagnose(model, pictures, where)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchcaps import data as datasets
 from torchcaps.checkpoint import load_model
 from torchcaps.cli.options import Device, Root
-from torchcaps.data import smallnorb
+from torchcaps.cli.own import class_names
 from torchcaps.data.pictures import image_module
 from torchcaps.figures import save_figures
 from torchcaps.figures.places import used_places
@@ -50,7 +50,7 @@ def explain(
         texts = own or [tests.texts[number] for number in which]
         made = {f"sentence_{n}": sentence_map(explained(model, encoder, text), label) for n, text in enumerate(texts, start=1)}
     else:
-        names = smallnorb.CATEGORIES if run.data.startswith("smallnorb") else None
+        names = class_names(run) if isinstance(run.data, datasets.OwnImages) or run.data.startswith("smallnorb") else None
         pictures, labels = ([own_picture(own, model)], [None]) if own else (list(tests.images[which]), tests.labels[which].tolist())
         made = {"places": used_places(model, pictures, labels, names)}
     for path in save_figures(made, out):

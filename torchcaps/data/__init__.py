@@ -32,6 +32,7 @@ from torchcaps.data import (
 from torchcaps.data.encoders import ENCODERS, Encoder
 from torchcaps.data.files import DataError, FileSet
 from torchcaps.data.forms import Form
+from torchcaps.data.own import OwnImages
 from torchcaps.data.pairs import Pairs, PairSource
 from torchcaps.data.sentences import Sentences
 
@@ -41,6 +42,7 @@ __all__ = [
     "DataInfo",
     "DataSet",
     "Labelled",
+    "OwnImages",
     "encoder_of",
     "fingerprint",
     "get",
@@ -294,7 +296,16 @@ DATASETS |= {
 }
 
 
-def _entry(name: str) -> DataSet:
+def _own_set(own: OwnImages) -> DataSet:
+    about = f"{len(own.classes)} classes: {', '.join(own.classes)}"
+    n_classes, n_train, n_test = len(own.classes), own.n_train, own.n_test
+    facts = DataInfo(name=str(own), shape=own.shape, n_classes=n_classes, n_train=n_train, n_test=n_test, about=about)
+    return DataSet(facts, own.read, needs="PIL")
+
+
+def _entry(name: str | OwnImages) -> DataSet:
+    if isinstance(name, OwnImages):
+        return _own_set(name)
     if name not in DATASETS:
         near = difflib.get_close_matches(name, DATASETS, n=3)
         hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(DATASETS)}"
@@ -302,7 +313,7 @@ def _entry(name: str) -> DataSet:
     return DATASETS[name]
 
 
-def info(name: str) -> DataInfo:
+def info(name: str | OwnImages) -> DataInfo:
     return _entry(name).info
 
 
@@ -314,12 +325,12 @@ def encoder_of(name: str, root: str | Path | None = None) -> Encoder | sentences
     return replace(entry.encoder, root=root) if entry.encoder else sentences.GeneratedEncoder()
 
 
-def load(name: str, split: str, root: str | Path | None = None, seed: int = 0) -> Labelled | PairSource | Pairs | Sentences:
+def load(name: str | OwnImages, split: str, root: str | Path | None = None, seed: int = 0) -> Labelled | PairSource | Pairs | Sentences:
     """Read the "train" or "test" part from `root`, TORCHCAPS_DATA or the cache; never from the network.
 
     "validation" too, where the set has such a part of its own.
 
-    `seed` draws the test part of `digits` and the pictures of the generated sets; sets with an official split ignore it.
+    `seed` draws the test part of `digits` and of own images, and the pictures of the generated sets; sets with an official split ignore it.
     """
     entry = _entry(name)
     if split not in ("train", "test") and not (split == "validation" and entry.info.n_validation):

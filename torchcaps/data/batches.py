@@ -194,14 +194,20 @@ def _finished(images: UInt8[Tensor, "*b c h w"], augment: Sequence[Augmentation]
 
 
 class Batches:
-    """The training images on their device and this epoch's plan."""
+    """The training images on their device and this epoch's plan.
 
-    def __init__(self, data: Labelled, batch: int, augment: tuple[Augmentation, ...], device: torch.device) -> None:
+    `balanced`: an epoch is as long as else, and every class has the same part of it, those of few images by showing them more often.
+    """
+
+    def __init__(
+        self, data: Labelled, batch: int, augment: tuple[Augmentation, ...], device: torch.device, *, balanced: bool = False
+    ) -> None:
         n = len(data.labels)
         if n < batch:
             raise ValueError(f"a batch of {batch} was asked for and there are {n} training images; use a smaller batch")
         self.images, self.labels = data.images.to(device), data.labels.to(device)
         self.batch, self.n_steps, self.augment = batch, n // batch, augment
+        self.by_class = members(data.labels.cpu()) if balanced else None
         # these stay at one address, so that a captured step reads the next epoch's plan
         self.plan = [part.to(device) for part in self._draw(torch.Generator())]
 
@@ -226,9 +232,29 @@ class Batches:
 
     def _draw(self, rng: torch.Generator) -> list[Tensor]:
         n_used = self.n_steps * self.batch
-        order = torch.randperm(len(self.labels), generator=rng)[:n_used]
+        if self.by_class is None:
+            order = torch.randperm(len(self.labels), generator=rng)[:n_used]
+        else:
+            order = balanced_order(self.by_class, n_used, rng)
         drawn = [augmentation.draw(n_used, rng) for augmentation in self.augment]
         return [part.unflatten(0, (self.n_steps, self.batch)) for part in (order, *drawn)]
+
+
+def members(labels: Int64[Tensor, "n"]) -> list[Int64[Tensor, "m"]]:
+    """Which images each class has, for the classes that have any."""
+    return [torch.nonzero(labels == label).squeeze(1) for label in labels.unique()]
+
+
+def balanced_order(by_class: list[Int64[Tensor, "m"]], n: int, rng: torch.Generator) -> Int64[Tensor, "n"]:
+    """`n` images, as many of each class as of any other, or one more. No image of a class comes again before all of it have come."""
+    first = int(torch.randint(len(by_class), (), generator=rng))  # who gets one more is drawn too
+    drawn = []
+    for number, indices in enumerate(by_class):
+        wanted = n // len(by_class) + ((number - first) % len(by_class) < n % len(by_class))
+        rounds = [indices[torch.randperm(len(indices), generator=rng)] for _ in range(-(-wanted // len(indices)))]
+        drawn.append(torch.cat([indices[:0], *rounds])[:wanted])
+    order = torch.cat(drawn)
+    return order[torch.randperm(n, generator=rng)]
 
 
 def in_order(data: Labelled, batch: int, device: torch.device, augment: Sequence[Augmentation] = ()) -> Iterator[Batch]:

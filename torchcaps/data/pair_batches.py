@@ -40,10 +40,16 @@ class PairBatches(Batches):
         return [part.unflatten(0, (self.n_steps, self.batch)) for part in (picks, draw_moves(n_used, self.shift, rng))]
 
 
-def batches_for(data: Labelled | PairSource | Sentences, batch: int, augment: tuple[Augmentation, ...], device: torch.device) -> Batches:
+def batches_for(
+    data: Labelled | PairSource | Sentences, batch: int, augment: tuple[Augmentation, ...], device: torch.device, balanced: bool = False
+) -> Batches:
     """What makes the training batches of this data."""
     kinds = {PairSource: PairBatches, Sentences: SentenceBatches}
-    return kinds.get(type(data), Batches)(data, batch, augment, device)
+    if type(data) not in kinds:
+        return Batches(data, batch, augment, device, balanced=balanced)
+    if balanced:
+        raise ValueError("balanced drawing is made for images of one class each; give a stage of pairs or sentences balanced=False")
+    return kinds[type(data)](data, batch, augment, device)
 
 
 def pairs_in_order(pairs: Pairs, batch: int, device: torch.device) -> Iterator[PairBatch]:

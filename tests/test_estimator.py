@@ -1,0 +1,165 @@
+"""A CapsNet as an estimator of scikit-learn: its own checks, grid search, pipelines, and plain words for what is wrong."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="pip install 'torchcaps[experiments]'")
+
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from torchcaps.data.generated import generate
+from torchcaps.estimator import CapsNetClassifier
+from torchcaps.state import Diverged
+
+TINY = {"channels": 8, "n_types": 2, "d_class": 4, "reconstruction_weight": 0.0, "random_state": 0}
+# the checks fit rows of 1 to 20 numbers that are no pictures, so zeros have to fill the square. No check is excepted
+CHECKED = CapsNetClassifier(**TINY, epochs=4, rate=2e-2, fill_square=True)
+
+
+def checks():
+    """All that scikit-learn has for such an estimator; training three more times on read-only files is slow."""
+    for estimator, check in estimator_checks_generator(CHECKED):
+        settings = getattr(check, "keywords", {})
+        name = getattr(check, "func", check).__name__ + "".join(f"-{key}" for key in settings)
+        yield pytest.param(estimator, check, id=name, marks=[pytest.mark.slow] if "readonly_memmap" in name else [])
+
+
+CHECKS = list(checks())
+
+
+def test_there_are_checks():
+    assert len(CHECKS) >= 50
+
+
+@pytest.mark.parametrize(("estimator", "check"), CHECKS)
+def test_it_passes_what_scikit_learn_asks_of_an_estimator(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def bars():
+    """Bars in three directions, 8x8: 90 to fit to, and others."""
+    import torch
+
+    images, labels = generate(400, 8, torch.Generator().manual_seed(0))
+    mine = labels < 3
+    images, names = images[mine].squeeze(1).numpy(), np.array(["flat", "low", "high"])[labels[mine].numpy()]
+    return images[:90], names[:90], images[90:], names[90:]
+
+
+@pytest.fixture(scope="module")
+def fitted(bars):
+    return CapsNetClassifier(**TINY | {"reconstruction_weight": 0.005}, epochs=12, rate=2e-2).fit(*bars[:2])
+
+
+def test_it_learns_and_says_so_in_every_way(bars, fitted):
+    _, _, images, names = bars
+    assert fitted.score(images, names) > 0.9  # a third by chance
+    shares = fitted.predict_proba(images)
+    assert shares.shape == (len(images), 3)
+    np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
+    assert (fitted.classes_[shares.argmax(1)] == fitted.predict(images)).all()
+    assert fitted.transform(images).shape == (len(images), 12)
+    np.testing.assert_array_equal(fitted.transform(images), fitted.poses(images).reshape(len(images), 12))
+    # a capsule is as long as the network is sure
+    np.testing.assert_allclose(np.linalg.norm(fitted.poses(images), axis=-1), fitted.lengths(images), atol=1e-4)
+
+
+def test_pictures_with_and_without_a_channel_and_flat_rows_are_the_same_to_it(bars):
+    images, names, others, _ = bars
+    shown = [images, images[:, None], images.reshape(len(images), 64)]
+    said = [CapsNetClassifier(**TINY, epochs=1).fit(x, names).lengths(others.reshape(-1, *x.shape[1:])) for x in shown]
+    for other in said[1:]:
+        np.testing.assert_array_equal(said[0], other)
+
+
+def test_the_scale_of_the_numbers_does_not_matter(bars):
+    """Bytes, and the same pictures as numbers from -1 to 1, up to what rounding to bytes leaves: nothing."""
+    images, names, others, _ = bars
+    assert (images.min(), images.max()) == (0, 255)
+    one, other = CapsNetClassifier(**TINY, epochs=1), CapsNetClassifier(**TINY, epochs=1)
+    said = one.fit(images, names).lengths(others), other.fit(images / 127.5 - 1, names).lengths(others / 127.5 - 1)
+    np.testing.assert_array_equal(*said)
+
+
+def test_colour_pictures_that_are_not_square_and_flat_rows_of_them(bars):
+    images, names, *_ = bars
+    wide = np.stack([images[:, :6]] * 3, axis=1)  # [n 3 6 8]
+    one = CapsNetClassifier(**TINY, epochs=1).fit(wide, names)
+    other = CapsNetClassifier(**TINY, epochs=1, image_shape=(3, 6, 8)).fit(wide.reshape(len(wide), -1), names)
+    assert one.image_shape_ == other.image_shape_ == (3, 6, 8)
+    np.testing.assert_array_equal(one.lengths(wide), other.lengths(wide.reshape(len(wide), -1)))
+
+
+def test_the_same_random_state_gives_the_same_network(bars):
+    images, names, others, _ = bars
+    one, same, other = (
+        CapsNetClassifier(**TINY | {"random_state": seed}, epochs=1).fit(images, names).lengths(others) for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert np.abs(one - other).max() > 1e-3
+
+
+def test_it_does_not_touch_the_random_numbers_of_others(bars):
+    import torch
+
+    before = torch.get_rng_state()
+    CapsNetClassifier(**TINY, epochs=1).fit(*bars[:2])
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_it_can_be_searched_put_in_a_line_copied_and_stored(bars, fitted):
+    images, names, others, other_names = bars
+    flat = images.reshape(len(images), -1)
+    search = GridSearchCV(CapsNetClassifier(**TINY, rate=2e-2), {"epochs": [0, 8]}, cv=2, error_score="raise").fit(flat, names)
+    assert search.best_params_ == {"epochs": 8}
+    line = make_pipeline(clone(fitted), LogisticRegression(max_iter=500)).fit(flat, names)
+    assert line.score(others.reshape(len(others), -1), other_names) > 0.9  # of the poses
+    assert not hasattr(clone(fitted), "model_")
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).lengths(others), fitted.lengths(others))
+
+
+def test_balanced_drawing_finds_a_rare_class(bars):
+    """Three of one class beside some sixty of two others: drawn as often as these it is found."""
+    images, names, others, other_names = bars
+    few = np.flatnonzero(names == "low")[:3]
+    kept = np.concatenate([np.flatnonzero(names != "low"), few])
+    settings = TINY | {"epochs": 8, "rate": 2e-2}
+    rare = other_names == "low"
+    found = {
+        balanced: CapsNetClassifier(**settings, balanced=balanced).fit(images[kept], names[kept]).score(others[rare], other_names[rare])
+        for balanced in (False, True)
+    }
+    assert found[True] > found[False] + 0.2
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "message"),
+    [
+        ({}, (10, 7), r"rows of 7 feature\(s\) are no square image; give image_shape"),
+        ({"image_shape": (2, 3)}, (10, 7), r"image_shape \(2, 3\) does not hold rows of 7"),
+        ({}, (10, 1, 2, 3, 4), r"expects images \[n h w\] or \[n c h w\]"),
+        ({"device": "tpu"}, (10, 8, 8), "device must be auto, cpu, cuda"),
+    ],
+)
+def test_what_it_cannot_fit_is_said_plainly(settings, shape, message):
+    with pytest.raises(ValueError, match=message):
+        CapsNetClassifier(**TINY | settings).fit(np.random.default_rng(0).random(shape), np.arange(10) % 2)
+
+
+def test_other_pictures_than_it_was_fitted_to_are_refused(bars, fitted):
+    with pytest.raises(ValueError, match=r"fitted to images of \(1, 8, 8\) \(c h w\), got \(1, 4, 16\)"):
+        fitted.predict(bars[2].reshape(-1, 4, 16))
+    with pytest.raises(ValueError, match="got one class, 'flat'; give images of two"):
+        clone(fitted).fit(bars[0], np.repeat("flat", len(bars[0])))
+
+
+def test_a_rate_that_breaks_it_is_named(bars):
+    with pytest.raises(Diverged, match="give a lower rate than inf"):
+        CapsNetClassifier(**TINY, epochs=2, rate=float("inf")).fit(*bars[:2])

@@ -1,0 +1,93 @@
+"""Exported files answer as the model does, for any number of images; every model of the library can be exported."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from torchcaps.data.batches import Crop, Standardise, as_seen
+from torchcaps.export import BATCHES, TOLERANCE, Plain, _differences, _kept, export_onnx, export_program, plan
+from torchcaps.models import MODELS, SENTENCE_MODELS
+from torchcaps.papers import RECIPES
+from torchcaps.recipe import Run
+
+SMOKE = [name for name in RECIPES if name.startswith("smoke/") and "pairs" not in name and "mixup" not in name]
+# the others take seconds each; an ONNX file is made of a program, so the capsules' program is tested by theirs
+FAST_PROGRAM, FAST_ONNX = "smoke/baseline", "smoke/capsnet-plain"
+
+
+def made(name: str) -> tuple[torch.nn.Module, Run]:
+    run = RECIPES[name].make()
+    return run.build().eval(), run
+
+
+@pytest.fixture(scope="module")
+def onnxruntime():
+    for needed in ("onnx", "onnxscript"):
+        pytest.importorskip(needed, reason="pip install 'torchcaps[export]'")
+    return pytest.importorskip("onnxruntime", reason="pip install 'torchcaps[export]'")
+
+
+def test_every_model_of_the_library_is_among_these():
+    assert {RECIPES[name].make().model for name in SMOKE} == {*MODELS, *SENTENCE_MODELS}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == FAST_PROGRAM else pytest.mark.slow) for name in SMOKE])
+def test_a_program_answers_as_the_model_does(name, tmp_path):
+    model, run = made(name)
+    exported = export_program(model, run, tmp_path / "net.pt2")
+    assert exported.largest <= TOLERANCE and exported.n_pictures == sum(BATCHES)
+    loaded = torch.export.load(tmp_path / "net.pt2").module()
+    inputs = plan(model, run).examples[-1]
+    said = loaded(*inputs)
+    assert said[0].shape[0] == BATCHES[-1]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == FAST_ONNX else pytest.mark.slow) for name in SMOKE])
+def test_an_onnx_file_answers_as_the_model_does(name, tmp_path, onnxruntime):
+    model, run = made(name)
+    exported = export_onnx(model, run, tmp_path / "net.onnx", ("one", "two"))
+    assert exported.largest <= TOLERANCE
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+    what = plan(model, run)
+    assert [one.name for one in session.get_inputs()] == list(what.names)
+    assert [one.name for one in session.get_outputs()] == list(what.outputs)
+    assert session.get_inputs()[0].shape[0] == "batch"
+    assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == ["one", "two"]
+    inputs = plan(model, run).examples[-1]
+    said = session.run(None, {key: tensor.numpy() for key, tensor in zip(what.names, inputs, strict=True)})
+    with torch.no_grad():
+        off = _differences(what.module(*inputs), tuple(map(torch.from_numpy, said)))
+    assert (off <= TOLERANCE).double().mean() >= (0.9 if what.ranks else 1)
+
+
+def test_what_evaluation_does_to_a_picture_is_part_of_the_file():
+    """Bytes through the library's own way, and the same pictures as numbers in 0..1 through the exported one."""
+    augment = Crop(12), Standardise()
+    pictures = torch.randint(0, 256, (3, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    (seen,) = Plain(torch.nn.Identity(), augment)(pictures.float() / 255)
+    torch.testing.assert_close(seen, as_seen(pictures, augment))
+    assert seen.shape[-1] == 12
+
+
+def test_a_file_that_differs_is_not_written(tmp_path):
+    model, run = made("smoke/baseline")
+    what = plan(model, run)
+
+    def wrong(*inputs):
+        (said,) = what.module(*inputs)
+        said[0, 0] += 2 * TOLERANCE
+        return (said,)
+
+    with pytest.raises(ValueError, match=r"was not written: on 3 of 16 inputs .* by more than 0.0001"):
+        _kept(tmp_path / "net", b"", what, wrong)
+    assert not (tmp_path / "net").exists()
+    with pytest.raises(ValueError, match="on 16 of 16 inputs"):
+        _kept(tmp_path / "net", b"", what, lambda *inputs: (what.module(*inputs)[0] * float("nan"),))
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ValueError, match=r"onnx is not installed; pip install 'torchcaps\[export\]'"):
+        export_onnx(*made("smoke/baseline"), tmp_path / "net.onnx")

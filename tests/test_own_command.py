@@ -1,0 +1,143 @@
+"""From a folder of pictures to answers, as a user does it: train, eval, figures, predict, export."""
+
+import contextlib
+import io
+
+import numpy as np
+import pytest
+import torch
+from test_cli import refuses, run
+
+from torchcaps import cli
+from torchcaps.data.generated import generate
+from torchcaps.data.own import survey
+from torchcaps.own import by_class, mean_over_classes, own_run
+from torchcaps.results import read_result
+
+Image = pytest.importorskip("PIL.Image", reason="pip install 'torchcaps[experiments]'")
+
+NAMES = ["flat", "steep", "ring"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three classes of generated pictures, 16x16: 30, 30 and 8."""
+    home = tmp_path_factory.mktemp("own") / "bars"
+    images, labels = generate(300, 16, torch.Generator().manual_seed(0))
+    for label, name, most in zip((0, 3, 7), NAMES, (30, 30, 8), strict=True):
+        (home / name).mkdir(parents=True)
+        for number, pixels in enumerate(images[labels == label][:most]):
+            Image.fromarray(pixels[0].numpy()).save(home / name / f"{number:02}.png")
+    return home
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: run(capsys, monkeypatch, *map(str, words))
+
+
+@pytest.fixture(scope="module")
+def trained(folder, tmp_path_factory):
+    """The folder of one finished run, and what the command said."""
+    out = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        said = io.StringIO()
+        patch.setattr("sys.argv", ["torchcaps", "train", "--data", str(folder), "--out", str(out), "--device", "cpu", "--epochs", "12"])
+        patch.setattr(cli.console, "_width", 300)
+        patch.setattr(cli.console, "_file", said)
+        with contextlib.suppress(SystemExit):
+            cli.main()
+    return out, said.getvalue()
+
+
+def test_training_says_what_is_there_and_what_becomes_of_it(trained):
+    out, said = trained
+    assert (out / "checkpoint.safetensors").exists(), said
+    assert "pictures of 16x16 pixels become 16x16, grey" in said
+    assert "the largest class has 4.0 times as many pictures as the smallest: each is drawn as often as the others" in said
+    assert "20% of every class is held out by the seed; of the smallest test class one picture is 50 %" in said
+    result = read_result(out / "result.json")
+    assert {name: one["n"] for name, one in result["extras"]["by_class"].items()} == {"flat": 6, "ring": 2, "steep": 6}
+    assert result["data"]["name"] == "own images"
+    assert result["metrics"]["test"]["error_percent"] < 30  # 57 by chance
+
+
+def test_the_same_command_does_not_train_again_and_another_folder_is_another_run(command, trained, folder):
+    out, _ = trained
+    code, said, err = command("train", "--data", folder, "--out", out, "--device", "cpu", "--epochs", "12")
+    assert code == 0, err
+    assert "mean over the classes" in said
+    refuses(command("train", "--data", folder, "--out", out, "--device", "cpu", "--epochs", "11"), "belongs to another run", "epochs")
+
+
+def test_a_checkpoint_is_evaluated_drawn_and_asked(command, trained, folder, tmp_path):
+    checkpoint = trained[0] / "checkpoint.safetensors"
+    code, said, err = command("eval", checkpoint, "--data", folder, "--device", "cpu")
+    assert code == 0, err
+    assert "mean over the classes" in said and "steep" in said
+    code, said, err = command("eval", checkpoint, "--on", folder, "--device", "cpu")
+    assert code == 0 and "│ 30" in said, err  # all of the folder
+    refuses(command("eval", checkpoint, "--device", "cpu"), "trained on pictures of your own; say where they lie with --data FOLDER")
+    pictures = [folder / "flat" / "00.png", folder / "ring" / "01.png"]
+    code, said, err = command("predict", checkpoint, *pictures, folder / "steep", "--device", "cpu", "--best", "1")
+    assert code == 0, err
+    lines = said.splitlines()
+    assert len(lines) == 32
+    assert lines[0].startswith(f"{pictures[0]}: flat 0.")
+    assert sum(": steep" in line for line in lines) > 20
+
+
+def test_what_predict_cannot_do_is_said(command, trained, tmp_path):
+    checkpoint = trained[0] / "checkpoint.safetensors"
+    refuses(command("predict", checkpoint, "nowhere.png"), "there is no picture nowhere.png")
+    (tmp_path / "bad.png").write_text("")
+    refuses(command("predict", checkpoint, tmp_path / "bad.png"), "bad.png: not a picture that Pillow can read", "give another file")
+    (tmp_path / "none").mkdir()
+    refuses(command("predict", checkpoint, tmp_path / "none"), "holds no pictures")
+
+
+def test_settings_for_own_pictures_and_recipes_do_not_mix(command, folder):
+    refuses(command("train"), "give a recipe", "--data FOLDER")
+    refuses(command("train", "--data", folder, "--quick"), "--data FOLDER alone")
+    refuses(command("train", "smoke/capsnet", "--size", "16"), "--size is for pictures of your own")
+    refuses(command("train", "--data", folder, "--model", "baseline"), "--model must be one of capsnet, em-capsnet")
+    refuses(command("train", "--data", folder, "--epochs", "0"), "--epochs must be 1 or more")
+
+
+def test_export_wants_to_know_what_to_write(command, trained):
+    refuses(command("export", trained[0] / "checkpoint.safetensors"), "--onnx net.onnx, --program net.pt2, or both")
+
+
+def test_few_pictures_are_shown_more_often(folder):
+    data = survey(folder, 0).data
+    few, many = own_run(data), own_run(data.__class__(**{**vars(data), "n_train": 100_000}))
+    assert few.stages[0].epochs == 800  # one batch of 32 in an epoch
+    assert many.stages[0].epochs == 20
+    assert not own_run(data, balanced=False).stages[0].balanced
+
+
+@pytest.mark.parametrize("size", [16, 17, 28, 32, 64, 100])
+@pytest.mark.parametrize("model", ["capsnet", "em-capsnet"])
+def test_both_networks_fit_every_size(folder, size, model):
+    data = survey(folder, 0).data
+    made = own_run(data.__class__(**{**vars(data), "shape": (3, size, size)}), model)
+    with torch.device("meta"):
+        assert 1 < max(made.build().grid) <= (42 if model == "capsnet" else 8)
+
+
+def test_numbers_by_class():
+    said, labels = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0, 1, 1, 1, 1])
+    found = by_class(said, labels, ("a", "b", "never"))
+    assert {name: tuple(one) for name, one in found.items()} == {"a": (1, 1), "b": (4, 3), "never": (0, 0)}
+    assert mean_over_classes(found) == pytest.approx(100 * (1 + 0.75) / 2)
+    assert np.isnan(found["never"].percent)
+
+
+@pytest.mark.slow
+def test_em_routing_shows_which_places_it_used(command, folder, tmp_path):
+    out = tmp_path / "em"
+    code, _, err = command("train", "--data", folder, "--model", "em-capsnet", "--out", out, "--device", "cpu", "--epochs", "8")
+    assert code == 0, err
+    code, _, err = command("explain", out / "checkpoint.safetensors", "--data", folder, "--out", tmp_path, "--device", "cpu")
+    assert code == 0 and (tmp_path / "places.png").exists(), err
