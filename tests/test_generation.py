@@ -60,9 +60,25 @@ def test_a_linear_probe_reads_what_is_there_and_nothing_more(rng):
     assert blind < 60
 
 
-def test_the_judge_knows_real_pictures():
+def test_fewer_pictures_than_features_are_whitened_alike(rng):
+    """Thirty pictures span 29 directions: each has variance 1 in them, whichever of the two matrices is used."""
+    features = torch.randn(30, 50, generator=rng) @ torch.randn(50, 50, generator=rng)
+    mean, whiten = generation._whitening(features)
+    assert whiten.shape == (50, 30)
+    white = ((features - mean) @ whiten).double()
+    values = torch.linalg.eigvalsh(white.T @ white / 30)
+    torch.testing.assert_close(values, torch.cat([values.new_zeros(1), values.new_ones(29)]), atol=1e-3, rtol=0)
+    mean, whiten = generation._whitening(features[:, :20])
+    white = ((features[:, :20] - mean) @ whiten).double()
+    torch.testing.assert_close(white.T @ white / 30, torch.eye(20, dtype=torch.float64), atol=1e-3, rtol=0)
+
+
+def test_the_judge_knows_real_pictures_and_learns_from_training_images_alone():
     train, test = (load("generated-16", part) for part in ("train", "test"))
-    judge = generation.train_judge(train, test, CPU, 0, steps=40)
+    judge = generation.train_judge(train, test, CPU, 0, steps=25)
+    other = generation.train_judge(train, Labelled(test.images[:20], test.labels[:20].roll(1)), CPU, 0, steps=2)
+    same = generation.train_judge(train, test, CPU, 0, steps=2)
+    assert all(torch.equal(a, b) for a, b in zip(other.net.parameters(), same.net.parameters(), strict=True))
     assert judge.error_percent < 40
     classes, features = judge(test.images.float() / 255)
     assert 100 * (classes != test.labels).double().mean().item() == pytest.approx(judge.error_percent)

@@ -36,7 +36,7 @@ SMALL = {
 COUNTS = {
     "sabour2017": (83, 46),
     "heinsen2019": (53, 27),
-    "hauser2019": (20, 20),
+    "hauser2019": (21, 21),
     "jeong2019": (71, 45),
     "rawlinson2018": (60, 60),
     "digits": (7, 2),

@@ -125,12 +125,19 @@ def linear_probe(
         return 100 - error_percent(layer(unseen).argmax(-1).cpu(), test.labels)
 
 
-def _whitening(features: Float[Tensor, "n f"]) -> tuple[Float[Tensor, "f"], Float[Tensor, "f f"]]:
-    """The mean, and a matrix that gives all directions variance 1, but for those with less than 1e-7 of the largest."""
+def _whitening(features: Float[Tensor, "n f"]) -> tuple[Float[Tensor, "f"], Float[Tensor, "f k"]]:
+    """The mean, and a matrix that gives all directions variance 1, but for those with less than 1e-7 of the largest.
+
+    Of fewer pictures than features only the directions they span, found between pictures: a matrix of n x n instead of f x f.
+    """
     mean = features.mean(0)
     centred = (features - mean).double()
-    values, vectors = torch.linalg.eigh(centred.T @ centred / len(features))
-    return mean, (vectors * values.clamp(min=1e-7 * values[-1].item() + 1e-30).rsqrt()).to(features.dtype)
+    few = len(centred) < centred.shape[1]
+    values, vectors = torch.linalg.eigh((centred @ centred.T if few else centred.T @ centred) / len(features))
+    least = 1e-7 * values[-1].item() + 1e-30
+    if few:  # of unit length as they come from the right
+        vectors = centred.T @ vectors * (len(features) * values.clamp(min=least)).rsqrt()
+    return mean, (vectors * values.clamp(min=least).rsqrt()).to(features.dtype)
 
 
 @torch.no_grad()
