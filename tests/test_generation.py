@@ -60,9 +60,24 @@ def test_a_linear_probe_reads_what_is_there_and_nothing_more(rng):
     assert blind < 60
 
 
-def test_the_judge_knows_real_pictures():
+def test_fewer_pictures_than_features_are_whitened_alike(rng):
+    """Thirty pictures span 29 directions: each has variance 1 in them, whichever of the two matrices is used."""
+    features = torch.randn(30, 50, generator=rng) @ torch.randn(50, 50, generator=rng)
+    for n_features, n_kept in ((50, 29), (20, 20)):
+        some = features[:, :n_features]
+        mean, whiten = generation._whitening(some)
+        assert whiten.shape == (n_features, n_kept)
+        white = ((some - mean) @ whiten).double()
+        torch.testing.assert_close(white.T @ white / 30, torch.eye(n_kept, dtype=torch.float64), atol=1e-3, rtol=0)
+
+
+def test_the_judge_knows_real_pictures_and_learns_from_training_images_alone():
     train, test = (load("generated-16", part) for part in ("train", "test"))
-    judge = generation.train_judge(train, test, CPU, 0, steps=40)
+    judge = generation.train_judge(train, test, CPU, 0, steps=25)
+    same, other = (
+        generation.train_judge(train, Labelled(test.images[:8], labels), CPU, 0, 1) for labels in (test.labels[:8], test.labels[1:9])
+    )
+    assert all(torch.equal(a, b) for a, b in zip(other.net.parameters(), same.net.parameters(), strict=True))
     assert judge.error_percent < 40
     classes, features = judge(test.images.float() / 255)
     assert 100 * (classes != test.labels).double().mean().item() == pytest.approx(judge.error_percent)
@@ -72,7 +87,7 @@ def test_the_judge_knows_real_pictures():
 def test_a_study_tells_everything_that_the_table_shows():
     model = RECIPES["smoke/experts"].make().build()
     train = load("generated-16", "train")
-    first = Labelled(train.images[:100], train.labels[:100])
+    first = Labelled(train.images[:60], train.labels[:60])
     found = generation.study(model, first, first, CPU, 0, 3, 5)
     shown = RECIPES["hauser2019/mnist"].claim.beside
     assert {name.removeprefix("extras.") for name in shown} <= set(found)

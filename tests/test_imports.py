@@ -10,8 +10,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "torchcaps"
 # fmt: off
 LINE = [
-    "ops", "layers", "models", "data", "metrics", "diagnostics", "equivariance", "generation", "tasks", "optimizers", "recipe",
-    "readings", "parts", "machine", "journal", "checkpoint", "features", "classifiers", "attacks", "step", "state", "judging", "train",
+    "ops", "layers", "models", "data", "metrics", "diagnostics", "equivariance", "journal", "classifiers", "generation", "tasks",
+    "optimizers", "recipe", "readings", "parts", "machine", "checkpoint", "features", "attacks", "step", "state", "judging", "train",
     "estimator", "derive", "results", "verify", "export", "own", "figures",
     "papers", "report", "readme", "bench", "demo", "cli", "__main__",
 ]

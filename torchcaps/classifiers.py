@@ -176,8 +176,8 @@ def fit_linear(features: Float[Tensor, "n f"], labels: Int64[Tensor, " n"], deca
     """The least cross entropy plus decay · |weight|²/2, by L-BFGS from zero: nothing random."""
     mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)  # a feature that never changes stays zero
     known = (features - mean) / deviation
-    weight = torch.zeros(int(labels.max()) + 1, features.shape[1], requires_grad=True)
-    bias = torch.zeros(len(weight), requires_grad=True)
+    weight = torch.zeros(int(labels.max()) + 1, features.shape[1], device=features.device, requires_grad=True)
+    bias = torch.zeros(len(weight), device=features.device, requires_grad=True)
     optimiser = torch.optim.LBFGS([weight, bias], max_iter=n_iters, tolerance_change=1e-9, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from torchcaps.classifiers import fit_linear
 from torchcaps.data import Labelled
 from torchcaps.data.batches import as_seen
 from torchcaps.diagnostics import watching
@@ -108,29 +109,24 @@ def linear_probe(
     """
     seen, unseen = (_all_features(features, part, device) for part in (train, test))
     mean, whiten = _whitening(seen)
-    seen, unseen = (seen - mean) @ whiten, (unseen - mean) @ whiten
-    labels = train.labels.to(device)
-    layer = nn.Linear(seen.shape[1], int(labels.max()) + 1).to(device)
-    nn.init.zeros_(layer.weight), nn.init.zeros_(layer.bias)
-    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=200, history_size=20, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        found = cross_entropy(layer(seen), labels) + 1e-3 * layer.weight.square().sum()
-        found.backward()
-        return found
-
-    optimizer.step(loss)
-    with torch.no_grad():
-        return 100 - error_percent(layer(unseen).argmax(-1).cpu(), test.labels)
+    decision = fit_linear((seen - mean) @ whiten, train.labels.to(device), decay=2e-3, n_iters=200)
+    return 100 - error_percent(decision.predict((unseen - mean) @ whiten).cpu(), test.labels)
 
 
-def _whitening(features: Float[Tensor, "n f"]) -> tuple[Float[Tensor, "f"], Float[Tensor, "f f"]]:
-    """The mean, and a matrix that gives all directions variance 1, but for those with less than 1e-7 of the largest."""
+def _whitening(features: Float[Tensor, "n f"]) -> tuple[Float[Tensor, "f"], Float[Tensor, "f k"]]:
+    """The mean, and the directions with 1e-7 of the largest variance or more, each scaled to variance 1.
+
+    Of fewer pictures than features they are found between pictures: by a matrix of n x n instead of f x f.
+    """
     mean = features.mean(0)
     centred = (features - mean).double()
-    values, vectors = torch.linalg.eigh(centred.T @ centred / len(features))
-    return mean, (vectors * values.clamp(min=1e-7 * values[-1].item() + 1e-30).rsqrt()).to(features.dtype)
+    few = len(centred) < centred.shape[1]
+    values, vectors = torch.linalg.eigh((centred @ centred.T if few else centred.T @ centred) / len(features))
+    kept = values > 1e-7 * values[-1].item() + 1e-30
+    values, vectors = values[kept], vectors[:, kept]
+    if few:
+        vectors = centred.T @ vectors * (len(features) * values).rsqrt()  # of length 1
+    return mean, (vectors * values.rsqrt()).to(features.dtype)
 
 
 @torch.no_grad()

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from torchcaps.data import load
-from torchcaps.figures import png
+from torchcaps.figures.canvas import montage
 from torchcaps.figures.samples import architecture, growth_curve, sample_sheets
+from torchcaps.generation import sampled_pictures
 from torchcaps.papers import RECIPES
 from torchcaps.papers.hauser2019 import figures as drawing
 from torchcaps.recipe import quick
@@ -20,27 +21,32 @@ CPU = torch.device("cpu")
 
 def test_a_sheet_has_a_column_for_every_capsule_and_counts_negatives():
     model = RECIPES["smoke/experts"].make().build().eval()
-    figure, words = sample_sheets(model, load("generated-16", "train"), CPU)
-    assert "one of 4 capsules" in words and "of 16 into the other kind" in words
+    figure, words = sample_sheets(model, load("generated-16", "train"), CPU, row="to the letter")
+    assert words.startswith("to the letter. ") and "one of 4 capsules" in words and "of 16 into the other kind" in words
     assert [text.get_text().split(":")[0] for text in figure.texts] == [
         "Complete domain", "The same numbers negated", "Restricted to the half that training visits",
     ]  # fmt: skip
-    assert png(figure) == png(sample_sheets(model, load("generated-16", "train"), CPU)[0])  # one seed
+    one, other = (sampled_pictures(model, 4, seed, CPU)["complete"] for seed in (0, 1))
+    shown = torch.as_tensor(figure.axes[0].images[0].get_array())
+    torch.testing.assert_close(shown, montage(one)[0])  # one seed, nothing chosen
+    assert not torch.allclose(shown, montage(other)[0])
 
 
 def test_the_network_is_drawn_with_its_own_numbers():
     model = RECIPES["smoke/experts"].make().build().eval()
-    figure, words = architecture(model, load("generated-16", "test").images[0] / 255, CPU)
+    figure, words = architecture(model, load("generated-16", "test").images[0] / 255, CPU, row="our way")
     titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles[1:3] == ["32 capsules of 8", "4 experts of 6"] and "32 lowest capsules" in words
+    assert titles[1:3] == ["32 capsules of 8", "4 experts of 6"] and "32 lowest capsules" in words and words.startswith("our way. ")
 
 
 def test_growth_tells_when_the_chain_wakes():
-    line = {"stage": 1, "loss": 1.0, "on": 1e-3}
-    journal = [{"step": 5, "loss": 3.0}] + [{"step": 10 + n, "dreamt_on": 10.0 ** (n - 6), **line} for n in range(6)]
-    assert "about 5 steps in" in growth_curve(journal)[1]
+    """Ten steps of an earlier stage came before; what is dreamt passes one in a hundred at the fifth look, 25 steps in."""
+    line = {"stage": 1, "probed_missed": 1.0, "probed_on": 1e-3}
+    journal = [{"step": 10, "stage": 0, "loss": 3.0}]
+    journal += [{"step": 15 + 5 * n, "probed_dreamt_on": 10.0 ** (2 * n - 9.5), **line} for n in range(6)]
+    assert "about 25 steps in" in growth_curve(journal)[1]
     assert "never wakes" in growth_curve(journal[:3])[1]
-    with pytest.raises(ValueError, match="no line tells how often they are on"):
+    with pytest.raises(ValueError, match="needs the journal of a run whose experts were probed"):
         growth_curve(journal[:1])
 
 

@@ -91,6 +91,16 @@ def test_pictures_are_as_loud_as_training_images_were():
     torch.testing.assert_close(sums.flatten(1).norm(dim=1), torch.full((8,), 3.0), rtol=1e-3, atol=1e-3)
 
 
+def test_to_the_letter_decoded_capsules_are_as_u_makes_them():
+    """z_i = sum over j of e_ji U_ji x_j, from even couplings, and no factor."""
+    model = small(loud=False)
+    model.loudness(0).fill_(3.0)
+    states = model.alone(torch.randn(2, 4, 6)).flatten(0, 1)
+    assert model.decoders[0].rule.start == "zero" and small().decoders[0].rule.start == "lengths"
+    sums = model.decoders[0].phase(states).sums
+    torch.testing.assert_close(model.decode(states), squash(sums))
+
+
 def test_channels_that_cannot_be_cut_are_refused():
     with pytest.raises(ValueError, match="12 channels cannot be cut into capsules of 8"):
         small(channels=12)

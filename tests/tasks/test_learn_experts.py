@@ -104,6 +104,19 @@ def test_the_papers_first_weights_are_kept_if_wanted_and_their_dream_is_nothing(
     assert losses["dreamt_on"] < 1e-8 and losses["loss"].item() == pytest.approx(1, abs=1e-3)
 
 
+def test_a_probe_looks_and_touches_nothing():
+    model, batch = model_of("smoke/experts-persistent"), batch_of()
+    before = tensors_sha256(model.state_dict())
+    found = LearnExperts().probe(model, batch.images)
+    with torch.no_grad():
+        losses, _ = LearnExperts().updates(model, batch)
+    assert tensors_sha256(model.state_dict()) == before and model.training
+    assert found == pytest.approx(
+        {"probed_on": losses["on"].item(), "probed_dreamt_on": losses["dreamt_on"].item(), "probed_missed": losses["loss"].item()}
+    )
+    assert 0 < found["probed_dreamt_on"] < 1e-20  # the paper's first weights
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")

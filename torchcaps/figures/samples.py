@@ -24,10 +24,11 @@ ROWS = 4
 AFTER = "After figure {} of Hauser (2019)."
 
 
-def sample_sheets(model: nn.Module, data: Labelled, device: torch.device, seed: int = 0) -> tuple[Figure, str]:
+def sample_sheets(model: nn.Module, data: Labelled, device: torch.device, *, row: str, seed: int = 0) -> tuple[Figure, str]:
     """Figure 2: a column for each capsule, four samples each, drawn once with one seed: nothing is chosen.
 
-    Three sheets: the complete domain, the same numbers negated, the same numbers turned to the half that training visits.
+    Three sheets: the complete domain, the same numbers negated, the same numbers turned to the half that training visits. `row`:
+    what was trained, in the words of the table, which say how it departs from the paper.
     """
     pictures = sampled_pictures(model.to(device), ROWS, seed, device)
     mean_image = as_seen(data.images).mean(0).to(device)
@@ -41,8 +42,8 @@ def sample_sheets(model: nn.Module, data: Labelled, device: torch.device, seed: 
             show(place(figure, 0.1, top + 0.3, n * tile, ROWS * tile), montage(pictures[domain].cpu()))
     swapped = inverted(pictures["complete"], mean_image) != inverted(pictures["negated"], mean_image)
     words = (
-        f"Each column is one of {n} capsules, each row a sample: {model.encoders[-1].d_out} normal numbers in it, all others silent; "
-        f"one seed, nothing chosen. Negating the numbers turns {int(swapped.sum())} of {swapped.numel()} into the other kind"
+        f"{row}. Each column is one of {n} capsules, each row a sample: {model.encoders[-1].d_out} normal numbers in it, all others "
+        f"silent; one seed, nothing chosen. Negating the numbers turns {int(swapped.sum())} of {swapped.numel()} into the other kind"
     )
     return figure, f"{words}. {AFTER.format('2')}"
 
@@ -50,7 +51,7 @@ def sample_sheets(model: nn.Module, data: Labelled, device: torch.device, seed: 
 TITLES = {"complete": "Complete domain", "negated": "The same numbers negated", "restricted": "Restricted to the half that training visits"}
 
 
-def architecture(model: nn.Module, image: Float[Tensor, "c h w"], device: torch.device) -> tuple[Figure, str]:
+def architecture(model: nn.Module, image: Float[Tensor, "c h w"], device: torch.device, *, row: str) -> tuple[Figure, str]:
     """Figure 1, drawn from the model: one image on its way up and down, every stage as the numbers that are there."""
     model.to(device)
     images = image.unsqueeze(0).to(device)
@@ -71,7 +72,7 @@ def architecture(model: nn.Module, image: Float[Tensor, "c h w"], device: torch.
         show(axes[4], drawn[0].cpu()), axes[4].set_title("drawn from them")
         show(axes[5], plain[0].cpu()), axes[5].set_title("autoencoder alone")
     words = (
-        f"A test image, the lengths of its {n_in} lowest capsules (a map for every type), the numbers of the {n_out} experts "
+        f"{row}. A test image, the lengths of its {n_in} lowest capsules (a map for every type), the numbers of the {n_out} experts "
         "(blue above 0), the lengths that the decoder U makes of them, and the picture of those; last, the picture without any "
         "capsules between"
     )
@@ -89,23 +90,25 @@ def _lengths(axes: Any, model: nn.Module, poses: Float[Tensor, "1 i d"], title: 
 
 
 def growth_curve(journal: list[dict[str, Any]], title: str = "from N(0, 0.01)") -> tuple[Figure, str]:
-    """How the experts wake, by the lines of the stage that trains them: how often they are on, in the data and in the chain's dream."""
-    lines = [line for line in journal if "dreamt_on" in line]
+    """How the experts wake, by the probes of the stage that trains them: how often they are on, in the data and in the chain's dream."""
+    lines = [line for line in journal if "probed_dreamt_on" in line]
     if not lines:
-        raise ValueError("growth_curve needs the journal of a run that trains experts, and no line tells how often they are on")
-    first = lines[0]["step"]
+        raise ValueError(
+            "growth_curve needs the journal of a run whose experts were probed; give their stage probe_every, and run it again"
+        )
+    before = max((line["step"] for line in journal if line["stage"] < lines[0]["stage"]), default=0)
     with canvas(7.0, 2.9) as figure:
         axes = figure.subplots(1, 1)
         for name, words, colour in (
-            ("on", "on, given the data", BLUE),
-            ("dreamt_on", "on, after one sweep", ORANGE),
-            ("loss", "missed share", GREEN),
+            ("probed_on", "on, given the data", BLUE),
+            ("probed_dreamt_on", "on, after one sweep", ORANGE),
+            ("probed_missed", "missed share", GREEN),
         ):
             steps, values = series(lines, name)
-            axes.plot([step - first for step in steps], [max(value, 1e-30) for value in values], color=colour, label=words)
-        axes.set(yscale="log", xlabel="training step of the experts", title=f"Growth {title}, on a log scale")
+            axes.plot([step - before for step in steps], [max(value, 1e-38) for value in values], color=colour, label=words)
+        axes.set(xscale="log", yscale="log", xlabel="training step of the experts", title=f"Growth {title}, on log scales")
         axes.grid(axis="y")
         axes.legend()
-    woke = next((line["step"] - first for line in lines if line["dreamt_on"] > 0.01), None)
+    woke = next((line["step"] - before for line in lines if line["probed_dreamt_on"] > 0.01), None)
     said = f"the chain wakes, one capsule in a hundred on, about {woke:,} steps in" if woke is not None else "the chain never wakes"
     return figure, f"Until then the update is its first term alone, Hebbian growth; {said}."

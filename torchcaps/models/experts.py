@@ -22,7 +22,9 @@ class ExpertNet(nn.Module):
     """Images [b c h w] -> the capsules of the highest layer; `reconstruct` draws images of such capsules, `draw_samples` of noise.
 
     `experts`: number and size of the capsules, layer by layer. `n_plain` of a capsule's numbers do not lie on the sphere.
-    `n_chains`: so many persistent chains are kept by each layer; 0 for none.
+    `n_chains`: so many persistent chains are kept by each layer; 0 for none. `loud`: decoded capsules are scaled, all of a picture
+    by one factor, to be as long as those of training images, and a decoder's first logits are the logarithms of the lengths. The
+    paper has neither: without `loud` decoded capsules are as U makes them, from logits of 0.
     """
 
     def __init__(
@@ -37,20 +39,22 @@ class ExpertNet(nn.Module):
         experts: Sequence[Sequence[int]] = ((20, 16),),
         n_plain: int = 0,
         n_chains: int = 0,
+        loud: bool = True,
         rule: dict | None = None,
         decoder_rule: dict | None = None,
     ) -> None:
         super().__init__()
         if channels % d_primary:
             raise ValueError(f"ExpertNet: {channels} channels cannot be cut into capsules of {d_primary}")
-        self.image, self.n_classes, self.d_primary = tuple(image), n_classes, d_primary
+        self.image, self.n_classes, self.d_primary, self.loud = tuple(image), n_classes, d_primary, loud
         self.autoencoder = ConvAutoencoder(self.image, channels, kernel, dropped=dropped)
         self.n_types, self.grid = channels // d_primary, self.autoencoder.grid
         sizes = [(self.n_types * self.grid[0] * self.grid[1], d_primary), *map(tuple, experts)]
+        start = "lengths" if loud else "zero"
         self.encoders, self.decoders = nn.ModuleList(), nn.ModuleList()
         for (n_in, d_in), (n_out, d_out) in pairwise(sizes):
             self.encoders.append(ExpertCapsules(n_in, n_out, d_in, d_out, n_plain=n_plain, **(rule or {})))
-            self.decoders.append(ExpertCapsules(n_out, n_in, d_out, d_in, **({"start": "lengths"} | (decoder_rule or {}))))
+            self.decoders.append(ExpertCapsules(n_out, n_in, d_out, d_in, **({"start": start} | (decoder_rule or {}))))
         for number, ((n_in, d_in), (n_out, d_out)) in enumerate(pairwise(sizes)):
             # where each capsule points on average: the half of the sphere that is visited in training
             self.register_buffer(f"visited_{number}", torch.zeros(n_out, d_out))
@@ -84,10 +88,11 @@ class ExpertNet(nn.Module):
         return self.encoders[layer](self.below(images, layer)[0])
 
     def decode(self, poses: Float[Tensor, "b j e"], layer: int = -1) -> Float[Tensor, "b i d"]:
-        """The lowest capsules that experts of a layer stand for; all together as long as those of a training image."""
+        """The lowest capsules that experts of a layer stand for; if `loud`, all together as long as those of a training image."""
         for number in range(layer % len(self.encoders), -1, -1):
             sums = self.decoders[number].phase(poses).sums
-            sums = sums * torch.rsqrt(sums.square().sum((-2, -1), keepdim=True) + 1e-12) * self.loudness(number)
+            if self.loud:
+                sums = sums * torch.rsqrt(sums.square().sum((-2, -1), keepdim=True) + 1e-12) * self.loudness(number)
             poses = self._fired(sums, self.encoders[number])
         return poses
 

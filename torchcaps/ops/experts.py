@@ -99,7 +99,9 @@ def log_strength(sums: Parents, n_plain: int = 0) -> Float[Tensor, "*b j"]:
     exponential family harmoniums (the paper's reference 10). Summed out, they add |r|² / 2.
     """
     round_part, plain = _parted(sums, n_plain)
-    return _square(round_part).clamp(min=EPS).log() + _square(plain) / 2  # 0 · log 0 would be NaN in the energy
+    square = _square(round_part)
+    # 0 · log 0 would be NaN in the energy; no higher floor, since the first dreams of the paper's weights are as faint as 1e-27
+    return square.clamp(min=torch.finfo(square.dtype).tiny).log() + _square(plain) / 2
 
 
 def energy(sums: Parents, on: Float[Tensor, "*b j"], n_plain: int = 0) -> Float[Tensor, "*b"]:

@@ -14,6 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from torchcaps.data import Labelled
 from torchcaps.data.batches import Batch
+from torchcaps.diagnostics import watching
 from torchcaps.generation import study
 from torchcaps.ops import reconstruction_loss
 from torchcaps.ops.experts import Phase, chain, contrast, firing, mix_down, on_probability, sparsity, statistics, sweep
@@ -90,6 +91,15 @@ class LearnExperts(Reconstruct):
         layer = model.encoders[self.layer]
         data = model.phase(images, self.layer)
         return _missed(data.poses, sweep(data, layer.weight, None, layer.n_plain).poses)
+
+    def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
+        """How often experts are on, in the data and after one sweep, and what the sweep misses: for the growth of small weights."""
+        with watching(model):
+            layer = model.encoders[self.layer]
+            data = model.phase(images, self.layer)
+            dreamt = sweep(data, layer.weight, None, layer.n_plain)
+            on, dreamt_on = (on_probability(phase.sums, layer.n_plain).mean().item() for phase in (data, dreamt))
+            return {"probed_on": on, "probed_dreamt_on": dreamt_on, "probed_missed": _missed(data.poses, dreamt.poses).mean().item()}
 
     def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
         return {}

@@ -9,7 +9,7 @@ from torchcaps.checkpoint import load_checkpoint, load_model
 from torchcaps.data import load
 from torchcaps.figures.samples import architecture, growth_curve, sample_sheets
 from torchcaps.papers.hauser2019 import rows
-from torchcaps.recipe import Run, recipes_of, unlike
+from torchcaps.recipe import Recipe, Run, recipes_of, unlike
 from torchcaps.results import read_result
 
 if TYPE_CHECKING:
@@ -32,16 +32,16 @@ DRAWN_WHOLE = ("mnist", "digits")
 
 def figures(results: Path, runs: Path, root: Path | None, device: torch.device) -> dict[str, tuple[Figure, str]]:
     """By the paper's number, with captions. `results` holds result files, `runs` checkpoints; what is missing is left out."""
-    made, today = {}, _today()
+    made, today, claims = {}, _today(), _claims()
     for recipe, name in SHEETS.items():
         checkpoint = runs / "hauser2019" / recipe / "0" / "checkpoint.safetensors"
         if not checkpoint.exists() or not _finished(checkpoint, today[recipe]):
             continue
         model, run, about = load_model(checkpoint, device)
-        made[name] = sample_sheets(model, load(run.data, "train", root, about["seed"]), device)
+        made[name] = sample_sheets(model, load(run.data, "train", root, about["seed"]), device, row=claims[recipe])
         if recipe in DRAWN_WHOLE:
             image = load(run.data, "test", root, about["seed"]).images[0] / 255
-            made["figure-1" if recipe == "mnist" else f"figure-1-{recipe}"] = architecture(model, image, device)
+            made["figure-1" if recipe == "mnist" else f"figure-1-{recipe}"] = architecture(model, image, device, row=claims[recipe])
     growth = results / "hauser2019" / "mnist-growth" / "0.json"
     if growth.exists() and not unlike((result := read_result(growth))["run"], today["mnist-growth"]):
         made["growth"] = growth_curve(result["curve"])
@@ -50,7 +50,16 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
 
 def _today() -> dict[str, Run]:
     """The runs of today's rows, by name."""
-    return {name.removeprefix("hauser2019/"): recipe.make() for name, recipe in recipes_of("hauser2019", rows).items()}
+    return {name: recipe.make() for name, recipe in _recipes().items()}
+
+
+def _claims() -> dict[str, str]:
+    """What the rows say they are, by name."""
+    return {name: recipe.claim.row for name, recipe in _recipes().items()}
+
+
+def _recipes() -> dict[str, Recipe]:
+    return {name.removeprefix("hauser2019/"): recipe for name, recipe in recipes_of("hauser2019", rows).items()}
 
 
 def _finished(checkpoint: Path, run: Run) -> bool:

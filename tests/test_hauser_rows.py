@@ -1,0 +1,49 @@
+"""Rows of Hauser 2019 say where they depart from the paper, and rows to the letter do not depart."""
+
+import pytest
+
+from torchcaps.papers import RECIPES
+from torchcaps.tasks.experts import LearnDecoder, LearnExperts
+
+ROWS = {name: recipe for name, recipe in RECIPES.items() if name.startswith("hauser2019/") and recipe.make().model == "experts"}
+LETTER = [name for name, recipe in ROWS.items() if " to the letter, f" in recipe.claim.row]
+
+
+def changes(name: str) -> set[str]:
+    """How W and U are learnt and drawn otherwise than the paper's text and our reading of it say."""
+    run = ROWS[name].make()
+    model = run.build() if "cifar" not in name else ROWS["hauser2019/mnist"].make().build()
+    tasks = [stage.task for stage in run.stages if isinstance(stage.task, LearnExperts)]
+    found = {
+        "sparse": any(task.sparse for task in tasks),
+        "one pass": any(layer.rule.n_iters == 1 for layer in model.encoders),
+        "scaled": model.loud,
+        "lengths": any(layer.rule.start != "zero" for layer in [*model.encoders, *model.decoders]),
+        "chain": any(task.sampled or task.persistent or task.sweeps > 1 for task in tasks),
+    }
+    return {change for change, there in found.items() if there}
+
+
+def test_there_are_rows_to_the_letter_of_both_data_sets_beside_ours():
+    assert {ROWS[name].make().data for name in LETTER} == {"mnist", "fashion-mnist"} and len(LETTER) == 3
+
+
+@pytest.mark.parametrize("name", ["hauser2019/mnist", "hauser2019/mnist-letter", "hauser2019/fashion-letter", "hauser2019/mnist-growth"])
+def test_to_the_letter_is_what_has_no_changes(name):
+    assert (changes(name) == set()) == (name in LETTER)
+
+
+@pytest.mark.parametrize("name", ["hauser2019/mnist", "hauser2019/mnist-letter-loud"])
+def test_what_is_changed_is_in_the_words_of_the_row(name):
+    words = {"sparse": "sparse experts", "one pass": "one pass for W", "scaled": "decoded capsules scaled"}
+    assert {change for change, said in words.items() if said in ROWS[name].claim.row} == changes(name) - {"lengths"}
+
+
+def test_every_other_row_says_whose_way_it_goes():
+    assert all("our way" in recipe.claim.row or "to the letter" in recipe.claim.row for recipe in ROWS.values())
+
+
+def test_ten_thousand_samples_are_judged_in_every_row():
+    for name, recipe in ROWS.items():
+        last, experts = recipe.make().stages[-1].task, recipe.make().model_args["experts"]
+        assert isinstance(last, LearnDecoder) and last.samples >= 500 and last.samples * experts[-1][0] >= 10_000, name
