@@ -153,6 +153,35 @@ def stackedcaps():
         made.features(torch.rand(1, 1, 12, 12))
 
 
+def autoencoder(layer=layers.ConvAutoencoder):
+    made = layer((1, 8, 9), channels=3, kernel=3)
+    differentiate(made(torch.rand(2, 1, 8, 9)))
+
+
+def expert_capsules(layer=layers.ExpertCapsules):
+    for options in (dict(), dict(over="outputs", n_iters=1), dict(n_plain=2)):
+        made = layer(6, 3, 4, 5, **options)
+        for batch in ((), (2,), (2, 3)):
+            differentiate(made(torch.randn(*batch, 6, 4)))
+            made.phase(torch.randn(*batch, 6, 4))
+
+
+def expert_net(model=models.ExpertNet):
+    made = model((1, 12, 12), 3, channels=8, kernel=3, d_primary=4, experts=((3, 6), (2, 5)))
+    images = torch.rand(2, 1, 12, 12)
+    differentiate(made(images))
+    made.reconstruct(made(images).poses)
+    made.draw_samples(torch.randn(2, 2, 5), restricted=True)
+
+
+def neuron_net(model=models.NeuronNet):
+    for form in ("neurons", "linear"):
+        made = model((1, 12, 12), 3, form=form, width=5, channels=4, kernel=3)
+        images = torch.rand(2, 1, 12, 12)
+        differentiate(made(images))
+        made.reconstruct(made(images).poses)
+
+
 def functions():
     vectors = torch.randn(2, 3, 4, requires_grad=True)
     differentiate(ops.squash(vectors) + ops.unsquash(vectors) + ops.length(vectors).unsqueeze(-1))
@@ -172,7 +201,8 @@ LAYERS = dict(PrimaryCapsules=primary, RoutedCapsules=routed, ConvRoutedCapsules
 LAYERS |= dict(LazyRoutedCapsules=lazy, RankMask=rank_mask, CodeNets=code_nets, LadderCapsules=ladder)
 MODELS = {"capsnet": capsnet, "baseline": baseline, "em-capsnet": em_capsnet, "sparsecaps": sparsecaps, "supcaps": supcaps}
 MODELS |= {"lcapsnet": lcapsnet}
-MODELS |= {"stackedcaps": stackedcaps}
+MODELS |= {"stackedcaps": stackedcaps, "experts": expert_net, "neurons": neuron_net}
+LAYERS |= dict(ConvAutoencoder=autoencoder, ExpertCapsules=expert_capsules)
 found = {name for name in layers.__all__ if issubclass(getattr(layers, name), nn.Module)}
 assert found == set(LAYERS), f"give every layer its lines in tests/test_shapes.py: {found ^ set(LAYERS)}"
 assert set(models.MODELS) == set(MODELS), f"give every model its lines in tests/test_shapes.py: {set(models.MODELS) ^ set(MODELS)}"
@@ -197,4 +227,4 @@ print(len(LAYERS), "layers", len(MODELS), "models", caught, "caught")
 def test_the_shapes_in_the_signatures_are_true():
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split("\n")[0] == "9 layers 7 models 4 caught"
+    assert done.stdout.split("\n")[0] == "11 layers 9 models 4 caught"

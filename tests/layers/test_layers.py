@@ -8,7 +8,9 @@ from torch.nn.functional import conv2d
 
 import torchcaps.layers
 from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, EMCapsules, LazyRoutedCapsules, PrimaryCapsules, RoutedCapsules
+from torchcaps.layers.autoencoder import ConvAutoencoder
 from torchcaps.layers.code_nets import CodeNets
+from torchcaps.layers.experts import ExpertCapsules
 from torchcaps.layers.ladder import LadderCapsules
 from torchcaps.ops import COUPLINGS, dynamic_routing, length, local_grid, local_routing, margin_loss, squash
 
@@ -26,6 +28,8 @@ LAYERS = {
     "LazyRoutedCapsules": (lambda: LazyRoutedCapsules(6, 3, 4, 5, normalise=False), (torch.Size([2, 6, 4]),)),
     "CodeNets": (lambda: CodeNets(6, (8, 5), 3, n_active=2), (torch.Size([2, 6]),)),
     "LadderCapsules": (lambda: LadderCapsules(6, 3, 4, 5, n_kept=2), (torch.Size([2, 6, 4]),)),
+    "ConvAutoencoder": (lambda: ConvAutoencoder((1, 8, 9), channels=3, kernel=3, dropped=0.0), (torch.Size([2, 1, 8, 9]),)),
+    "ExpertCapsules": (lambda: ExpertCapsules(6, 3, 4, 5), (torch.Size([2, 6, 4]),)),
     "Decoder": (lambda: Decoder(3, 4, (1, 5, 6), hidden=(8, 7)), (torch.Size([2, 3, 4]), torch.Size([2, 3]))),
 }
 WITHOUT_WEIGHTS = {"RankMask"}  # nothing to draw and nothing to differentiate: tests/layers/test_rank_mask.py

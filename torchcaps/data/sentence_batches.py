@@ -33,6 +33,7 @@ class SentenceBatches(Batches):
         self.store, self.labels = store_for(data, device, batch), data.labels.to(device)
         self.batch, self.n_steps, self.augment = batch, len(data.labels) // batch, augment
         self.fixed_length = self.store.longest if device.type == "cuda" else None  # a captured step has one shape
+        self.by_class = None  # as often as they are there
         drawn = self._draw(torch.Generator())
         self.order, self.ready = drawn[0], range(0)
         self.plan = [part.to(device) for part in drawn]
