@@ -64,7 +64,7 @@ class NeuronNet(nn.Module):
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         return Capsules.of(self.code(self.visible(images)).unsqueeze(-1))
 
-    def reconstruct(self, poses: Float[Tensor, "b h 1"]) -> Float[Tensor, "b c h w"]:
+    def reconstruct(self, poses: Float[Tensor, "b j 1"]) -> Float[Tensor, "b c h w"]:
         maps = self.decode(poses.squeeze(-1)) * self.spread + self.mean
         channels, height, width = self.map_shape
         return self.autoencoder.decode(rearrange(maps, "b (k h w) -> b k h w", k=channels, h=height, w=width)).sigmoid()

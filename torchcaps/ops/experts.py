@@ -185,7 +185,7 @@ def _correlate(phase: Phase, slope: Parents) -> Weight:
     return rearrange(total, "i d (j e) -> i j d e", j=slope.shape[-2]) / len(poses)
 
 
-def _parted(sums: Parents, n_plain: int) -> tuple[Parents, Parents]:
+def _parted(sums: Parents, n_plain: int) -> tuple[Float[Tensor, "*b j r"], Float[Tensor, "*b j p"]]:
     """What lies on the sphere, and what does not."""
     return sums[..., : sums.shape[-1] - n_plain], sums[..., sums.shape[-1] - n_plain :]
 
