@@ -13,7 +13,7 @@ LINE = [
     "ops", "layers", "models", "data", "metrics", "diagnostics", "equivariance", "tasks", "optimizers", "recipe",
     "readings", "parts", "machine", "journal", "checkpoint", "features", "classifiers", "attacks", "step", "state", "judging", "train",
     "derive", "results", "verify", "figures",
-    "papers", "report", "readme", "bench", "demo", "cli", "__main__",
+    "papers", "report", "readme", "bench", "demo", "play", "cli", "__main__",
 ]
 # fmt: on
 # stands beside the line: what judges the ops knows nothing but them, and only the bench asks it

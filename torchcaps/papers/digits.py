@@ -6,6 +6,7 @@ from typing import Any
 from torchcaps.data.batches import Shift
 from torchcaps.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.tasks.classify import Classify
+from torchcaps.tasks.classify_pairs import ClassifyPairs
 from torchcaps.tasks.ladder import ClassifyLadder
 
 _DIGITS = Run(
@@ -52,6 +53,13 @@ def choose_two_pixels() -> Run:
 def choose_longer() -> Run:
     """The same for 25 epochs at a lower rate."""
     return _choose(stages=(replace(_DIGITS.stages[0], epochs=25, rate=3e-3),))
+
+
+def pairs() -> Run:
+    """Two overlapping digits, pulled apart again: what the playground shows. Larger kernels keep its weights few."""
+    args = _DIGITS.model_args | {"kernel": 7, "primary_kernel": 7}
+    stage = replace(_DIGITS.stages[0], task=ClassifyPairs(reconstruction_weight=0.005), epochs=60, rate=2e-3)
+    return replace(_DIGITS, data="digits-pairs", model_args=args, augment=(), stages=(stage,))
 
 
 def ladder() -> Run:
