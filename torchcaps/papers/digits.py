@@ -8,6 +8,7 @@ from torchcaps.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.tasks.classify import Classify
 from torchcaps.tasks.classify_pairs import ClassifyPairs
 from torchcaps.tasks.ladder import ClassifyLadder
+from torchcaps.tasks.logits import ClassifyLogits
 
 _DIGITS = Run(
     data="digits",
@@ -60,6 +61,12 @@ def pairs() -> Run:
     args = _DIGITS.model_args | {"kernel": 7, "primary_kernel": 7}
     stage = replace(_DIGITS.stages[0], task=ClassifyPairs(reconstruction_weight=0.005), epochs=60, rate=2e-3)
     return replace(_DIGITS, data="digits-pairs", model_args=args, augment=(), stages=(stage,))
+
+
+def plain() -> Run:
+    """A small convolutional network without capsules, beside them in the playground."""
+    stage = replace(_DIGITS.stages[0], task=ClassifyLogits(), rate=2e-3)
+    return replace(_DIGITS, model="baseline", model_args={"preset": "small", "dropout": 0.2}, stages=(stage,))
 
 
 def ladder() -> Run:
