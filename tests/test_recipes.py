@@ -36,7 +36,7 @@ COUNTS = {
     "heinsen2019": (53, 27),
     "jeong2019": (71, 45),
     "rawlinson2018": (60, 60),
-    "digits": (9, 2),
+    "digits": (10, 2),
     "smoke": (18, 0),
 }
 

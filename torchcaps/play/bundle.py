@@ -19,7 +19,7 @@ from torchcaps.results import make_result, write_result
 from torchcaps.train import Options, train
 
 FOLDER = Path(__file__).parent / "weights"
-BUNDLED = {"digits": "digits/stratified", "plain": "digits/plain", "pairs": "digits/pairs"}
+BUNDLED = {"digits": "digits/warped", "plain": "digits/plain", "pairs": "digits/pairs"}
 SEED = 0
 
 
