@@ -17,6 +17,7 @@ from torchcaps.cli.derived import Jobs, derive_one, is_derived, with_networks
 from torchcaps.cli.explain import explain
 from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, say
 from torchcaps.cli.options import table as make_table
+from torchcaps.cli.play import export_web, play
 from torchcaps.cli.sentences import explain_sentence
 from torchcaps.demo import demo as run_demo
 from torchcaps.features import Missing
@@ -41,6 +42,8 @@ app.command()(checkpoints.equivariance)
 app.command()(derived.features)
 app.command()(explain)
 app.command()(explain_sentence)
+app.command()(play)
+app.command()(export_web)
 
 
 def main() -> None:
