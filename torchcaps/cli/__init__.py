@@ -43,7 +43,7 @@ app.command()(derived.features)
 app.command()(explain)
 app.command()(explain_sentence)
 app.command()(play)
-app.command()(export_web)
+app.command("export-web")(export_web)
 
 
 def main() -> None:
