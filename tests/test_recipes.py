@@ -124,8 +124,8 @@ def test_differences_name_the_path():
 
 
 def test_a_stored_run_of_the_future_is_refused():
-    with pytest.raises(ValueError, match="has a part 'Warp' that this version does not know"):
-        from_plain({"kind": "Warp"})
+    with pytest.raises(ValueError, match="has a part 'Fold' that this version does not know"):
+        from_plain({"kind": "Fold"})
 
 
 def test_quick_never_touches_real_data():
