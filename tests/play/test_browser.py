@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from torchcaps.play.networks import bundled_networks
+from torchcaps.play.web import export_web
+
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOME = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="no chromium here; CHROMIUM names one")]
@@ -179,3 +182,26 @@ def test_everything_that_can_be_used_has_a_name(browser, address):
             "e => !(e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.labels?.length || e.textContent.trim())).length"
         )
         assert nameless == 0
+
+
+@pytest.mark.skipif("ONNXRUNTIME_WEB" not in os.environ, reason="ONNXRUNTIME_WEB names no npm package of onnxruntime-web, folder or .tgz")
+def test_the_page_as_plain_files_reads_and_draws_without_a_server_that_computes(browser, tmp_path):
+    pytest.importorskip("onnxscript")
+    export_web(tmp_path, bundled_networks()[:1], Path(os.environ["ONNXRUNTIME_WEB"]))
+    command = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(tmp_path), "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as files:
+        port = re.search(r"port (\d+)", files.stdout.readline())[1]
+        address = f"http://127.0.0.1:{port}"
+        try:
+            with page_of(browser, address) as page:
+                read(page, "7")
+                page.locator("#pad-one").get_by_role("button", name="Take a finished 0").click()
+                read(page, "0")
+                settled(page)
+                before = picture(page, "turned-one")
+                page.locator("#sliders-one input").nth(6).fill("0.6")
+                settled(page)
+                assert picture(page, "turned-one") != before
+                assert page.locator("#tab-pairs").is_hidden()  # no network of pairs was exported
+        finally:
+            files.terminate()
