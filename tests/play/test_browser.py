@@ -85,7 +85,7 @@ def test_draw_a_seven_read_seven_and_turn_it(browser, address):
         page.locator("#pad-one").get_by_role("button", name="Clear").click()
         playwright.expect(page.locator("#sure-one")).to_have_text("draw a digit")
         stroke(page, (0.25, 0.2), (0.72, 0.2), (0.45, 0.85))
-        stroke(page, (0.42, 0.52), (0.68, 0.52))  # most people who wrote the training digits cross their sevens
+        stroke(page, (0.42, 0.52), (0.68, 0.52))  # most of the sevens that it was trained on are crossed
         read(page, "7")
         assert page.locator("#bars-one .bar.best b").inner_text() == "7"
         assert page.locator("#sliders-one input").count() == 16
