@@ -7,10 +7,13 @@ BIN := .venv/bin
 # two processes of one thread each: more threads would wait for each other
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-slow check bench table clean
+.PHONY: demo play test test-slow check bench table clean
 
 demo: .venv/done
 	$(BIN)/torchcaps demo
+
+play: .venv/done
+	$(BIN)/torchcaps play
 
 # Triton kernels need no GPU to be tested: its interpreter runs them, and it compiles them ahead of time. It exists for Linux only.
 test: .venv/done $(if $(filter Linux,$(shell uname)),.venv/kernels/done)
@@ -31,7 +34,7 @@ table: .venv/done
 
 .venv/done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[experiments,sentences,export,dev]'
+	$(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[experiments,sentences,export,play,dev]'
 	touch $@
 
 # beside the rest, because Triton's interpreter wants an older numpy than they have

@@ -13,7 +13,7 @@ LINE = [
     "ops", "layers", "models", "data", "metrics", "diagnostics", "equivariance", "journal", "classifiers", "generation", "tasks",
     "optimizers", "recipe", "readings", "parts", "machine", "checkpoint", "features", "attacks", "step", "state", "judging", "train",
     "estimator", "derive", "results", "verify", "export", "own", "figures",
-    "papers", "report", "readme", "bench", "demo", "cli", "__main__",
+    "papers", "report", "readme", "bench", "demo", "play", "cli", "__main__",
 ]
 # fmt: on
 # stands beside the line: what judges the ops knows nothing but them, and only the bench asks it

@@ -12,6 +12,7 @@ from torch import nn
 from torchcaps.data import DataInfo, OwnImages, info
 from torchcaps.data.batches import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, shape_after
 from torchcaps.data.mixup import Mixup
+from torchcaps.data.warp import Warp
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.optimizers import SGD, Adam, RAdam
 from torchcaps.tasks import Task
@@ -159,7 +160,7 @@ class Run:
 _TASKS = Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder, Reconstruct, ClassifySentences
 _BY_CONTRAST = Autoencode, LearnExperts, LearnDecoder, LearnNeurons, LearnBottleneck
 _SCHEDULES = Exponential, Cosine, OneCycle, Adam, RAdam, SGD, Stop, Watch
-_AUGMENTATIONS = Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup
+_AUGMENTATIONS = Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup, Warp
 KINDS = {kind.__name__: kind for kind in (Run, Stage, OwnImages, *_TASKS, *_BY_CONTRAST, *_SCHEDULES, *_AUGMENTATIONS)}
 
 

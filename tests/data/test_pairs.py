@@ -214,3 +214,14 @@ def test_more_pairs_begin_with_the_same_ones():
         paired_again(pairs, 0)
     with pytest.raises(ValueError, match=r"only fixed pairs .* got Labelled"):
         paired_again(load("generated", "test"), 2)
+
+
+def test_pairs_of_scikit_learns_digits_are_of_the_part_they_belong_to():
+    pytest.importorskip("sklearn")
+    about, train, test = info("digits-pairs"), load("digits-pairs", "train", seed=3), load("digits-pairs", "test", seed=3)
+    assert (about.n_train, about.n_test, about.n_labels) == (len(train.labels), len(test.picks), 2)
+    assert torch.equal(test.digits, load("digits", "test", seed=3).images)
+    assert (test.labels[:, 0] != test.labels[:, 1]).all()
+    batch = next(pairs_in_order(test, 4, CPU))
+    assert tuple(batch.images.shape[1:]) == about.shape
+    torch.testing.assert_close(batch.images, batch.sources.sum(1).clamp(max=1))

@@ -18,6 +18,7 @@ from torchcaps.cli.export import export
 from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, seeds_of
 from torchcaps.cli.options import table as make_table
 from torchcaps.cli.own import predict, train_own
+from torchcaps.cli.play import export_web, play
 from torchcaps.demo import demo as run_demo
 from torchcaps.features import Missing
 from torchcaps.figures import save_figures
@@ -40,6 +41,8 @@ app.command()(derived.features)
 app.command()(explain)
 app.command()(predict)
 app.command()(export)
+app.command()(play)
+app.command("export-web")(export_web)
 
 
 def main() -> None:

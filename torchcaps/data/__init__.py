@@ -125,6 +125,20 @@ def _generated_pairs() -> DataSet:
     return DataSet(facts, lambda split, root, seed: pairs.read_generated(split, seed))
 
 
+def _digits_pairs() -> DataSet:
+    side = digits.SIZE + 2 * pairs.MARGIN
+    facts = DataInfo(
+        name="digits-pairs",
+        shape=(1, side, side),
+        n_classes=10,
+        n_train=digits.N_TRAIN,
+        n_test=digits.N_TEST * pairs.N_EACH,
+        about="two overlapping digits of scikit-learn, each moved by up to 4 pixels; training pairs are drawn anew in every epoch",
+        n_labels=2,
+    )
+    return DataSet(facts, lambda split, root, seed: pairs.read_digits(split, seed), needs="sklearn")
+
+
 def _digits_set(name: str, about: str, read: Callable[..., tuple[Tensor, Tensor]]) -> DataSet:
     shape = (1, digits.SIZE, digits.SIZE)
     facts = DataInfo(name=name, shape=shape, n_classes=10, n_train=digits.N_TRAIN, n_test=digits.N_TEST, about=about)
@@ -250,6 +264,7 @@ DATASETS: dict[str, DataSet] = {
         "scikit-learn's handwritten digits; the last fifth, by other writers, is the test part",
         lambda split, root, seed: digits.read_split_by_writer(split),
     ),
+    "digits-pairs": _digits_pairs(),
     "smallnorb": _forms_set(
         smallnorb.FORMS,
         DataInfo(

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, Int8, Int64, UInt8
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchcaps.data import generated, mnist
+from torchcaps.data import digits, generated, mnist
 
 MARGIN = 4  # 28 -> 36, for both shifts: with 6 the rim of a digit may leave the frame, as in the released generator
 N_EACH = 10  # how often each test digit is the base of a pair
@@ -123,6 +123,12 @@ def _covered(first: Int64[Tensor, "n 2 2"], end: Int64[Tensor, "n 2 2"], moves: 
 def read_multimnist(split: str, root: str | Path | None, shift: int, n_each: int = N_EACH) -> PairSource | Pairs:
     """Training digits to pair on the fly, or fixed pairs of test digits: 10,000 times `n_each`, up to 10 million."""
     source = PairSource(*mnist.read_split(mnist.MNIST, split, root), shift)
+    return source if split == "train" else fixed_pairs(source, n_each)
+
+
+def read_digits(split: str, seed: int, shift: int = 4, n_each: int = N_EACH) -> PairSource | Pairs:
+    """The same of scikit-learn's digits, on 24x24; the seed draws which digits are the test part."""
+    source = PairSource(*digits.read_split(split, seed), shift)
     return source if split == "train" else fixed_pairs(source, n_each)
 
 

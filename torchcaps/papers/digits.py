@@ -4,9 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from torchcaps.data.batches import Shift
+from torchcaps.data.warp import Warp
 from torchcaps.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.tasks.classify import Classify
+from torchcaps.tasks.classify_pairs import ClassifyPairs
 from torchcaps.tasks.ladder import ClassifyLadder
+from torchcaps.tasks.logits import ClassifyLogits
 
 _DIGITS = Run(
     data="digits",
@@ -52,6 +55,24 @@ def choose_two_pixels() -> Run:
 def choose_longer() -> Run:
     """The same for 25 epochs at a lower rate."""
     return _choose(stages=(replace(_DIGITS.stages[0], epochs=25, rate=3e-3),))
+
+
+def warped() -> Run:
+    """The demonstration's network on digits turned, slanted and stretched a little: strangers' hands, for the playground."""
+    return replace(_DIGITS, augment=(Warp(), Shift(1)), stages=(replace(_DIGITS.stages[0], epochs=25),))
+
+
+def pairs() -> Run:
+    """Two overlapping digits, pulled apart again: what the playground shows. Larger kernels keep its weights few."""
+    args = _DIGITS.model_args | {"kernel": 7, "primary_kernel": 7}
+    stage = replace(_DIGITS.stages[0], task=ClassifyPairs(reconstruction_weight=0.005), epochs=100, rate=4e-3)
+    return replace(_DIGITS, data="digits-pairs", model_args=args, augment=(), stages=(stage,))
+
+
+def plain() -> Run:
+    """A small convolutional network without capsules, beside them in the playground."""
+    stage = replace(_DIGITS.stages[0], task=ClassifyLogits(), rate=2e-3)
+    return replace(_DIGITS, model="baseline", model_args={"preset": "small", "dropout": 0.2}, stages=(stage,))
 
 
 def ladder() -> Run:

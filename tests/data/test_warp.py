@@ -1,0 +1,50 @@
+"""Pictures turned, slanted and stretched: what a map does is known where it can be computed by hand."""
+
+import math
+
+import torch
+
+from torchcaps.data.batches import as_seen
+from torchcaps.data.warp import Warp
+from torchcaps.recipe import from_plain, to_plain
+
+
+def bars(size: int = 16) -> torch.Tensor:
+    """An upright bar through the middle, and one that lies."""
+    images = torch.zeros(2, 1, size, size, dtype=torch.uint8)
+    images[0, :, :, size // 2 - 1 : size // 2 + 1] = 255
+    images[1, :, size // 2 - 1 : size // 2 + 1] = 255
+    return images
+
+
+def test_no_map_leaves_the_picture():
+    assert torch.equal(Warp().apply(bars(), torch.zeros(2, 4)), bars())
+
+
+def test_a_quarter_turn_swaps_the_bars():
+    turned = Warp().apply(bars(), torch.tensor([[math.pi / 2, 0.0, 0.0, 0.0]] * 2))
+    assert torch.equal(turned, bars().flip(0))
+
+
+def test_slant_moves_the_top_one_way_and_the_bottom_the_other():
+    slanted = Warp().apply(bars(), torch.tensor([[0.0, 0.5, 0.0, 0.0]] * 2))[0, 0].float()
+    columns = torch.arange(16.0)
+    top, bottom = ((row * columns).sum() / row.sum() - 7.5 for row in (slanted[0], slanted[-1]))
+    # the source is x + slant y: at y = -15/16 of half the height, 16/2 pixels, the bar stands 0.5 * 7.5 pixels aside
+    assert abs(float(top) - 3.75) < 0.3
+    assert abs(float(bottom) + 3.75) < 0.3
+
+
+def test_the_logarithm_of_the_width_narrows_the_source():
+    wide = Warp().apply(bars(), torch.tensor([[0.0, 0.0, -math.log(2), 0.0]] * 2))
+    assert abs(float(wide[0].float().sum() / bars()[0].float().sum()) - 2) < 0.05  # twice as wide
+    assert torch.equal(wide[1], bars()[1])
+
+
+def test_draws_stay_within_their_ranges_and_evaluation_draws_none():
+    drawn = Warp(turn=0.1, slant=0.2, stretch=0.3).draw(1000, torch.Generator().manual_seed(0))
+    most = drawn.abs().amax(0)
+    assert torch.all(most <= torch.tensor([0.1, 0.2, 0.3, 0.3]))
+    assert torch.all(most > torch.tensor([0.09, 0.19, 0.29, 0.29]))
+    assert torch.equal(as_seen(bars(), (Warp(),)), bars() / 255)
+    assert from_plain(to_plain(Warp(turn=0.5))) == Warp(turn=0.5)

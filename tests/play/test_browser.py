@@ -1,0 +1,207 @@
+"""The playground in a real browser: draw a 7, read 7, drag a slider, and the picture changes."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from torchcaps.play.networks import bundled_networks
+from torchcaps.play.web import export_web
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOME = Path(__file__).parents[2]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="no chromium here; CHROMIUM names one")]
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+pytest.importorskip("uvicorn", reason="the extra `play` is not installed")
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    command = [sys.executable, "-m", "torchcaps", "play", "--port", "0"]
+    with subprocess.Popen(command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, stdout=subprocess.PIPE, text=True) as server:
+        yield re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())[0]
+        server.terminate()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@contextmanager
+def page_of(browser, address: str, where: str = "", **how) -> Iterator:
+    """A page that is ready; nothing may go wrong in it, and it may ask nobody but its server."""
+    context = browser.new_context(**({"viewport": {"width": 1200, "height": 900}} | how))
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("request", lambda asked: None if asked.url.startswith((address, "data:", "blob:")) else wrong.append(asked.url))
+    page.goto(f"{address}/{where}")
+    page.wait_for_selector("body[data-ready]")
+    yield page
+    context.close()
+    assert wrong == []
+
+
+def read(page, wanted: str) -> None:
+    playwright.expect(page.locator("#answer-one")).to_have_text(wanted, timeout=20_000)
+
+
+def stroke(page, *points: tuple[float, float], pad: str = "#pad-one canvas") -> None:
+    """Draw with the mouse; points in shares of the pad."""
+    page.locator(pad).scroll_into_view_if_needed()
+    frame = page.locator(pad).bounding_box()
+    places = [(frame["x"] + x * frame["width"], frame["y"] + y * frame["height"]) for x, y in points]
+    page.mouse.move(*places[0])
+    page.mouse.down()
+    for place in places[1:]:
+        page.mouse.move(*place, steps=8)
+    page.mouse.up()
+
+
+def picture(page, name: str) -> str:
+    return page.evaluate("name => document.getElementById(name).toDataURL()", name)
+
+
+def settled(page) -> None:
+    """Until nothing is asked any more."""
+    page.wait_for_timeout(200)
+    page.wait_for_load_state("networkidle")
+
+
+def test_draw_a_seven_read_seven_and_turn_it(browser, address):
+    with page_of(browser, address) as page:
+        page.get_by_role("button", name="Take a finished 4").click()
+        read(page, "4")
+        page.locator("#pad-one").get_by_role("button", name="Clear").click()
+        playwright.expect(page.locator("#sure-one")).to_have_text("draw a digit")
+        stroke(page, (0.25, 0.2), (0.72, 0.2), (0.45, 0.85))
+        stroke(page, (0.42, 0.52), (0.68, 0.52))  # most of the sevens that it was trained on are crossed
+        read(page, "7")
+        assert page.locator("#bars-one .bar.best b").inner_text() == "7"
+        assert page.locator("#sliders-one input").count() == 16
+        settled(page)
+        before, drawn = picture(page, "turned-one"), picture(page, "drawn-one")
+        slider = page.locator("#sliders-one input").nth(6).bounding_box()
+        middle = slider["y"] + slider["height"] / 2
+        page.mouse.move(slider["x"] + slider["width"] / 2, middle)
+        page.mouse.down()
+        page.mouse.move(slider["x"] + 3, middle, steps=6)
+        page.mouse.up()
+        settled(page)
+        assert picture(page, "turned-one") != before
+        assert picture(page, "drawn-one") == drawn  # the capsule as it was read stays beside it
+        page.get_by_role("button", name="Reset").click()
+        settled(page)
+        assert picture(page, "turned-one") == before
+
+
+def test_lines_grow_with_the_passes(browser, address):
+    with page_of(browser, address) as page:
+        read(page, "7")
+        widths = "Array.from(document.querySelectorAll('#routing .link'), l => Number(l.getAttribute('stroke-width')))"
+        page.locator("#pass").fill("1")
+        first = page.evaluate(widths)
+        page.locator("#pass").fill("5")
+        last = page.evaluate(widths)
+        assert len(first) == 160  # 16 places, 10 classes
+        assert max(first) < 0.75 < max(last)
+        assert "After pass 5 of 5" in page.locator("#routing-words").inner_text()
+
+
+def test_two_digits_come_apart_in_two_colours(browser, address):
+    with page_of(browser, address, "#pairs") as page:
+        page.locator("#pad-first").get_by_role("button", name="Take a finished 6").click()
+        page.locator("#pad-second").get_by_role("button", name="Take a finished 2").click()
+        playwright.expect(page.locator("#answer-pairs")).to_contain_text("reads a 6 and a 2", timeout=20_000)
+        before = picture(page, "both-pairs")
+        page.locator("#aside").fill("4")
+        settled(page)
+        assert picture(page, "both-pairs") != before
+
+
+ALL_PAIRS = """async () => {
+    const parts = ["glyphs", "prepare", "brain"].map((name) => import(`./${name}.js`));
+    const [{ glyph }, { overlaid }, { openBrain }] = await Promise.all(parts);
+    const brain = await openBrain(), network = brain.about.networks.find((one) => one.pairs);
+    let right = 0;
+    for (let a = 0; a < 10; a++) for (let b = 0; b < 10; b++) if (a !== b) {
+        const lengths = (await brain.look(network, overlaid([glyph(a), glyph(b)], network, 2, 0))).lengths[network.own_passes - 1];
+        const others = lengths.filter((_, n) => n !== a && n !== b);
+        right += Math.min(lengths[a], lengths[b]) > Math.max(...others);
+    }
+    return right;
+}"""
+
+
+def test_most_pairs_of_finished_digits_are_read(browser, address):
+    with page_of(browser, address) as page:
+        assert page.evaluate(ALL_PAIRS) >= 70  # of 90; the test pairs, which overlap more, are right in four of five
+
+
+def test_every_network_and_every_number_of_passes_stand_beside_each_other(browser, address):
+    with page_of(browser, address, "#compare") as page:
+        page.locator("#panel-compare").get_by_role("button", name="Take a finished 0").click()
+        playwright.expect(page.locator("#compare td.own .said b").first).to_have_text("0", timeout=20_000)
+        assert page.locator("#compare tbody tr").count() == 3
+        assert page.locator("#compare td.cell").count() == 5 + 1 + 5
+
+
+def test_a_phone_by_touch_in_the_dark_and_a_keyboard(browser, address):
+    phone = {"viewport": {"width": 375, "height": 740}, "has_touch": True, "color_scheme": "dark"}
+    with page_of(browser, address, **phone) as page:
+        read(page, "7")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing sticks out
+        page.locator("#pad-one").get_by_role("button", name="Take a finished 0").tap()
+        read(page, "0")
+        page.locator("#pad-one").get_by_role("button", name="Clear").tap()
+        frame = page.locator("#pad-one canvas").bounding_box()
+        page.touchscreen.tap(frame["x"] + 100, frame["y"] + 100)
+        playwright.expect(page.locator("#sure-one")).not_to_have_text("draw a digit")
+        page.locator("#tab-one").focus()
+        page.keyboard.press("ArrowRight")
+        assert page.locator("#panel-pairs").is_visible()
+        assert page.locator("#tab-pairs").get_attribute("aria-selected") == "true"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_everything_that_can_be_used_has_a_name(browser, address):
+    with page_of(browser, address) as page:
+        read(page, "7")
+        nameless = page.evaluate(
+            "Array.from(document.querySelectorAll('button, input, select, [role=img]')).filter("
+            "e => !(e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.labels?.length || e.textContent.trim())).length"
+        )
+        assert nameless == 0
+
+
+@pytest.mark.skipif("ONNXRUNTIME_WEB" not in os.environ, reason="ONNXRUNTIME_WEB names no npm package of onnxruntime-web, folder or .tgz")
+def test_the_page_as_plain_files_reads_and_draws_without_a_server_that_computes(browser, tmp_path):
+    pytest.importorskip("onnxscript")
+    export_web(tmp_path, bundled_networks()[:1], Path(os.environ["ONNXRUNTIME_WEB"]))
+    command = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(tmp_path), "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as files:
+        port = re.search(r"port (\d+)", files.stdout.readline())[1]
+        address = f"http://127.0.0.1:{port}"
+        try:
+            with page_of(browser, address) as page:
+                read(page, "7")
+                page.locator("#pad-one").get_by_role("button", name="Take a finished 0").click()
+                read(page, "0")
+                settled(page)
+                before = picture(page, "turned-one")
+                page.locator("#sliders-one input").nth(6).fill("0.6")
+                settled(page)
+                assert picture(page, "turned-one") != before
+                assert page.locator("#tab-pairs").is_hidden()  # no network of pairs was exported
+        finally:
+            files.terminate()

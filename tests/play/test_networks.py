@@ -1,0 +1,126 @@
+"""The networks that come with the playground are what their cards say; which others it takes; the page as plain files."""
+
+import hashlib
+import tarfile
+from dataclasses import replace
+
+import pytest
+import torch
+
+from torchcaps.models import CapsNet
+from torchcaps.papers import RECIPES
+from torchcaps.play.bundle import BUNDLED, SEED, bundle, bundled, measured
+from torchcaps.play.networks import Look, bundled_networks, load_network, network_of
+from torchcaps.play.web import RUNTIME, export_web, onnx_parts
+from torchcaps.recipe import quick, unlike
+from torchcaps.results import read_result
+
+ABOUT = {"name": "smoke", "seed": 0, "step": 20}
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_the_bundled_weights_are_small_and_those_of_their_result_file(name):
+    card = read_result(bundled(name).with_suffix(".json"))
+    content = bundled(name).read_bytes()
+    assert len(content) < 2 * 2**20
+    assert hashlib.sha256(content).hexdigest() == card["bundled"]["sha256"]
+    assert (card["recipe"], card["seed"]) == (BUNDLED[name], SEED)
+    assert unlike(card["run"], RECIPES[BUNDLED[name]].make()) == []
+    assert not card["dirty"]
+
+
+@pytest.mark.parametrize("name", ["digits", "plain", pytest.param("pairs", marks=pytest.mark.slow)])
+def test_their_errors_recompute(name):
+    pytest.importorskip("sklearn")
+    said = read_result(bundled(name).with_suffix(".json"))["bundled"]["metrics"]
+    assert measured(bundled(name)) == pytest.approx(said, abs=0.3)  # an image or two at the edge, on other machines
+
+
+def test_a_bundle_is_made_by_one_function(tmp_path, monkeypatch):
+    run = quick(RECIPES["digits/plain"].make(), 3)
+    monkeypatch.setitem(RECIPES, "digits/plain", replace(RECIPES["digits/plain"], make=lambda: run))
+    path = bundle("plain", tmp_path)
+    assert load_network(path).run == run
+    assert read_result(path.with_suffix(".json"))["bundled"]["file"] == "plain.safetensors"
+
+
+def test_networks_of_other_pictures_are_refused_by_name():
+    model = CapsNet((1, 16, 16), channels=4, kernel=5, n_types=2, primary_kernel=5, hidden=(8,))
+    with pytest.raises(ValueError, match="one channel; smoke takes 2x48x48"):
+        network_of(model, RECIPES["sabour2017/smallnorb"].make(), ABOUT)
+    run = RECIPES["smoke/sparsecaps"].make()
+    with pytest.raises(ValueError, match="is a SparseCaps"):
+        network_of(run.build(), run, ABOUT)
+
+
+@pytest.mark.parametrize(
+    "name", ["smoke/capsnet", "smoke/capsnet-plain", "smoke/capsnet-pairs", "smoke/lcapsnet", "smoke/baseline", "smoke/capsnet-shared"]
+)
+def test_other_networks_are_shown_as_they_answer(name):
+    run = RECIPES[name].make()
+    network = network_of(run.build(), run, ABOUT)
+    about, (_, side, _) = network.about(), network.data.shape
+    levels = torch.rand(1, 1, side, side, generator=torch.Generator().manual_seed(0)).mul(255).round()
+    with torch.no_grad():
+        seen = network.look(levels)
+        found = network.model.eval()(levels / 255)
+        wanted = found if isinstance(found, torch.Tensor) else found.activity
+    shown = seen.lengths[about["own_passes"] - 1]
+    torch.testing.assert_close(shown, wanted.softmax(-1)[0] if about["measure"] == "share" else wanted[0], atol=1e-5, rtol=1e-4)
+    assert seen.lengths.shape == (about["n_passes"], about["n_classes"])
+    assert about["draws"] == (network.draw is not None)
+    if about["grid"]:
+        assert seen.couplings.shape[1] == about["grid"][0] * about["grid"][1]
+
+
+def test_places_are_where_the_capsules_look():
+    """A pixel changes the primary capsules whose field it lies in, and the places name the middle of that field."""
+    network = bundled_networks()[0]
+    about, picture = network.about(), torch.zeros(1, 1, 16, 16)
+    picture.requires_grad_()
+    capsules = network.model.primary_capsules(picture).poses.view(8, 4, 4, 8)
+    capsules[:, 1, 2].sum().backward()
+    rows, columns = (picture.grad[0, 0] != 0).any(1).nonzero(), (picture.grad[0, 0] != 0).any(0).nonzero()
+    middle = [float(axis.min() + axis.max() + 1) / 2 for axis in (rows, columns)]
+    assert middle == [about["places"]["first"] + n * about["places"]["step"] for n in (1, 2)]
+
+
+def test_files_without_a_runtime_are_refused_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="npm install onnxruntime-web"):
+        export_web(tmp_path / "out", [])
+    with pytest.raises(ValueError, match="has no ort"):
+        export_web(tmp_path / "out", [], tmp_path)
+    (tmp_path / "x.tgz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match="not a whole archive"):
+        export_web(tmp_path / "out", [], tmp_path / "x.tgz")
+    assert not (tmp_path / "out").exists()
+    dist = tmp_path / "node_modules/onnxruntime-web/dist"
+    dist.mkdir(parents=True)
+    for name in RUNTIME:
+        (dist / name).write_bytes(name.encode())
+    assert {"index.html", "web.js", "models.json", *RUNTIME} <= {path.name for path in export_web(tmp_path / "out", [])}
+    with tarfile.open(tmp_path / "packed.tgz", "w:gz") as archive:
+        archive.add(dist, "package/dist")
+    export_web(tmp_path / "out", [], tmp_path / "packed.tgz")
+    assert (tmp_path / "out" / RUNTIME[0]).read_bytes() == RUNTIME[0].encode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(BUNDLED)), ids=list(BUNDLED))
+def test_the_onnx_models_say_the_same(number):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    network = bundled_networks()[number]
+    parts, rng, side = onnx_parts(network), torch.Generator().manual_seed(0), network.data.shape[1]
+    levels = torch.rand(1, 1, side, side, generator=rng).mul(255).round()
+    session = onnxruntime.InferenceSession(parts["look"])
+    with torch.no_grad():
+        wanted = Look(network.model, network.run.augment)(levels)
+    for name, part in zip([output.name for output in session.get_outputs()], session.run(None, {"given": levels.numpy()}), strict=True):
+        torch.testing.assert_close(torch.from_numpy(part), getattr(wanted, name), atol=1e-4, rtol=1e-4)
+    if network.draw is not None:
+        poses = torch.randn(1, 10, 16, generator=rng)
+        (drawn,) = onnxruntime.InferenceSession(parts["draw"]).run(None, {"given": poses.numpy()})
+        with torch.no_grad():
+            torch.testing.assert_close(torch.from_numpy(drawn), network.draw(poses), atol=1e-4, rtol=1e-4)

@@ -1,0 +1,166 @@
+"""Networks as the playground shows them: a picture in, capsules pass by pass out; and from a capsule back to a picture.
+
+The server and the exported page run the same two modules, `Look` and `Draw`.
+Letters: t passes, p places of the picture, n types of capsules.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.checkpoint import load_model
+from torchcaps.data import DataInfo, info
+from torchcaps.data.batches import Augmentation, as_seen
+from torchcaps.data.pairs import MARGIN
+from torchcaps.models import Baseline, CapsNet, EMCapsNet, EMSentenceNet, LCapsNet
+from torchcaps.ops import dynamic_routing_steps
+from torchcaps.play.bundle import BUNDLED, bundled
+from torchcaps.recipe import Run
+from torchcaps.results import read_result
+
+N_PASSES = 5  # of routing, whatever the network was trained with: the page tells which is its own
+MEASURES = {CapsNet: "length", LCapsNet: "activity", EMCapsNet: "share", Baseline: "share"}
+
+TITLES = {"digits": "capsules", "plain": "convolutions without capsules", "pairs": "capsules for two digits"}
+
+
+class Seen(NamedTuple):
+    """One picture. What routes nothing has one pass, and no capsules."""
+
+    lengths: Float[Tensor, "t j"]
+    poses: Float[Tensor, "t j e"]
+    couplings: Float[Tensor, "t p j"]  # mean over the types at a place, weighted by their lengths
+    strength: Float[Tensor, " p"]  # the lengths there, added
+
+
+class Look(nn.Module):
+    """A picture in grey levels 0..255 [1 c h w] -> Seen."""
+
+    def __init__(self, model: nn.Module, augment: Sequence[Augmentation], n_passes: int = N_PASSES) -> None:
+        super().__init__()
+        self.model, self.augment, self.n_passes = model.eval(), tuple(augment), n_passes
+
+    def forward(self, levels: Float[Tensor, "1 c h w"]) -> Seen:
+        images = as_seen(levels, self.augment)
+        if not isinstance(self.model, CapsNet):
+            return self._only_answer(images)
+        primary, layer = self.model.primary_capsules(images), self.model.classes
+        rule = {"prior": layer.prior, "couplings": layer.couplings}
+        steps = list(dynamic_routing_steps(primary.poses, layer.weight, layer.bias, self.n_passes, **rule))
+        poses, couplings = (torch.cat(parts) for parts in ([s.poses for s in steps], [s.couplings for s in steps]))
+        n_places = self.model.grid[0] * self.model.grid[1]
+        strength = rearrange(primary.activity, "1 (n p) -> n p", p=n_places)
+        shares = rearrange(couplings, "t (n p) j -> t n p j", p=n_places)
+        total = strength.sum(0)
+        mean = (shares * strength[..., None]).sum(1) / total.clamp(min=1e-6)[:, None]
+        return Seen(poses.square().sum(-1).sqrt(), poses, mean, total)
+
+    def _only_answer(self, images: Float[Tensor, "1 c h w"]) -> Seen:
+        found = self.model(images)
+        scores = found if isinstance(found, Tensor) else found.activity
+        answer = scores.softmax(-1) if MEASURES[type(self.model)] == "share" else scores
+        return Seen(answer, answer.new_zeros(1, 0, 0), answer.new_zeros(1, 0, 0), answer.new_zeros(0))
+
+
+class Draw(nn.Module):
+    """Capsules [k j e], all zero but for those to draw -> pictures [k h w] in 0..1."""
+
+    def __init__(self, model: CapsNet) -> None:
+        super().__init__()
+        self.decoder = model.decoder
+
+    def forward(self, poses: Float[Tensor, "k j e"]) -> Float[Tensor, "k h w"]:
+        return self.decoder.net(poses.flatten(-2)).unflatten(-1, self.decoder.shape).squeeze(1)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of pictures, with what the page has to know of it."""
+
+    name: str
+    model: nn.Module
+    run: Run
+    note: str
+
+    @property
+    def data(self) -> DataInfo:
+        return info(self.run.data)
+
+    @property
+    def look(self) -> Look:
+        return Look(self.model, self.run.augment)
+
+    @property
+    def draw(self) -> Draw | None:
+        return Draw(self.model) if isinstance(self.model, CapsNet) and self.model.decoder is not None else None
+
+    def about(self) -> dict[str, Any]:
+        routed = isinstance(self.model, CapsNet)
+        return {
+            "name": self.name,
+            "note": self.note,
+            "n_parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "size": self.data.shape[1],
+            "n_classes": self.data.n_classes,
+            "measure": MEASURES[type(self.model)],
+            "pairs": self.data.n_labels == 2,
+            "margin": MARGIN if self.data.n_labels == 2 else 0,
+            # how a drawing becomes a picture like those that the network was trained on
+            "style": "optdigits" if self.run.data.startswith("digits") else "mnist",
+            "n_passes": N_PASSES if routed else 1,
+            "own_passes": self.model.classes.n_iters if routed else 1,
+            "grid": list(self.model.grid) if routed else None,
+            "places": _places(self.model, self.data.shape[1]) if routed else None,
+            "d_class": self.model.classes.d_out if routed else 0,
+            "draws": self.draw is not None,
+        }
+
+
+def _places(model: CapsNet, side: int) -> dict[str, float]:
+    """Where in the picture the first primary capsule looks, and how far apart two are, in pixels: centres of what they see."""
+    step = model.primary.stride
+    if model.conv.padding[0]:
+        return {"first": (side - step * (model.grid[0] - 1)) / 2, "step": step}
+    seen = model.conv.kernel_size[0] + model.primary.kernel - 1
+    return {"first": seen / 2, "step": step}
+
+
+def bundled_networks() -> list[Network]:
+    """The small ones that come with the package, with their errors as their result files tell them."""
+    return [replace(load_network(bundled(name), name), note=card(name)) for name in BUNDLED]
+
+
+def card(name: str) -> str:
+    """What a bundled network is, and how often it is wrong."""
+    result = read_result(bundled(name).with_suffix(".json"))
+    wrong = next(iter(result["bundled"]["metrics"].values()))
+    return f"{TITLES[name]}, {wrong:.1f} % of its test {'pairs' if name == 'pairs' else 'digits'} wrong"
+
+
+def load_network(path: Path, name: str = "") -> Network:
+    """A checkpoint of any network that takes one grey picture; others are refused by name."""
+    model, run, about = load_model(path, torch.device("cpu"))
+    return network_of(model, run, about, name)
+
+
+def network_of(model: nn.Module, run: Run, about: dict[str, Any], name: str = "") -> Network:
+    if type(model) not in MEASURES:
+        known = ", ".join(kind.__name__ for kind in (*MEASURES, EMSentenceNet))
+        raise ValueError(f"the playground shows {known}; {about['name']} is a {type(model).__name__}: give another checkpoint")
+    shape = info(run.data).shape
+    if shape[0] != 1 or shape[1] != shape[2]:
+        raise ValueError(
+            f"the playground draws grey pictures, square and of one channel; {about['name']} takes {'x'.join(map(str, shape))}: "
+            "give a checkpoint trained on digits or MNIST"
+        )
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return Network(
+        name or f"{about['name']} seed {about['seed']}", model, run, f"{about['name']}, seed {about['seed']}, step {about['step']:,}"
+    )

@@ -1,0 +1,86 @@
+// The first tab: draw a digit, see the capsules' lengths, turn the winner's numbers, and watch the routing.
+import { newestOnly } from "./brain.js";
+import { makePad } from "./pad.js";
+import { picture } from "./prepare.js";
+import { makeRouting } from "./routing.js";
+import { $, best, fillSelect, make, paint, showBars } from "./show.js";
+
+const RANGE = .6; // no class capsule is longer than 1, and its numbers share that
+
+export function openOne(brain, trouble, drawingChanged) {
+  const networks = brain.about.networks.filter((network) => !network.pairs);
+  let network = networks[0], seen = null, pixels = null, winner = 0, pose = [], drawn = null, turned = null;
+  const routing = makeRouting();
+  const pad = makePad($("pad-one"), { name: "Drawing pad", start: 7, changed: (strokes) => { read(); drawingChanged(strokes); } });
+
+  const read = newestOnly(async () => {
+    const asked = network;
+    pixels = picture(pad.strokes, asked);
+    paint($("seen-one"), [Array.from(pixels, (level) => level / 255)], asked.size);
+    const answer = await brain.look(asked, pixels);
+    if (asked !== network) return;
+    seen = answer;
+    showAnswer();
+    routing.show(network, seen, pixels);
+    if (!network.draws) return;
+    pose = [...seen.poses[network.own_passes - 1][winner]];
+    setSliders();
+    [drawn] = await brain.draw(network, [{ label: winner, pose }]);
+    turned = drawn;
+    repaint();
+  }, trouble);
+
+  function showAnswer() {
+    const lengths = seen.lengths[network.own_passes - 1];
+    winner = best(lengths);
+    const blank = !pad.strokes.length;
+    $("answer-one").textContent = blank ? "–" : winner;
+    $("sure-one").textContent = blank ? "draw a digit" : `${network.measure} ${lengths[winner].toFixed(2)}`;
+    showBars($("bars-one"), lengths, lengths.map((_, n) => n), { [winner]: "best" });
+    $("turn-title").textContent = `The ${network.d_class} numbers of capsule ${winner}`;
+  }
+
+  const turn = newestOnly(async () => {
+    [turned] = await brain.draw(network, [{ label: winner, pose: [...pose] }]);
+    repaint();
+  }, trouble);
+
+  function setSliders() {
+    const place = $("sliders-one");
+    if (place.children.length !== pose.length) place.replaceChildren(...pose.map((_, n) => slider(n)));
+    pose.forEach((number, n) => setSlider(place.children[n], number, false));
+  }
+  function slider(n) {
+    const input = make("input", { type: "range", min: -RANGE, max: RANGE, step: .01 });
+    input.setAttribute("aria-label", `Number ${n + 1} of the capsule`);
+    const line = make("label", {}, `${n + 1}`, input, make("output"));
+    input.addEventListener("input", () => { pose[n] = Number(input.value); setSlider(line, pose[n], true); turn(); });
+    return line;
+  }
+  function setSlider(line, number, moved) {
+    line.querySelector("input").value = number;
+    const shown = line.querySelector("output");
+    shown.textContent = number.toFixed(2);
+    shown.className = moved ? "moved" : "";
+  }
+  function repaint() {
+    if (drawn) paint($("drawn-one"), [drawn], network.size);
+    if (turned) paint($("turned-one"), [turned], network.size, ["--accent"]);
+    if (pixels) paint($("seen-one"), [Array.from(pixels, (level) => level / 255)], network.size);
+    pad.paint();
+  }
+  function choose(next) {
+    network = next;
+    $("card-turn").hidden = !network.draws;
+    $("card-routing").hidden = !network.grid;
+    $("bars-title").textContent = `${{ length: "Length", activity: "Activity", share: "Share" }[network.measure]} of each class${network.measure === "share" ? "" : " capsule"}`;
+    $("bars-one").replaceChildren();
+    $("sliders-one").replaceChildren();
+    routing.begin(network);
+    read();
+  }
+  fillSelect($("network-one"), $("network-field"), networks, choose);
+  $("reset-one").addEventListener("click", () => { if (seen) { pose = [...seen.poses[network.own_passes - 1][winner]]; setSliders(); turn(); } });
+  choose(network);
+  return { pad, networks, repaint: () => { repaint(); if (seen && network.grid) routing.show(network, seen, pixels); } };
+}

@@ -1,0 +1,56 @@
+// Small things that several tabs show.
+
+export const $ = (id) => document.getElementById(id);
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const best = (numbers) => numbers.indexOf(Math.max(...numbers));
+
+export function make(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+function rgb(name) {
+  const text = colour(name);
+  return text.startsWith("#") ? [1, 3, 5].map((n) => parseInt(text.slice(n, n + 2), 16)) : text.split(" ").map(Number);
+}
+
+// Levels 0..1 as ink of a colour; several pictures lie over each other like transparent inks, or on dark paper like lights.
+export function paint(canvas, pictures, size, inks = ["--ink"]) {
+  canvas.width = canvas.height = size;
+  const pen = canvas.getContext("2d"), image = pen.createImageData(size, size), paper = rgb("--sunk"), colours = inks.map(rgb);
+  const dark = paper[0] < 128;
+  for (let n = 0; n < size * size; n++) for (let c = 0; c < 3; c++) {
+    let level = paper[c] / 255;
+    colours.forEach((ink, k) => {
+      const share = pictures[k][n], towards = ink[c] / 255;
+      if (colours.length === 1) level += share * (towards - level);
+      else level = dark ? 1 - (1 - level) * (1 - share * towards) : level * (1 - share * (1 - towards));
+    });
+    image.data[4 * n + c] = 255 * level;
+    image.data[4 * n + 3] = 255;
+  }
+  pen.putImageData(image, 0, 0);
+}
+
+// One line per class; `marks` says which class of the style sheet a line gets.
+export function showBars(place, numbers, names, marks) {
+  if (place.children.length !== numbers.length) {
+    place.replaceChildren(...numbers.map((_, n) => make("div", { className: "bar" }, make("b", { textContent: names[n] }), make("i"), make("span"))));
+  }
+  numbers.forEach((number, n) => {
+    const line = place.children[n];
+    line.className = `bar ${marks[n] ?? ""}`;
+    line.children[1].style.setProperty("--share", Math.min(1, number).toFixed(3));
+    line.children[2].textContent = number.toFixed(2);
+  });
+}
+
+export function fillSelect(select, field, networks, changed) {
+  select.replaceChildren(...networks.map((network, n) => make("option", { value: n, textContent: `${network.name} (${network.note})` })));
+  field.hidden = networks.length < 2;
+  select.addEventListener("change", () => changed(networks[select.value]));
+}
+
+// Called after the system turned light or dark: canvases do not follow by themselves.
+export const whenRecoloured = (again) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);

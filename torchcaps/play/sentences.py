@@ -1,0 +1,33 @@
+"""Sentences in the playground: which tokens and layers each class used."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchcaps import data as datasets
+from torchcaps.figures.sentence_map import NAMES, explain
+from torchcaps.models import EMSentenceNet
+from torchcaps.recipe import Run
+
+LONGEST = 2000  # characters of a sentence
+
+
+class SentenceReader:
+    """A network of sentences and the transformer that embeds them, which is loaded once."""
+
+    def __init__(self, model: EMSentenceNet, run: Run, name: str, root: Path | None = None) -> None:
+        self.model, self.name = model.eval(), name
+        self.encoder = datasets.encoder_of(run.data, root).load(torch.device("cpu"))
+        n_classes = datasets.info(run.data).n_classes
+        self.classes = list(NAMES.get(n_classes) or [f"class {number}" for number in range(n_classes)])
+        # what to begin with: the generated encoder knows but a few words
+        known = getattr(self.encoder, "numbers", None)
+        self.example = " ".join(list(known)[1:5]) if known else "a slow start , but the last hour is wonderful"
+
+    def about(self) -> dict[str, Any]:
+        return {"name": self.name, "classes": self.classes, "example": self.example}
+
+    def read(self, text: str) -> dict[str, Any]:
+        seen = explain(self.model, self.encoder, text)
+        return {"words": seen.words, "shares": seen.shares.tolist(), "used": seen.used.tolist()}

@@ -1,0 +1,240 @@
+"""The playground's server: one page, and three questions that it asks. What is wrong is answered in words, and nothing stops it."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchcaps.play.networks import Network
+from torchcaps.play.sentences import LONGEST, SentenceReader
+
+PAGE = Path(__file__).parent / "page"
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+LARGEST_BODY = 64 * 1024
+SLOWEST_BODY = 10.0  # seconds until it has arrived
+AT_ONCE = 2  # pictures looked at
+WAITING = 64  # and no more of them in line
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+HEADERS = {
+    # nothing is asked of anyone else; WebAssembly is the exported page's
+    "content-security-policy": "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; img-src 'self' data: blob:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+class Refused(Exception):
+    """An answer for the user that is not what was asked for."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class Answers:
+    """What the questions are answered with; plain functions of what came."""
+
+    def __init__(self, networks: Sequence[Network], sentences: SentenceReader | None = None) -> None:
+        self.networks = {network.name: network for network in networks}
+        self.looks = {name: network.look for name, network in self.networks.items()}
+        self.draws = {name: network.draw for name, network in self.networks.items()}
+        self.sentences = sentences
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "runtime": "server",
+            "networks": [network.about() for network in self.networks.values()],
+            "sentences": self.sentences.about() if self.sentences else None,
+        }
+
+    @torch.inference_mode()
+    def look(self, asked: dict[str, Any]) -> dict[str, Any]:
+        network = self._network(asked)
+        side = network.data.shape[1]
+        pixels = asked.get("pixels")
+        if not isinstance(pixels, list) or not all(type(level) is int and 0 <= level <= 255 for level in pixels):
+            raise Refused(400, "not a picture: `pixels` must be a list of whole numbers from 0 (paper) to 255 (ink), row by row")
+        if len(pixels) != side * side:
+            raise Refused(400, f"wrong size: {network.name} takes {side}x{side} = {side * side} pixels, got {len(pixels)}")
+        seen = self.looks[network.name](torch.tensor(pixels, dtype=torch.float32).view(1, 1, side, side))
+        return {name: part.tolist() for name, part in seen._asdict().items()}
+
+    @torch.inference_mode()
+    def draw(self, asked: dict[str, Any]) -> dict[str, Any]:
+        network = self._network(asked)
+        about, capsules = network.about(), asked.get("capsules")
+        if not about["draws"]:
+            raise Refused(400, f"{network.name} has no decoder, so it draws nothing; take one trained with reconstruction")
+        if not isinstance(capsules, list) or not 1 <= len(capsules) <= about["n_classes"]:
+            raise Refused(400, f"`capsules` must be a list of 1 to {about['n_classes']} of {{label, pose}}")
+        poses = torch.zeros(len(capsules), about["n_classes"], about["d_class"])
+        for number, capsule in enumerate(capsules):
+            label, pose = (capsule.get("label"), capsule.get("pose")) if isinstance(capsule, dict) else (None, None)
+            if type(label) is not int or not 0 <= label < about["n_classes"]:
+                raise Refused(400, f"`label` must be a class from 0 to {about['n_classes'] - 1}, got {str(label)[:40]}")
+            if not isinstance(pose, list) or len(pose) != about["d_class"] or not all(_is_number(part) for part in pose):
+                raise Refused(400, f"`pose` must be {about['d_class']} numbers between -100 and 100")
+            poses[number, label] = torch.tensor(pose, dtype=torch.float32)
+        return {"pictures": self.draws[network.name](poses).flatten(1).tolist()}
+
+    def sentence(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if self.sentences is None:
+            raise Refused(404, "no network of sentences is loaded; give `torchcaps play` a checkpoint of one")
+        text = asked.get("text")
+        if not isinstance(text, str) or len(text) > LONGEST:
+            raise Refused(400, f"`text` must be a sentence of at most {LONGEST:,} characters")
+        try:
+            return self.sentences.read(text)
+        except ValueError as error:
+            raise Refused(400, str(error)) from error
+
+    def _network(self, asked: dict[str, Any]) -> Network:
+        name = asked.get("network")
+        if not isinstance(name, str) or name not in self.networks:
+            raise Refused(404, f"no network {str(name)[:80]!r}; there are {', '.join(self.networks)}")
+        return self.networks[name]
+
+
+def _is_number(part: Any) -> bool:
+    return type(part) in (int, float) and isfinite(part) and abs(part) <= 100
+
+
+def make_app(answers: Answers, loopback: bool = True) -> Any:
+    """The ASGI application. On loopback only names of this machine are answered: a foreign page cannot reach it by its own name."""
+    try:
+        from starlette.applications import Starlette
+        from starlette.responses import JSONResponse, Response
+        from starlette.routing import Route
+    except ImportError as error:
+        raise ValueError("the playground needs starlette and uvicorn; run `pip install 'torchcaps[play]'`") from error
+    room, line = asyncio.Semaphore(AT_ONCE), [0]
+
+    def asks(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Any], Awaitable[Any]]:
+        async def endpoint(request: Any) -> Any:
+            asked = await _asked(request)
+            if line[0] >= WAITING:
+                raise Refused(503, f"{WAITING} questions are waiting already; ask again in a moment")
+            line[0] += 1
+            try:
+                async with room:
+                    return JSONResponse(await asyncio.to_thread(answer, asked))
+            finally:
+                line[0] -= 1
+
+        return endpoint
+
+    async def models(request: Any) -> Any:
+        return JSONResponse(answers.about())
+
+    async def page(request: Any) -> Any:
+        name = request.path_params.get("name") or "index.html"
+        path = PAGE / name
+        if "/" in name or path.suffix not in KINDS or not path.is_file():
+            raise Refused(404, f"no such page: {name[:80]}")
+        return Response(path.read_bytes(), media_type=KINDS[path.suffix])
+
+    async def refused(request: Any, error: Exception) -> Any:
+        assert isinstance(error, Refused)
+        extra = {"retry-after": "1"} if error.status == 503 else {}
+        return JSONResponse({"error": error.message}, error.status, extra)
+
+    async def unforeseen(request: Any, error: Exception) -> Any:
+        return JSONResponse({"error": "the server failed at this; its terminal says why"}, 500)
+
+    routes = [
+        Route("/models.json", models),
+        Route("/look", asks(answers.look), methods=["POST"]),
+        Route("/draw", asks(answers.draw), methods=["POST"]),
+        Route("/sentence", asks(answers.sentence), methods=["POST"]),
+        Route("/", page),
+        Route("/{name}", page),
+    ]
+    app = Starlette(routes=routes, exception_handlers={Refused: refused, Exception: unforeseen})
+    return _guarded(app, loopback)
+
+
+def _guarded(app: Any, loopback: bool) -> Any:
+    """Headers on every answer; on loopback no other Host than this machine's."""
+    from starlette.responses import JSONResponse
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in HEADERS.items())]
+            await send(message)
+
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        if loopback and host.rsplit(":", 1)[0].strip("[]") not in LOOPBACK and host not in LOOPBACK:
+            answer = JSONResponse({"error": f"this server answers to {', '.join(LOOPBACK)} alone; --host opens it to others"}, 421)
+            await answer(scope, receive, send_with_headers)
+            return
+        await app(scope, receive, send_with_headers)
+
+    return guarded
+
+
+async def _asked(request: Any) -> dict[str, Any]:
+    """The body as a JSON object; whatever else it is, is refused before it is all read."""
+    if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+        raise Refused(415, "send JSON, with content-type: application/json")
+    try:
+        content = await asyncio.wait_for(_body(request), SLOWEST_BODY)
+    except TimeoutError as error:
+        raise Refused(408, f"the body took longer than {SLOWEST_BODY:.0f} s") from error
+    try:
+        asked = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, "the body is not JSON; send an object") from error
+    if not isinstance(asked, dict):
+        raise Refused(400, f"the body must be a JSON object, got a {type(asked).__name__}")
+    return asked
+
+
+async def _body(request: Any) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    parts, n_bytes = [], 0
+    if declared.isdigit() and int(declared) <= LARGEST_BODY:
+        async for part in request.stream():
+            n_bytes += len(part)
+            if n_bytes > LARGEST_BODY:
+                break
+            parts.append(part)
+        else:
+            return b"".join(parts)
+    raise Refused(413, f"the body may have {LARGEST_BODY // 1024} KiB at most")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The socket to serve from; port 0 takes any that is free."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"cannot listen on {host}:{port} ({error}); choose another --port, or 0 for any that is free") from error
+
+
+def serve(answers: Answers, host: str, port: int, say: Callable[[str], object]) -> None:
+    """Serve until interrupted."""
+    app = make_app(answers, host in LOOPBACK)
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise ValueError("the playground needs uvicorn; run `pip install 'torchcaps[play]'`") from error
+    with listen(host, port) as at:
+        number = at.getsockname()[1]
+        name = f"[{host}]" if ":" in host else host
+        if host in LOOPBACK:
+            say(f"playground: http://{name}:{number}  (for this machine alone; --host 0.0.0.0 opens it to the network)")
+        else:
+            say(f"playground: http://{name}:{number}  (OPEN TO THE NETWORK: anyone who reaches this address can use it)")
+        uvicorn.Server(uvicorn.Config(app, log_level="warning", limit_concurrency=1000)).run(sockets=[at])

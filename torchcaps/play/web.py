@@ -1,0 +1,81 @@
+"""The playground as plain files: the same page, with the networks as ONNX models that onnxruntime-web runs in the browser.
+
+onnxruntime-web is not ours to ship: it is copied from a package that npm installed or packed.
+"""
+
+import io
+import json
+import tarfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchcaps.data.files import write_whole
+from torchcaps.play.networks import Network, Seen
+from torchcaps.play.server import PAGE
+
+RUNTIME = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
+HOW = "run `npm install onnxruntime-web`, or `npm pack onnxruntime-web` and give the file with --runtime"
+
+
+def export_web(folder: Path, networks: Sequence[Network], runtime: Path | None = None) -> list[Path]:
+    """Write the page, the models and the runtime into a folder; any server of plain files shows it."""
+    wanted = _runtime(runtime)  # first: without it the rest is of no use
+    files = {path.name: path.read_bytes() for path in sorted(PAGE.iterdir()) if path.is_file()}
+    for number, network in enumerate(networks):
+        files |= {f"network-{number}-{part}.onnx": content for part, content in onnx_parts(network).items()}
+    about = [network.about() | {"files": f"network-{number}"} for number, network in enumerate(networks)]
+    files["models.json"] = json.dumps({"runtime": "onnx", "networks": about, "sentences": None}).encode()
+    return [write_whole(folder / name, content) for name, content in (files | wanted).items()]
+
+
+def onnx_parts(network: Network) -> dict[str, bytes]:
+    """`look`, and `draw` where it has a decoder, as ONNX."""
+    side, about = network.data.shape[1], network.about()
+    parts = {"look": _onnx(network.look, torch.zeros(1, 1, side, side), list(Seen._fields))}
+    if network.draw is not None:
+        one = torch.zeros(1, about["n_classes"], about["d_class"])
+        parts["draw"] = _onnx(network.draw, one, ["pictures"])
+    return parts
+
+
+def _onnx(module: nn.Module, example: torch.Tensor, outputs: list[str]) -> bytes:
+    try:
+        import onnxscript  # noqa: F401, what torch.onnx.export writes with
+    except ImportError as error:
+        raise ValueError("ONNX models are written with onnx and onnxscript; run `pip install 'torchcaps[export]'`") from error
+    content = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter about itself
+        program = torch.onnx.export(
+            module, (example,), input_names=["given"], output_names=outputs, dynamo=True, optimize=True, external_data=False, verbose=False
+        )
+    program.save(content)
+    return content.getvalue()
+
+
+def _runtime(given: Path | None) -> dict[str, bytes]:
+    """The two files of onnxruntime-web, from a folder of its package or from the archive that `npm pack` writes."""
+    installed = (base / "node_modules/onnxruntime-web" for base in (Path.cwd(), *Path.cwd().parents))
+    found = given or next((path for path in installed if path.is_dir()), None)
+    if found is None:
+        raise ValueError(f"onnxruntime-web is in no node_modules folder from {Path.cwd()} upward; {HOW}")
+    if found.is_file():
+        return _from_archive(found)
+    at = found / "dist" if (found / "dist").is_dir() else found
+    if missing := [name for name in RUNTIME if not (at / name).is_file()]:
+        raise ValueError(f"{at} has no {' and no '.join(missing)}, so it is not onnxruntime-web; {HOW}")
+    return {name: (at / name).read_bytes() for name in RUNTIME}
+
+
+def _from_archive(path: Path) -> dict[str, bytes]:
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            members: dict[str, Any] = {name: archive.extractfile(f"package/dist/{name}") for name in RUNTIME}
+            return {name: member.read() for name, member in members.items()}
+    except (tarfile.TarError, KeyError, AttributeError, OSError, EOFError) as error:
+        raise ValueError(f"{path} is not a whole archive of onnxruntime-web ({error}); {HOW}") from error
