@@ -19,7 +19,7 @@ else:
     Figure = Any  # matplotlib is imported when something is drawn
 
 OF_A_MODEL = {  # recipe: our figures' names and the paper's
-    "mnist-r3-recon": {"reconstructions": "figure-3", "dimension_sweeps": "figure-4"},
+    "mnist-r3-recon-64": {"reconstructions": "figure-3", "dimension_sweeps": "figure-4"},
     "multimnist-4-r3": {"overlapping_digits": "figure-5"},
 }
 BY_PASSES = {
