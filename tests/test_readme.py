@@ -1,6 +1,7 @@
 """What README and the docs say is true: examples run, paths exist, tables are those of the result files."""
 
 import os
+import json
 import re
 from pathlib import Path
 
@@ -52,6 +53,25 @@ def test_a_table_of_named_rows_has_those_in_that_order():
     assert ["like-r3-stopped" in lines[3], "mnist-cnn" in lines[4], len(lines)] == [True, True, 6]
     with pytest.raises(ValueError, match="no recipe 'sabour2017/mnist-cn'; did you mean sabour2017/mnist-cnn"):
         filled(marked.replace("mnist-cnn", "mnist-cn"), HOME / "results")
+
+
+def test_what_else_was_measured_stands_in_columns_of_its_own():
+    marked = "<!-- measures hauser2019 restricted_n_pure probe_accuracy -->\n<!-- end -->"
+    head, _, *rows = filled(marked, HOME / "results").splitlines()[1:-1]
+    assert head == "| row | n | restricted_n_pure | probe_accuracy |"
+    (neurons,) = [row for row in rows if "`mnist-rbm`" in row]
+    assert re.search(r"\| 3 \| - \| \d+\.\d+ ± \d\.\d+ \|$", neurons)
+    with pytest.raises(ValueError, match=r"no row of hauser2019 is measured by probe_acuracy; there are .*probe_accuracy"):
+        filled(marked.replace("probe_accuracy", "probe_acuracy"), HOME / "results")
+    assert len(filled(marked.replace(" -->\n", " only mnist mnist-rbm -->\n"), HOME / "results").splitlines()) == 6
+    bare = "<!-- table hauser2019 bare only mnist -->\n<!-- end -->"
+    assert "n_pure" not in filled(bare, HOME / "results") and "n_pure" in filled(bare.replace(" bare", ""), HOME / "results")
+
+
+def test_the_table_of_equivariance_is_its_files():
+    found = json.loads((HOME / "docs/papers/sabour2017/equivariance.json").read_text()).values()
+    lines = [" | ".join(f"{value:.2f}" for value in part["r2"].values()) for part in found]
+    assert len(lines) == 2 and all(f"{line} |" in (HOME / "docs/papers/sabour2017.md").read_text() for line in lines)
 
 
 def test_a_typed_result_would_be_noticed():

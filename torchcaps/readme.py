@@ -1,18 +1,23 @@
 """Write the generated tables into README.md and docs/: `python -m torchcaps.readme` (or `make table`).
 
 A table stands between `<!-- table NAME -->` and `<!-- end -->`; NAME is a paper, or a paper and `ema` for averaged weights, or a
-paper and `run` for the rows that have results, or a paper and `only` with the names of rows.
+paper and `run` for the rows that have results, or a paper and `only` with the names of rows; `bare` before that leaves out what else
+was measured. `<!-- measures PAPER NAME ... -->` has a column for each of those instead, of all rows or of those after `only`.
 """
 
 import re
 from pathlib import Path
 
 from torchcaps.papers import PAPERS, RECIPES
-from torchcaps.recipe import find
-from torchcaps.results import markdown, table
+from torchcaps.recipe import Recipe, find
+from torchcaps.results import markdown, measures, table
 
 MARKED = re.compile(
-    r"(<!-- table (?P<paper>\w+)(?P<how> ema| run)?(?: only(?P<names>( [\w-]+)+))? -->\n).*?(?P<end><!-- end -->)", re.DOTALL
+    r"(<!-- table (?P<paper>\w+)(?P<how> ema| run)?(?P<bare> bare)?(?: only(?P<names>( [\w-]+)+))? -->\n).*?(?P<end><!-- end -->)",
+    re.DOTALL,
+)
+MEASURED = re.compile(
+    r"(<!-- measures (?P<paper>\w+)(?P<measures>( (?!only )\w+)+)(?: only(?P<names>( [\w-]+)+))? -->\n).*?(?P<end><!-- end -->)", re.DOTALL
 )
 
 
@@ -20,16 +25,25 @@ def filled(text: str, results: Path) -> str:
     """The text with every marked table computed from the result files."""
 
     def fill(found: re.Match[str]) -> str:
-        paper = found["paper"]
+        rows = table(recipes_of(found), results, "_ema" if found["how"] == " ema" else "")
+        return found[1] + markdown([row for row in rows if row.values or not found["how"]], bool(found["bare"])) + found["end"]
+
+    def measure(found: re.Match[str]) -> str:
+        names, rows = found["measures"].split(), table(recipes_of(found), results)
+        known = {name.split(".")[1] for row in rows for name in row.recipe.claim.beside}
+        if unknown := set(names) - known:
+            there = f"there are {', '.join(sorted(known))}"
+            raise ValueError(f"no row of {found['paper']} is measured by {', '.join(sorted(unknown))}; {there}")
+        return found[1] + measures(rows, names) + found["end"]
+
+    def recipes_of(found: re.Match[str]) -> dict[str, Recipe]:
+        paper, names = found["paper"], found["names"]
         if paper not in PAPERS:
             raise ValueError(f"a table of {paper!r} is marked and there is no such paper; there are {', '.join(PAPERS)}")
         recipes = {name: recipe for name, recipe in RECIPES.items() if name.startswith(paper + "/")}
-        if found["names"]:
-            recipes = {name: find(name, recipes) for name in (f"{paper}/{row}" for row in found["names"].split())}
-        rows = table(recipes, results, "_ema" if found["how"] == " ema" else "")
-        return found[1] + markdown([row for row in rows if row.values or not found["how"]]) + found["end"]
+        return {name: find(name, recipes) for name in (f"{paper}/{row}" for row in names.split())} if names else recipes
 
-    return MARKED.sub(fill, text)
+    return MEASURED.sub(measure, MARKED.sub(fill, text))
 
 
 def pages(home: Path) -> list[Path]:

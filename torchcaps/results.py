@@ -120,10 +120,10 @@ class Row:
     together: tuple[int, ...] = ()  # seeds of the runs that answer together, in an ensemble
     short: tuple[tuple[int, int], ...] = ()  # steps and planned steps of results of runs that were not finished
     unmet: int = 0  # results whose stopping rule was not met before the last step
-    beside: tuple[tuple[str, float], ...] = ()  # names and means of what stands in the same cell
+    beside: tuple[tuple[str, tuple[float, ...]], ...] = ()  # what else was measured: names, and a value for each seed that has it
 
-    def ours(self) -> str:
-        """Mean ± sd and n; or that nobody ran it."""
+    def ours(self, bare: bool = False) -> str:
+        """Mean ± sd and n, and unless `bare` what else was measured; or that nobody ran it."""
         if not self.values:
             return f"not run yet ({self.stale} stale)" if self.stale else "not run yet"
         values = list(self.values.values())
@@ -133,7 +133,7 @@ class Row:
         n = f"{len(self.together)} together" if self.together else f"n={len(values)}"
         cut = "".join(f", one at {steps:,} of {planned:,} steps" for steps, planned in self.short)
         rule = f", {self.unmet} that never met the rule" if self.unmet else ""
-        beside = "".join(f"; {name} {value:.3f}" for name, value in self.beside)
+        beside = "" if bare else "".join(f"; {name} {mean(found):.3f}" for name, found in self.beside)
         return f"{mean(values):.3f}{spread} ({n}{cut}{rule}{late}{loose}){beside}"
 
     def command(self) -> str:
@@ -171,16 +171,16 @@ def table(recipes: Mapping[str, Recipe], folder: Path, extra: str = "") -> list[
     return rows
 
 
-def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, float], ...]:
-    """Means over the results; `test.half_credit_error_percent` is a metric, `extras.segmentation_iou` one of the extras.
+def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """`test.half_credit_error_percent` is a metric, `extras.segmentation_iou` one of the extras.
 
     A metric of another part than the tests stands with the name of that part: it may be the row's own metric.
     """
     found = []
     for name in names:
         part, what = name.split(".")
-        values = [numbers[what] for result in results if what in (numbers := result.get(part) or result["metrics"].get(part, {}))]
-        found += [(what if part in ("test", "extras") else f"{part} {what}", mean(values))] if values else []
+        values = tuple(numbers[what] for result in results if what in (numbers := result.get(part) or result["metrics"].get(part, {})))
+        found += [(what if part in ("test", "extras") else f"{part} {what}", values)] if values else []
     return tuple(found)
 
 
@@ -205,10 +205,25 @@ def ensemble_error_percent(results: Sequence[Mapping[str, Any]], split: str) -> 
     return error_percent(scores.argmax(-1), labels)
 
 
-def markdown(rows: list[Row]) -> str:
-    """The table for README and docs."""
+def markdown(rows: list[Row], bare: bool = False) -> str:
+    """The table for README and docs; `bare` without what stands beside the numbers."""
     lines = ["| table | row | metric | printed | ours | command |", "|---|---|---|---|---|---|"]
     for row in rows:
         claim = row.recipe.claim
-        lines.append(f"| {claim.table} | {claim.row} | {row.metric} | {row.printed()} | {row.ours()} | `{row.command()}` |")
+        lines.append(f"| {claim.table} | {claim.row} | {row.metric} | {row.printed()} | {row.ours(bare)} | `{row.command()}` |")
     return "\n".join(lines) + "\n"
+
+
+def measures(rows: list[Row], names: Sequence[str]) -> str:
+    """A table with a column for each of these names: mean ± sd over the seeds of every row that was measured by one of them."""
+    lines = [f"| row | n | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    for row in rows:
+        found = dict(row.beside)
+        cells = [_spread(found[name]) if name in found else "-" for name in names]
+        if any(name in found for name in names):
+            lines.append(f"| {row.recipe.claim.row} (`{row.recipe.name.split('/')[1]}`) | {len(row.values)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{mean(values):.4g}" + (f" ± {float(f'{stdev(values):.2g}'):g}" if len(values) > 1 else "")
