@@ -17,7 +17,7 @@ exclude_patterns = ["sphinx_parts"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3  # links to headings, as [that](page.md#heading)
 
-# a page on a folder of code begins with its own words, so a first heading may be of any level
+# a page that is put together from others may begin with a heading of any level
 suppress_warnings = ["myst.header"]
 autodoc_typehints_format = "short"
 autodoc_inherit_docstrings = False  # what torch says of every module is not repeated
