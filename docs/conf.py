@@ -11,7 +11,8 @@ from torchcaps import __version__  # noqa: E402, found by the line above, withou
 
 project = "torchcaps"
 release = version = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_parts.docstrings", "sphinx_parts.public_names", "sphinx_parts.repository_links"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions += [f"sphinx_parts.{part}" for part in ("docstrings", "public_names", "name_links", "repository_links")]
 exclude_patterns = ["sphinx_parts"]
 
 myst_enable_extensions = ["colon_fence"]
@@ -33,6 +34,7 @@ pages_of = {"bench/RECORDS.md": "performance"}  # files beside this folder that 
 
 html_theme = "furo"
 html_title = f"torchcaps {version}"
+html_static_path, html_css_files = ["_static"], ["pages.css"]
 html_copy_source = False
 html_show_sphinx = html_show_copyright = False
 smartquotes = False  # a quote in a shape is a quote

@@ -33,20 +33,20 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
+def test_the_documentation_builds_offline_with_every_page_and_every_public_name(tmp_path):
+    """One test, so that it is built once, whoever shares out the tests."""
     for module in ("sphinx", "furo", "myst_parser"):
         pytest.importorskip(module, reason="pip install 'torchcaps[docs]'")
     for module in ("sklearn", "matplotlib"):
         pytest.importorskip(module, reason="pip install 'torchcaps[experiments]'")
-    folder = tmp_path_factory.mktemp("site")
-    args = ["-q", "-W", "--keep-going", "-b", "html", "-d", str(folder / "trees"), str(DOCS), str(folder / "html")]
+    args = ["-q", "-W", "--keep-going", "-b", "html", "-d", str(tmp_path / "trees"), str(DOCS), str(tmp_path / "html")]
     done = subprocess.run([sys.executable, "-c", OFFLINE, *args], capture_output=True, text=True, cwd=HOME, timeout=300)
     assert done.returncode == 0, done.stderr
-    return folder / "html"
+    _every_page_is_reached_and_loads_nothing_from_outside(tmp_path / "html")
+    _every_public_name_is_told(tmp_path / "html")
 
 
-def test_the_documentation_builds_and_every_page_is_reached_and_offline(site):
+def _every_page_is_reached_and_loads_nothing_from_outside(site: Path) -> None:
     index = (site / "index.html").read_text()
     sources = [path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")]
     assert len(sources) >= 15
@@ -58,7 +58,7 @@ def test_the_documentation_builds_and_every_page_is_reached_and_offline(site):
         assert not outside, f"{path} loads {outside}"
 
 
-def test_every_public_name_is_on_a_page(site):
+def _every_public_name_is_told(site: Path) -> None:
     """As sphinx's own list of what it told knows it; of names that two modules offer, one is enough."""
     from sphinx.util.inventory import InventoryFile
 
@@ -96,6 +96,73 @@ def test_comments_of_fields_are_told():
 
     assert fields_of(Routed) == ["- `pose_sum`: sum of the output poses of all passes but the last"]
     assert fields_of(torchcaps.CapsNet) == []
+
+
+def test_figures_of_speed_and_memory_are_those_of_the_records():
+    records = (HOME / "bench" / "RECORDS.md").read_text()
+    for name in ("choose-a-routing.md", "faq.md", "performance.md"):
+        said = re.findall(r"\d[\d.,]* (?:ms|MiB|GB)\b", (DOCS / name).read_text())
+        assert len(said) >= (0 if name == "performance.md" else 5), name
+        typed = [each for each in said if each not in records]
+        assert not typed, f"{name} has figures that are in no record: {typed}"
+
+
+def test_every_picture_is_drawn_by_the_script_and_is_small(tmp_path):
+    for module in ("matplotlib", "sklearn", "PIL"):
+        pytest.importorskip(module, reason="pip install 'torchcaps[experiments]'")
+    from pictures import main
+
+    drawn = main(tmp_path)
+    shown = re.findall(r"\]\((pictures/[^)]+)\)", "".join(page.read_text() for page in DOCS.glob("*.md")))
+    committed = sorted((DOCS / "pictures").iterdir())
+    assert sorted(path.name for path in drawn) == [path.name for path in committed] == sorted(Path(link).name for link in shown)
+    assert all(path.stat().st_size < 100_000 for path in committed)
+    assert all(path.read_bytes()[:4] == b"\x89PNG" and path.stat().st_size > 5_000 for path in drawn)
+
+
+@pytest.mark.parametrize("address", ["", "https://example.org/blob/main/"])
+def test_links_to_files_beside_the_pages_work(tmp_path, address):
+    for module in ("sphinx", "myst_parser"):
+        pytest.importorskip(module, reason="pip install 'torchcaps[docs]'")
+    files = {
+        "code/one.py": "x = 1\n",
+        "NOTES.md": "# Notes\n",
+        "bench/SHOWN.md": "Shown, with [numbers](numbers.txt).\n",
+        "bench/numbers.txt": "1\n",
+        "docs/conf.py": f"""
+import sys
+sys.path.append({str(DOCS)!r})
+extensions = ["myst_parser", "sphinx_parts.repository_links"]
+html_theme, repository, pages_of = "basic", {address!r}, {{"bench/SHOWN.md": "shown"}}
+""",
+        "docs/index.md": """# Index
+
+[file](../code/one.py) [folder](../code) [notes](../NOTES.md) [record](../bench/SHOWN.md) [page](shown.md)
+
+```{toctree}
+shown
+```
+""",
+        "docs/shown.md": "# Shown\n\n```{include} ../bench/SHOWN.md\n```\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    args = ["-q", "-W", "-b", "html", str(tmp_path / "docs"), str(tmp_path / "html")]
+    done = subprocess.run([sys.executable, "-c", OFFLINE, *args], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    index, shown = (
+        re.sub(r"<[^a/][^>]*>|</[^a][^>]*>", "", (tmp_path / "html" / page).read_text()) for page in ("index.html", "shown.html")
+    )
+    leads = {words: to for to, words in re.findall(r'<a [^>]*href="([^"]+)"[^>]*>([^<]+)</a>', index + shown)}
+    assert leads["page"] == leads["record"] == "shown.html"
+    if address:
+        wanted = {"file": "code/one.py", "folder": "code", "notes": "NOTES.md", "numbers": "bench/numbers.txt"}
+        assert {words: leads[words] for words in wanted} == {words: address + name for words, name in wanted.items()}
+        return
+    assert "folder" not in leads and "folder" in index
+    for words, text in (("file", "x = 1\n"), ("notes", "# Notes\n"), ("numbers", "1\n")):
+        assert (tmp_path / "html" / leads[words]).read_text() == text
 
 
 def _source(module: pkgutil.ModuleInfo) -> str:

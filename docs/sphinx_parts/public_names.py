@@ -8,6 +8,7 @@ too, as those of `torchcaps` itself do, gets a line and a link.
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -24,18 +25,19 @@ def offered(module: ModuleType) -> list[str]:
     return [name for name, thing in vars(module).items() if not name.startswith("_") and _own(module, thing)]
 
 
-def marked(folder: Path) -> list[str]:
+def marked(folder: Path) -> tuple[str, ...]:
     """The modules that the pages of a folder stand for."""
-    return [found["module"] for page in sorted(folder.glob("*.md")) for found in MARKED.finditer(page.read_text())]
+    return tuple(found["module"] for page in sorted(folder.glob("*.md")) for found in MARKED.finditer(page.read_text()))
 
 
-def told_by(modules: list[str]) -> dict[int, str]:
+@cache
+def told_by(modules: tuple[str, ...]) -> dict[int, str]:
     """Where a thing is told in full, by its identity: in the module that is deepest in the package."""
     found = [(name.count("."), f"{name}.{each}", getattr(import_module(name), each)) for name in modules for each in _offered(name)]
     return {id(thing): whole for _, whole, thing in sorted(found, key=lambda entry: entry[:2])}
 
 
-def filled(text: str, modules: list[str]) -> str:
+def filled(text: str, modules: tuple[str, ...]) -> str:
     """The page with every marked module written out, as MyST. `modules`: all that are marked on some page."""
     return MARKED.sub(lambda found: "\n".join(written(import_module(found["module"]), told_by(modules))), text)
 
