@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import posixpath
 import re
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def _every_public_name_is_told(site: Path) -> None:
     from sphinx.util.inventory import InventoryFile
 
     with (site / "objects.inv").open("rb") as file:
-        told = {name for kind, names in InventoryFile.load(file, "", "/".join).items() if kind.startswith("py:") for name in names}
+        told = {name for kind, names in InventoryFile.load(file, "", posixpath.join).items() if kind.startswith("py:") for name in names}
     modules = marked(DOCS / "api")
     assert len(modules) >= 20
     things = {id(_thing(name)) for name in told}
