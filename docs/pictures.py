@@ -12,18 +12,16 @@ from typing import Any
 
 import torch
 
-from torchcaps import dynamic_routing_steps, em_routing_steps
-from torchcaps.checkpoint import load_model
+from torchcaps import CapsNet, dynamic_routing_steps, em_routing_steps
 from torchcaps.data import load
 from torchcaps.figures.canvas import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, PALE, bare, canvas, png
 from torchcaps.figures.draw import couplings_over_iterations
 from torchcaps.figures.overlap import overlapping_digits
 from torchcaps.ops import ladder_activity, rank_mask
-from torchcaps.play.bundle import bundled
+from torchcaps.play.networks import bundled_networks
 
 HERE = Path(__file__).parent
 PAGE = HERE / "how-routing-works.md"
-CPU = torch.device("cpu")
 
 
 def example(n: int) -> dict[str, Any]:
@@ -101,17 +99,23 @@ def masks() -> Any:
     return figure
 
 
+def bundled(n_labels: int) -> tuple[CapsNet, Any]:
+    """The playground's capsules for one digit, or for two, and the test part of their data."""
+    found = (network for network in bundled_networks() if isinstance(network.model, CapsNet) and network.data.n_labels == n_labels)
+    network = next(found)
+    return network.model, load(network.run.data, "test", seed=0)  # the seed that they were trained with
+
+
 def couplings() -> Any:
     """A digit that the small network was not trained on."""
-    model, run, about = load_model(bundled("digits"), CPU)
-    data = load(run.data, "test", seed=about["seed"])
+    model, data = bundled(n_labels=1)
     index = int((data.labels == 5).nonzero()[0])
     return couplings_over_iterations(model, data.images[index], 5)
 
 
 def overlap() -> Any:
-    model, run, about = load_model(bundled("pairs"), CPU)
-    return overlapping_digits(model, load(run.data, "test", seed=about["seed"]), most=200)[0]
+    model, pairs = bundled(n_labels=2)
+    return overlapping_digits(model, pairs, most=200)[0]
 
 
 PICTURES: dict[str, Callable[[], Any]] = {draw.__name__: draw for draw in (agreement, em, masks, couplings, overlap)}

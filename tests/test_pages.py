@@ -15,7 +15,13 @@ from torchcaps.readme import pages
 HOME = Path(__file__).parent.parent
 PAGES = pages(HOME)
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
-EXTRAS = {"sklearn": "experiments", "matplotlib": "experiments", "transformers": "sentences", "onnxruntime": "export"}
+# by how a page imports it: the package, and the extra that brings it
+EXTRAS = {
+    r"(from|import) sklearn\b": ("sklearn", "experiments"),
+    r"from torchcaps\.data import load$": ("sklearn", "experiments"),
+    r"(from|import) transformers\b": ("transformers", "sentences"),
+    r"from torchcaps import .*\bhub\b": ("huggingface_hub", "hub"),
+}
 SHELLS = ("sh", "bash", "console")
 
 
@@ -87,8 +93,8 @@ WITH_CODE = [page for page in PAGES if any(block.language == "python" for block 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
 def test_every_python_block_runs(page, alone, capsys):
     text = page.read_text()
-    for module, extra in EXTRAS.items():
-        if re.search(rf"^(from|import) {module}\b", text, re.MULTILINE):
+    for words, (module, extra) in EXTRAS.items():
+        if re.search(f"^{words}", text, re.MULTILINE):
             pytest.importorskip(module, reason=f"pip install 'torchcaps[{extra}]'")
     said = run(page, {"__name__": "__main__"} | given(page, alone), capsys)
     MORE.get(page.name, lambda said: None)(said)
