@@ -62,8 +62,7 @@ def agreement() -> Any:
 def em() -> Any:
     """Votes for two wholes as dots, as dark as they are used, under the Gaussian of each, in three of five passes."""
     names = example(3)
-    scores, weight, votes = names["scores"], names["weight"], names["votes"]
-    steps = list(em_routing_steps(scores, torch.ones(4, 1, 1), weight, None, names["benefit"], names["cost"], n_iters=5))
+    votes, steps = names["votes"], list(em_routing_steps(*names["arguments"], n_iters=5))
     line = torch.linspace(-10, 10, 2001)
     with canvas(7.6, 4.1) as figure:
         grid = figure.subplots(2, 3, sharex=True)

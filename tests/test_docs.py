@@ -94,9 +94,11 @@ def test_shapes_and_underscores_of_a_docstring_stay_as_they_are():
 
 def test_comments_of_fields_are_told():
     from torchcaps.ops import Routed
+    from torchcaps.recipe import Stage
 
     assert fields_of(Routed) == ["- `pose_sum`: sum of the output poses of all passes but the last"]
     assert fields_of(torchcaps.CapsNet) == []
+    assert not any("noqa" in line for line in fields_of(Stage))
 
 
 def test_figures_of_speed_and_memory_are_those_of_the_records():

@@ -8,7 +8,7 @@ from typing import Any
 
 ITEM = re.compile(r"(- |\d+\. )")
 NAME = re.compile(r"[A-Za-z_][\w.]*(\(\))?")
-FIELD = re.compile(r"    (\w+): .*?  # (.+)")
+FIELD = re.compile(r"    (\w+): .*?  # (?!noqa)(.+)")
 
 
 def as_rst(lines: list[str]) -> list[str]:
