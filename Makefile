@@ -2,12 +2,13 @@
 # No NVIDIA card on x86-64 Linux? make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu takes the small build.
 PYTHON ?= python3
 TORCH_INDEX ?=
+REPOSITORY ?=
 RECIPE ?= sabour2017/mnist-r3-recon
 BIN := .venv/bin
 # two processes of one thread each: more threads would wait for each other
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo play test test-slow check bench table clean
+.PHONY: demo play test test-slow check bench table docs clean
 
 demo: .venv/done
 	$(BIN)/torchcaps demo
@@ -32,9 +33,14 @@ bench: .venv/done
 table: .venv/done
 	$(BIN)/python -m torchcaps.readme
 
+# REPOSITORY: an address that links to files of the code lead to; without one the pages hold copies
+docs: .venv/done
+	TORCHCAPS_REPOSITORY=$(REPOSITORY) $(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo "open build/docs/index.html"
+
 .venv/done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[experiments,sentences,export,play,dev]'
+	$(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[experiments,sentences,export,play,docs,dev]'
 	touch $@
 
 # beside the rest, because Triton's interpreter wants an older numpy than they have

@@ -1,0 +1,142 @@
+"""Draw the pictures of docs/how-routing-works.md: `python docs/pictures.py`. Needs `torchcaps[experiments]`, no network and no training.
+
+The hand-sized examples are those of the page, whose code is run for them; the trained networks come with the playground.
+"""
+
+import contextlib
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchcaps import CapsNet, dynamic_routing_steps, em_routing_steps
+from torchcaps.data import load
+from torchcaps.figures.canvas import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, PALE, bare, canvas, png
+from torchcaps.figures.draw import couplings_over_iterations
+from torchcaps.figures.overlap import overlapping_digits
+from torchcaps.ops import ladder_activity, rank_mask
+from torchcaps.play.networks import bundled_networks
+
+HERE = Path(__file__).parent
+PAGE = HERE / "how-routing-works.md"
+
+
+def example(n: int) -> dict[str, Any]:
+    """The names of the page's first n blocks of code."""
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)[:n]:
+            exec(block, names)
+    return names
+
+
+def agreement() -> Any:
+    """Votes as arrows, as long as they count, and the squashed sum, for two wholes in three passes."""
+    names = example(1)
+    steps = list(dynamic_routing_steps(names["poses"], names["weight"], n_iters=3))
+    with canvas(7.6, 4.3) as figure:
+        grid = figure.subplots(2, len(steps))
+        for t, step in enumerate(steps):
+            for j, (axes, whole, colour) in enumerate(zip(grid[:, t], ("face", "house"), (BLUE, ORANGE), strict=True)):
+                bare(axes).set(xlim=(-0.75, 1.05), ylim=(-0.9, 0.9), aspect="equal")
+                axes.axhline(0, color=FAINT, linewidth=0.8, zorder=0)
+                axes.axvline(0, color=FAINT, linewidth=0.8, zorder=0)
+                counted = step.couplings[:, j, None] * names["votes"][:, j]
+                # votes that are the same would hide each other
+                for lift, (x, y) in zip((0.1, 0.0, -0.1) if j == 0 else (0, 0, 0), counted.tolist(), strict=True):
+                    axes.annotate("", (x, y + lift), (0, lift), arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 1.2})
+                x, y = step.poses[j].tolist()
+                long = step.poses[j].norm().item()
+                if long > 0.05:
+                    axes.annotate("", (x, y - 0.3), (0, -0.3), arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 3})
+                axes.text(-0.7, -0.8, f"share {step.couplings[0, j]:.2f}, length {long:.2f}", fontsize=8, color=MUTED)
+                axes.set_title(f"Pass {t + 1}" if j == 0 else "")
+                if t == 0:
+                    axes.set_ylabel(whole)
+    return figure
+
+
+def em() -> Any:
+    """Votes for two wholes as dots, as dark as they are used, under the Gaussian of each, in three of five passes."""
+    names = example(3)
+    votes, steps = names["votes"], list(em_routing_steps(*names["arguments"], n_iters=5))
+    line = torch.linspace(-10, 10, 2001)
+    with canvas(7.6, 4.1) as figure:
+        grid = figure.subplots(2, 3, sharex=True)
+        for column, t in enumerate((0, 2, 4)):
+            for j, (axes, whole, colour) in enumerate(zip(grid[:, column], "AB", (BLUE, ORANGE), strict=True)):
+                mean, variance = steps[t].poses[j].item(), steps[t].variances[j].item()
+                height = torch.exp(-(line - mean).square() / (2 * variance))
+                axes.fill_between(line.numpy(), height.numpy(), color=colour, alpha=0.25, linewidth=0)
+                axes.plot(line.numpy(), height.numpy(), color=colour, linewidth=1)
+                # one below the other: three of the votes for A are nearly the same
+                at, size = (votes[:, j].numpy(), [-0.14, -0.29, -0.44, -0.59]), 30
+                axes.scatter(*at, s=size, c=colour, alpha=(0.06 + 0.94 * steps[t].used[:, j]).numpy(), edgecolors="none")
+                axes.scatter(*at, s=size, facecolors="none", edgecolors=PALE, linewidths=0.8)
+                axes.text(0.98, 0.86, f"score {steps[t].scores[j]:.2f}", transform=axes.transAxes, ha="right", fontsize=8, color=MUTED)
+                axes.set(ylim=(-0.7, 1.25), yticks=[], title=f"Pass {t + 1}" if j == 0 else "", xlabel="vote" if j == 1 else "")
+                axes.spines["left"].set_visible(False)
+                if column == 0:
+                    axes.set_ylabel(f"whole {whole}")
+    return figure
+
+
+def masks() -> Any:
+    """What is left of a capsule by its rank, and how active one is by how well it tells its parts."""
+    factors, misfit = rank_mask(torch.arange(16)), torch.linspace(0, 1, 101)
+    with canvas(7.6, 2.6) as figure:
+        left, right = figure.subplots(1, 2)
+        left.bar(range(16), factors.numpy(), color=BLUE)
+        left.set(title="Sparse mask of 16 capsules", xlabel="rank by support", xticks=range(0, 16, 3))
+        right.plot(misfit.numpy(), ladder_activity(misfit).numpy(), color=GREEN)
+        right.set(title="Activity on the ladder", xlabel="mean squared distance of parts, told and true", xlim=(0, 1), ylim=(0, 1.05))
+        for axes in (left, right):
+            axes.grid(axis="y")
+    return figure
+
+
+def bundled(n_labels: int) -> tuple[CapsNet, Any]:
+    """The playground's capsules for one digit, or for two, and the test part of their data."""
+    found = (network for network in bundled_networks() if isinstance(network.model, CapsNet) and network.data.n_labels == n_labels)
+    network = next(found)
+    return network.model, load(network.run.data, "test", seed=0)  # the seed that they were trained with
+
+
+def couplings() -> Any:
+    """A digit that the small network was not trained on."""
+    model, data = bundled(n_labels=1)
+    index = int((data.labels == 5).nonzero()[0])
+    return couplings_over_iterations(model, data.images[index], 5)
+
+
+def overlap() -> Any:
+    model, pairs = bundled(n_labels=2)
+    return overlapping_digits(model, pairs, most=200)[0]
+
+
+PICTURES: dict[str, Callable[[], Any]] = {draw.__name__: draw for draw in (agreement, em, masks, couplings, overlap)}
+
+
+def small(picture: bytes) -> bytes:
+    """The same with 256 colours, in a third of the bytes."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(256).save(buffer, format="png", optimize=True)
+    return buffer.getvalue()
+
+
+def main(folder: Path = HERE / "pictures") -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.png" for name in PICTURES]
+    for path, draw in zip(paths, PICTURES.values(), strict=True):
+        path.write_bytes(small(png(draw())))
+    return paths
+
+
+if __name__ == "__main__":
+    for path in main():
+        print(path)

@@ -1,0 +1,82 @@
+"""Docstrings of torchcaps are plain text with `code`; sphinx reads reStructuredText, to which `[*b i d]` is half an emphasis."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+ITEM = re.compile(r"(- |\d+\. )")
+NAME = re.compile(r"[A-Za-z_][\w.]*(\(\))?")
+FIELD = re.compile(r"    (\w+): .*?  # (?!noqa)(.+)")
+
+
+def as_rst(lines: list[str]) -> list[str]:
+    """The same text for sphinx: code is code and links to the names it knows, indented blocks are code, and the rest is literal."""
+    made: list[str] = []
+    for indented, block in _blocks(lines):
+        made += ["::", "", *(f"    {line}" for line in block)] if indented else _paragraphs(block)
+        made.append("")
+    return made
+
+
+def fields_of(kind: type) -> list[str]:
+    """What the comments behind the fields of a NamedTuple or a dataclass say, as a list."""
+    if not (hasattr(kind, "_fields") or hasattr(kind, "__dataclass_fields__")):
+        return []
+    body = inspect.getsource(kind).splitlines()
+    return [f"- `{found[1]}`: {found[2]}" for line in body if (found := FIELD.fullmatch(line))]
+
+
+def _blocks(lines: list[str]) -> Iterator[tuple[bool, list[str]]]:
+    """What stands between empty lines; indented blocks that follow each other are one."""
+    parts = [list(part) for full, part in groupby(lines, key=lambda line: bool(line.strip())) if full]
+    for indented, group in groupby(parts, key=lambda part: all(line.startswith("    ") for line in part)):
+        if not indented:
+            yield from ((False, part) for part in group)
+            continue
+        joined = [line for part in group for line in (*part, "")]
+        yield True, joined[:-1]
+
+
+def _paragraphs(block: list[str]) -> Iterator[str]:
+    in_list = False
+    for number, line in enumerate(block):
+        starts = bool(ITEM.match(line))
+        if starts and not in_list and number:
+            yield ""  # a list begins after an empty line
+        in_list = in_list or starts
+        # an indentation that is no item's would be a quotation
+        yield _inline(line if in_list else line.strip())
+
+
+def _inline(line: str) -> str:
+    parts = re.split(r"(`[^`]+`)", line)
+    return "".join(_code(part[1:-1]) if part.startswith("`") and len(part) > 2 else _literal(part) for part in parts)
+
+
+def _code(text: str) -> str:
+    return f"\\ :py:obj:`{text}`\\ " if NAME.fullmatch(text) else f"\\ ``{text}``\\ "
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"([\\*_|`])", r"\\\1", text)
+
+
+def _process(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    more = fields_of(thing) if what == "class" else []
+    lines[:] = as_rst([*lines, "", *more])
+
+
+def _skip(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
+    """Fields of a NamedTuple say "Alias for field number 0", where signature and comments say more; and what others' classes hand
+    down is told by them."""
+    alias = str(getattr(thing, "__doc__", "")).startswith("Alias for field number")
+    foreign = inspect.isroutine(thing) and not str(thing.__module__).startswith("torchcaps")
+    return True if alias or foreign else None
+
+
+def setup(app: Any) -> dict[str, bool]:
+    app.connect("autodoc-process-docstring", _process)
+    app.connect("autodoc-skip-member", _skip)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

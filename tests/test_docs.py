@@ -1,0 +1,182 @@
+"""The documentation builds without a warning and without a network, and every public name is on one of its pages."""
+
+import importlib
+import pkgutil
+import posixpath
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torchcaps
+
+HOME = Path(__file__).parent.parent
+DOCS = HOME / "docs"
+sys.path.append(str(DOCS))
+
+from sphinx_parts.docstrings import as_rst, fields_of  # noqa: E402
+from sphinx_parts.public_names import marked, offered  # noqa: E402
+
+# modules with names that no page tells: for those who work on torchcaps
+INTERNAL = {"torchcaps.bench", "torchcaps.data.files"}
+OFFLINE = """
+import socket, sys
+
+def refuse(*args):
+    raise OSError("the documentation shall build without a network")
+
+socket.socket.connect = socket.getaddrinfo = refuse
+from sphinx.cmd.build import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_documentation_builds_offline_with_every_page_and_every_public_name(tmp_path):
+    """One test, so that it is built once, whoever shares out the tests."""
+    for module in ("sphinx", "furo", "myst_parser"):
+        pytest.importorskip(module, reason="pip install 'torchcaps[docs]'")
+    for module in ("sklearn", "matplotlib"):
+        pytest.importorskip(module, reason="pip install 'torchcaps[experiments]'")
+    args = ["-q", "-W", "--keep-going", "-b", "html", "-d", str(tmp_path / "trees"), str(DOCS), str(tmp_path / "html")]
+    done = subprocess.run([sys.executable, "-c", OFFLINE, *args], capture_output=True, text=True, cwd=HOME, timeout=300)
+    assert done.returncode == 0, done.stderr
+    _every_page_is_reached_and_loads_nothing_from_outside(tmp_path / "html")
+    _every_public_name_is_told(tmp_path / "html")
+
+
+def _every_page_is_reached_and_loads_nothing_from_outside(site: Path) -> None:
+    index = (site / "index.html").read_text()
+    sources = [path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")]
+    assert len(sources) >= 15
+    for path in sources:
+        page = (site / path).read_text()
+        assert f'href="{path}"' in index or path.name == "index.html"
+        loaded = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="([^"]+)"|<link[^>]*\shref="([^"]+)"', page)
+        outside = [address for pair in loaded for address in pair if "//" in address]
+        assert not outside, f"{path} loads {outside}"
+
+
+def _every_public_name_is_told(site: Path) -> None:
+    """As sphinx's own list of what it told knows it; of names that two modules offer, one is enough."""
+    from sphinx.util.inventory import InventoryFile
+
+    with (site / "objects.inv").open("rb") as file:
+        told = {name for kind, names in InventoryFile.load(file, "", posixpath.join).items() if kind.startswith("py:") for name in names}
+    modules = marked(DOCS / "api")
+    assert len(modules) >= 20
+    things = {id(_thing(name)) for name in told}
+    for name in modules:
+        module = importlib.import_module(name)
+        missing = [each for each in offered(module) if f"{name}.{each}" not in told and id(getattr(module, each)) not in things]
+        assert not missing, f"of {name}: {missing}"
+
+
+def test_every_module_that_says_what_is_public_has_a_page():
+    found = {"torchcaps"} | {
+        each.name
+        for each in pkgutil.walk_packages(torchcaps.__path__, "torchcaps.")
+        if not each.name.endswith("__main__") and re.search(r"^__all__ = ", _source(each), re.MULTILINE)
+    }
+    assert {"torchcaps.ops", "torchcaps.layers", "torchcaps.models", "torchcaps.data"} <= found
+    assert found - INTERNAL <= set(marked(DOCS / "api"))
+
+
+def test_shapes_and_underscores_of_a_docstring_stay_as_they_are():
+    first = "Poses [*b i d] -> [*b j e], of `squash` and `a b`s; W_ij, |z|."
+    said = as_rst([first, "", "    model = f(x_)", "", "Then:", "- one", "  more"])
+    assert said[0] == r"Poses [\*b i d] -> [\*b j e], of \ :py:obj:`squash`\  and \ ``a b``\ s; W\_ij, \|z\|."
+    assert said[2:5] == ["::", "", "        model = f(x_)"]
+    assert said[6:10] == ["Then:", "", "- one", "  more"]
+
+
+def test_comments_of_fields_are_told():
+    from torchcaps.ops import Routed
+    from torchcaps.recipe import Stage
+
+    assert fields_of(Routed) == ["- `pose_sum`: sum of the output poses of all passes but the last"]
+    assert fields_of(torchcaps.CapsNet) == []
+    assert not any("noqa" in line for line in fields_of(Stage))
+
+
+def test_figures_of_speed_and_memory_are_those_of_the_records():
+    records = (HOME / "bench" / "RECORDS.md").read_text()
+    for name in ("choose-a-routing.md", "faq.md", "performance.md"):
+        said = re.findall(r"\d[\d.,]* (?:ms|MiB|GB)\b", (DOCS / name).read_text())
+        assert len(said) >= (0 if name == "performance.md" else 5), name
+        typed = [each for each in said if each not in records]
+        assert not typed, f"{name} has figures that are in no record: {typed}"
+
+
+def test_every_picture_is_drawn_by_the_script_and_is_small(tmp_path):
+    for module in ("matplotlib", "sklearn", "PIL"):
+        pytest.importorskip(module, reason="pip install 'torchcaps[experiments]'")
+    from pictures import main
+
+    drawn = main(tmp_path)
+    shown = re.findall(r"\]\((pictures/[^)]+)\)", "".join(page.read_text() for page in DOCS.glob("*.md")))
+    committed = sorted((DOCS / "pictures").iterdir())
+    assert sorted(path.name for path in drawn) == [path.name for path in committed] == sorted(Path(link).name for link in shown)
+    assert all(path.stat().st_size < 100_000 for path in committed)
+    assert all(path.read_bytes()[:4] == b"\x89PNG" and path.stat().st_size > 5_000 for path in drawn)
+
+
+@pytest.mark.parametrize("address", ["", "https://example.org/blob/main/"])
+def test_links_to_files_beside_the_pages_work(tmp_path, address):
+    for module in ("sphinx", "myst_parser"):
+        pytest.importorskip(module, reason="pip install 'torchcaps[docs]'")
+    files = {
+        "code/one.py": "x = 1\n",
+        "NOTES.md": "# Notes\n",
+        "bench/SHOWN.md": "Shown, with [numbers](numbers.txt).\n",
+        "bench/numbers.txt": "1\n",
+        "docs/conf.py": f"""
+import sys
+sys.path.append({str(DOCS)!r})
+extensions = ["myst_parser", "sphinx_parts.repository_links"]
+html_theme, repository, pages_of = "basic", {address!r}, {{"bench/SHOWN.md": "shown"}}
+""",
+        "docs/index.md": """# Index
+
+[file](../code/one.py) [folder](../code) [notes](../NOTES.md) [record](../bench/SHOWN.md) [page](shown.md)
+
+```{toctree}
+shown
+```
+""",
+        "docs/shown.md": "# Shown\n\n```{include} ../bench/SHOWN.md\n```\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    args = ["-q", "-W", "-b", "html", str(tmp_path / "docs"), str(tmp_path / "html")]
+    done = subprocess.run([sys.executable, "-c", OFFLINE, *args], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    index, shown = (
+        re.sub(r"<[^a/][^>]*>|</[^a][^>]*>", "", (tmp_path / "html" / page).read_text()) for page in ("index.html", "shown.html")
+    )
+    leads = {words: to for to, words in re.findall(r'<a [^>]*href="([^"]+)"[^>]*>([^<]+)</a>', index + shown)}
+    assert leads["page"] == leads["record"] == "shown.html"
+    if address:
+        wanted = {"file": "code/one.py", "folder": "code", "notes": "NOTES.md", "numbers": "bench/numbers.txt"}
+        assert {words: leads[words] for words in wanted} == {words: address + name for words, name in wanted.items()}
+        return
+    assert "folder" not in leads and "folder" in index
+    for words, text in (("file", "x = 1\n"), ("notes", "# Notes\n"), ("numbers", "1\n")):
+        assert (tmp_path / "html" / leads[words]).read_text() == text
+
+
+def _source(module: pkgutil.ModuleInfo) -> str:
+    return Path(module.module_finder.find_spec(module.name).origin).read_text()
+
+
+def _thing(name: str) -> object:
+    """By its whole name: modules as far as there are any, then attributes."""
+    module, *rest = name.split(".")
+    thing = importlib.import_module(module)
+    for part in rest:
+        module = f"{module}.{part}"
+        thing = getattr(thing, part, None) or importlib.import_module(module)
+    return thing
