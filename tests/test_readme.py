@@ -1,7 +1,7 @@
 """What README and the docs say is true: paths exist, tables are those of the result files. Their code: test_pages.py."""
 
-import os
 import json
+import os
 import re
 from pathlib import Path
 

@@ -1,6 +1,7 @@
 """Every paper's rows and figures, and nothing else. `RECIPES` names all runs: `<paper>/<row>`."""
 
 from torchcaps.papers import digits, smoke
+from torchcaps.papers.hauser2019 import choices as choices_of_hauser2019
 from torchcaps.papers.hauser2019 import rows as rows_of_hauser2019
 from torchcaps.papers.hauser2019.figures import figures as figures_of_hauser2019
 from torchcaps.papers.heinsen2019 import choices as choices_of_heinsen2019
@@ -25,7 +26,7 @@ from torchcaps.recipe import Recipe, recipes_of
 PAPERS = {
     "sabour2017": (rows, affine, photographs, choices),
     "heinsen2019": (rows_of_heinsen2019, viewpoints_of_heinsen2019, sentences, choices_of_heinsen2019, sentence_choices),
-    "hauser2019": (rows_of_hauser2019,),
+    "hauser2019": (rows_of_hauser2019, choices_of_hauser2019),
     "jeong2019": (rows_of_jeong2019, affine_of_jeong2019, claims_of_jeong2019, choices_of_jeong2019),
     "rawlinson2018": (rows_of_rawlinson2018, readings_of_rawlinson2018, ideas_of_rawlinson2018, attacks_of_rawlinson2018),
     "digits": (digits,),

@@ -1,0 +1,51 @@
+"""How strong the force towards sparse experts is, and where to: tried on 5,000 training images kept aside. No test set is seen.
+
+A strong force makes capsules that stand for one class and numbers that tell little of the others; wanted is a setting with both.
+"""
+
+from dataclasses import replace
+
+from torchcaps.papers.hauser2019 import rows
+from torchcaps.recipe import Run
+
+
+def _choose(force: float, goal: float) -> Run:
+    run = rows.mnist()
+    autoencoder, experts, decoder = run.stages
+    experts = replace(experts, task=replace(experts.task, sparse=force, goal=goal))
+    return replace(run, hold_out=5000, stages=(autoencoder, experts, decoder))
+
+
+def choose_force_10() -> Run:
+    """What the row has: a force of 10 towards being on for a tenth of the pictures."""
+    return _choose(10.0, 0.1)
+
+
+def choose_force_7() -> Run:
+    """Between the row's and half of it, where the capsules stop to stand for classes."""
+    return _choose(7.0, 0.1)
+
+
+def choose_force_10_goal_15() -> Run:
+    """On for three pictures of twenty."""
+    return _choose(10.0, 0.15)
+
+
+def choose_force_10_goal_20() -> Run:
+    """On for a fifth of the pictures: four experts for each."""
+    return _choose(10.0, 0.2)
+
+
+def choose_force_20_goal_20() -> Run:
+    """The same share, held more strictly."""
+    return _choose(20.0, 0.2)
+
+
+def choose_force_20_goal_30() -> Run:
+    """Six experts for each picture."""
+    return _choose(20.0, 0.3)
+
+
+def choose_force_40_goal_30() -> Run:
+    """The same share, held more strictly."""
+    return _choose(40.0, 0.3)
