@@ -17,12 +17,17 @@ import torch
 
 def pick_device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return pick_device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f"device must be auto, cpu, cuda or cuda:N; got {name!r}")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for and this PyTorch sees none; use --device cpu, or install a CUDA build")
+    here, own = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))  # torchrun's
+    if device.type == "cuda" and here > 1:
+        if device.index is not None:
+            raise ValueError(f"{here} processes of this machine were all told {name}; use --device cuda, and each takes its own")
+        return torch.device("cuda", own % torch.cuda.device_count())
     if (device.index or 0) >= max(torch.cuda.device_count(), 1):
         raise ValueError(f"device {name} was asked for and there are {torch.cuda.device_count()}; use a smaller number")
     return device
