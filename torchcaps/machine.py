@@ -7,7 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -70,8 +70,8 @@ def algorithms(deterministic: bool, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def noted_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are noted, and the loop leaves after the step it is in. A second one leaves at once."""
+def noted_signals(which: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[list[int]]:
+    """SIGINT and SIGTERM, or others, are noted, and the loop leaves after the step it is in. A second one leaves at once."""
     caught: list[int] = []
     before = {}
 
@@ -81,15 +81,15 @@ def noted_signals() -> Iterator[list[int]]:
         caught.append(signum)
 
     try:
-        for which in (signal.SIGINT, signal.SIGTERM):
-            before[which] = signal.signal(which, note)
+        for each in which:
+            before[each] = signal.signal(each, note)
     except ValueError:
         pass  # not the main thread: signals stay with whoever owns it
     try:
         yield caught
     finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @contextmanager

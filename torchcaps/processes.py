@@ -5,11 +5,12 @@ So all hold the same numbers at all times, the first one writes for all, and not
 """
 
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from itertools import count
 
 import torch
 from torch import Tensor, distributed
@@ -111,7 +112,6 @@ class Team:
 
 
 ALONE = Team()
-_MEETINGS = count()  # runs of this process: each meets under a number of its own
 
 
 def started() -> tuple[int, int]:
@@ -134,8 +134,10 @@ def joined(device: torch.device) -> Iterator[Team]:
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise ValueError(f"WORLD_SIZE={size} says that {size} processes train together, and {', '.join(missing)} is not set; use torchrun")
-    store = distributed.PrefixStore(f"torchcaps {next(_MEETINGS)}", _meeting_place())
-    distributed.init_process_group(_backend(device), store=store, rank=rank, world_size=size)
+    with naming_the_lost():
+        place = _meeting_place()
+        store = distributed.PrefixStore(_common_name(place, rank, size), place)
+        distributed.init_process_group(_backend(device), store=store, rank=rank, world_size=size)
     try:
         yield Team(rank, size)
     except Lost:
@@ -150,6 +152,27 @@ def joined(device: torch.device) -> Iterator[Team]:
 def _meeting_place() -> "distributed.Store":
     """One for as long as the process lives: made again for a second run, it might be another process's old one."""
     return next(distributed.rendezvous("env://"))[0]
+
+
+def _common_name(store: "distributed.Store", rank: int, size: int) -> str:
+    """A name that these processes have in common, and none that were there before them.
+
+    torchrun may keep its store when it starts all of them again, and in it the addresses of those that are gone. So each process
+    leaves a word that it has just made up, and whoever answers to that word is there now.
+    """
+    own = secrets.token_hex(8)
+    if rank > 0:
+        store.set(f"word of {rank}", own)
+        name = store.get(f"name for {own}").decode()
+        store.set(f"{name} is known to {rank}", "")
+        return name
+    asked = set(range(1, size))
+    while asked:
+        for other in sorted(asked):
+            store.set(f"name for {store.get(f'word of {other}').decode()}", own)
+            asked -= {other} if store.check([f"{own} is known to {other}"]) else set()
+        time.sleep(0.01)
+    return own
 
 
 def _backend(device: torch.device) -> str:

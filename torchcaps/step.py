@@ -20,9 +20,7 @@ WARM_UP = 3  # steps before a capture: libraries allocate, the optimiser makes i
 class TrainingStep:
     """Calling it trains one step. Everything that changes is a tensor on the device; nothing waits for the host."""
 
-    def __init__(
-        self, stage: Stage, model: nn.Module, batches: Batches, n_steps: int, device: torch.device, team: Team = ALONE
-    ) -> None:
+    def __init__(self, stage: Stage, model: nn.Module, batches: Batches, n_steps: int, device: torch.device, team: Team = ALONE) -> None:
         self.task, self.model, self.batches, self.device, self.team = stage.task, model, batches, device, team
         on_cuda = device.type == "cuda"
         self.parameters = self.task.parameters(model)

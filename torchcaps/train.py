@@ -188,7 +188,7 @@ def _save(state: State, step: TrainingStep, at: int, whole_epoch: bool) -> None:
     if state.team.size > 1 and not state.team.same(int(tensors_sha256(tensors)[:15], 16)):
         raise Diverged(
             f"the processes hold different numbers after step {state.done + at}, which is not saved; "
-            f"train on machines of one kind with one PyTorch, and let a task or layer of your own share its statistics (docs/several-machines.md)"
+            "train on machines of one kind with one PyTorch; a layer of your own must share its statistics (docs/several-machines.md)"
         )
     state.saved_at = time.perf_counter()
     if not state.team.leads:

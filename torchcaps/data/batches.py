@@ -229,7 +229,7 @@ class Batches:
         if n == 1:
             return
         if unclear := [each for each in self.augment if type(each).mix is not Augmentation.mix and not each.reach]:
-            raise ValueError(f"{unclear[0]} mixes images and does not say how far it looks: give its class `reach`, or train in one process")
+            raise ValueError(f"{unclear[0]} mixes images without saying how far it looks: give its class `reach`, or train in one process")
         assert self.batch % n == 0 and self.own is None
         self.own = self.batch // n
         reach = sum(each.reach for each in self.augment)
