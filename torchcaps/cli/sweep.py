@@ -60,10 +60,11 @@ class Child:
         self.reader.start()
 
     def _pass_on(self, say: Callable[[str], None]) -> None:
-        for line in self.process.stdout:
-            if line.strip():
-                self.last = line.strip()
-                say(f"{self.job.name} | {line.rstrip()}")
+        with self.process.stdout as lines:
+            for line in lines:
+                if line.strip():
+                    self.last = line.strip()
+                    say(f"{self.job.name} | {line.rstrip()}")
 
     def stop(self) -> None:
         """Ask it to save and leave; once."""
