@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -284,6 +286,37 @@ def test_each_process_of_a_machine_takes_its_own_gpu(monkeypatch):
         assert pick_device("auto") == pick_device("cuda") == torch.device("cuda", rank)
     with pytest.raises(ValueError, match="2 processes of this machine were all told cuda:1; use --device cuda"):
         pick_device("cuda:1")
+
+
+# what the docs say
+
+
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (TESTS.parent / "docs" / "several-machines.md").read_text(), re.DOTALL)
+
+
+def test_the_layer_of_the_docs_runs_in_one_process(capsys):
+    exec(compile(examples()[0], "several-machines.md", "exec"), {})
+    assert "0.9900" in capsys.readouterr().out
+
+
+def test_the_loop_for_ray_trains(tmp_path, monkeypatch):
+    """Ray's own part stands still here; what it would start in every process runs in this one."""
+
+    class TorchTrainer:
+        def __init__(self, loop, train_loop_config, scaling_config, run_config) -> None:
+            self.run = lambda: loop(train_loop_config | {"out": str(tmp_path)})
+
+        def fit(self) -> None:
+            self.run()
+
+    plain = types.SimpleNamespace(FailureConfig=dict, RunConfig=dict, ScalingConfig=dict)
+    for name, module in {"ray": types.SimpleNamespace(), "ray.train": plain}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "ray.train.torch", types.SimpleNamespace(TorchTrainer=TorchTrainer))
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    exec(compile(examples()[1], "several-machines.md", "exec"), {})
+    assert json.loads((tmp_path / "result.json").read_text())["recipe"] == "smoke/capsnet"
 
 
 # torchrun itself
