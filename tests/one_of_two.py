@@ -142,7 +142,7 @@ def main(out: Path) -> None:
 
 
 def main_of(names: list[str], out: Path) -> None:
-    found = {name: go(made(name), out / name) for name in names}
+    found = {name: go(made(name), out / name, device=os.environ.get("TEST_DEVICE", "cpu")) for name in names}
     (out / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
 
 
