@@ -319,7 +319,7 @@ def test_the_loop_for_ray_trains(tmp_path, monkeypatch):
 
     class TorchTrainer:
         def __init__(self, loop, train_loop_config, scaling_config, run_config) -> None:
-            self.run = lambda: loop(train_loop_config | {"out": str(tmp_path)})
+            self.run = lambda: loop(train_loop_config)
 
         def fit(self) -> None:
             self.run()
@@ -329,7 +329,9 @@ def test_the_loop_for_ray_trains(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setitem(sys.modules, "ray.train.torch", types.SimpleNamespace(TorchTrainer=TorchTrainer))
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
-    exec(compile(examples()[1], "several-machines.md", "exec"), {})
+    names = {}
+    exec(compile(examples()[1], "several-machines.md", "exec"), names)
+    names["start"]("smoke/capsnet", 0, str(tmp_path), 2)
     assert json.loads((tmp_path / "result.json").read_text())["recipe"] == "smoke/capsnet"
 
 
