@@ -25,9 +25,6 @@ from torchcaps.step import TrainingStep
 from torchcaps.tasks.classify import Classify
 from torchcaps.train import Diverged, Interrupted, Options, Trained, train
 
-journal.find_spec = lambda name: None  # TensorBoard takes longer to import than all of this
-
-
 def made(name: str, steps: int | None = None, **stage) -> Run:
     """A smoke recipe without dropout: what a process draws inside a network is its own."""
     run = RECIPES[f"smoke/{name}"].make()
@@ -147,5 +144,6 @@ def main_of(names: list[str], out: Path) -> None:
 
 
 if __name__ == "__main__":
+    journal.find_spec = lambda name: None  # TensorBoard takes longer to import than all of this
     folder, names = Path(sys.argv[1]), sys.argv[2:]
     main_of(names, folder) if names else main(folder)
