@@ -25,6 +25,7 @@ from torchcaps.step import TrainingStep
 from torchcaps.tasks.classify import Classify
 from torchcaps.train import Diverged, Interrupted, Options, Trained, train
 
+
 def made(name: str, steps: int | None = None, **stage) -> Run:
     """A smoke recipe without dropout: what a process draws inside a network is its own."""
     run = RECIPES[f"smoke/{name}"].make()
