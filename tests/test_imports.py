@@ -10,6 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "torchcaps"
 # fmt: off
 LINE = [
+    "processes",
     "ops", "layers", "models", "data", "metrics", "diagnostics", "equivariance", "journal", "classifiers", "generation", "tasks",
     "optimizers", "recipe", "readings", "parts", "machine", "checkpoint", "features", "attacks", "step", "state", "judging", "train",
     "estimator", "derive", "results", "verify", "export", "own", "figures",

@@ -15,13 +15,15 @@ from torchcaps.data.files import write_whole
 
 
 class Journal:
-    """Appends to metrics.jsonl. A resumed run drops the lines it is about to write again."""
+    """Appends to metrics.jsonl. A resumed run drops the lines it is about to write again. Of several processes one `writes`."""
 
-    def __init__(self, folder: Path, resume_step: int) -> None:
+    def __init__(self, folder: Path, resume_step: int, writes: bool = True) -> None:
         self.path = folder / "metrics.jsonl"
         self.lines = [line for line in read_journal(self.path) if line["step"] <= resume_step]
+        self.board, self.writes = None, writes
+        if not writes:
+            return
         write_whole(self.path, "".join(json.dumps(line) + "\n" for line in self.lines).encode())
-        self.board = None
         if find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
 
@@ -32,6 +34,8 @@ class Journal:
         if line in self.lines[-1:]:
             return  # a finished run that is asked again says the same
         self.lines.append(line)
+        if not self.writes:
+            return
         with open(self.path, "a") as file:
             file.write(json.dumps(self.lines[-1]) + "\n")
         if self.board:

@@ -7,7 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,17 @@ import torch
 
 def pick_device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return pick_device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f"device must be auto, cpu, cuda or cuda:N; got {name!r}")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for and this PyTorch sees none; use --device cpu, or install a CUDA build")
+    here, own = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))  # torchrun's
+    if device.type == "cuda" and here > 1:
+        if device.index is not None:
+            raise ValueError(f"{here} processes of this machine were all told {name}; use --device cuda, and each takes its own")
+        return torch.device("cuda", own % torch.cuda.device_count())
     if (device.index or 0) >= max(torch.cuda.device_count(), 1):
         raise ValueError(f"device {name} was asked for and there are {torch.cuda.device_count()}; use a smaller number")
     return device
@@ -65,8 +70,8 @@ def algorithms(deterministic: bool, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def noted_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are noted, and the loop leaves after the step it is in. A second one leaves at once."""
+def noted_signals(which: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[list[int]]:
+    """SIGINT and SIGTERM, or others, are noted, and the loop leaves after the step it is in. A second one leaves at once."""
     caught: list[int] = []
     before = {}
 
@@ -76,15 +81,15 @@ def noted_signals() -> Iterator[list[int]]:
         caught.append(signum)
 
     try:
-        for which in (signal.SIGINT, signal.SIGTERM):
-            before[which] = signal.signal(which, note)
+        for each in which:
+            before[each] = signal.signal(each, note)
     except ValueError:
         pass  # not the main thread: signals stay with whoever owns it
     try:
         yield caught
     finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from torchcaps.data import Labelled
 from torchcaps.journal import Journal
+from torchcaps.processes import ALONE, Team
 from torchcaps.recipe import Run
 from torchcaps.tasks import Evaluation
 
@@ -75,6 +76,7 @@ class State:
     rng: torch.Generator
     data: dict[str, Labelled]
     options: Options
+    team: Team = ALONE
     stage: int = 0
     done: int = 0  # steps of earlier stages
     ended: bool = False  # the stage: its last step is done, or its stopping rule is met

@@ -1,4 +1,8 @@
-"""One training step: index, augment, forward, backward, optimiser, average. On CUDA it is one graph."""
+"""One training step: index, augment, forward, backward, optimiser, average. On CUDA it is one graph.
+
+Several processes compute gradients for their parts of the batch, and all take the step of the mean. They capture no graph: what gloo
+exchanges cannot be captured, and one way for all devices is easier to trust.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -6,6 +10,7 @@ from torch import Tensor, nn
 from torchcaps.data.batches import Batch, Batches
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.ops.backend import many_programs
+from torchcaps.processes import ALONE, Team, mean_of_all, naming_the_lost
 from torchcaps.recipe import Stage
 
 _ROUTED = EMCapsules | ExpertCapsules | RoutedCapsules
@@ -15,8 +20,8 @@ WARM_UP = 3  # steps before a capture: libraries allocate, the optimiser makes i
 class TrainingStep:
     """Calling it trains one step. Everything that changes is a tensor on the device; nothing waits for the host."""
 
-    def __init__(self, stage: Stage, model: nn.Module, batches: Batches, n_steps: int, device: torch.device) -> None:
-        self.task, self.model, self.batches, self.device = stage.task, model, batches, device
+    def __init__(self, stage: Stage, model: nn.Module, batches: Batches, n_steps: int, device: torch.device, team: Team = ALONE) -> None:
+        self.task, self.model, self.batches, self.device, self.team = stage.task, model, batches, device, team
         on_cuda = device.type == "cuda"
         self.parameters = self.task.parameters(model)
         self.counter = torch.zeros((), dtype=torch.long, device=device)  # steps done in this stage
@@ -33,10 +38,12 @@ class TrainingStep:
         self.losses = torch.compile(self._losses, dynamic=False) if on_cuda else self._losses
         self.update = torch.compile(self._update, dynamic=False) if on_cuda else self._update
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.routing = _routing(model, on_cuda)
+        self.routing = _routing(model, on_cuda, team)
 
     def __call__(self) -> None:
-        if self.device.type == "cuda":
+        if self.team.size > 1:
+            self._together()
+        elif self.device.type == "cuda":
             if self.graph is None:
                 self._capture()
             self.graph.replay()
@@ -103,8 +110,27 @@ class TrainingStep:
             self.parameters[name].grad = gradient
         return losses
 
+    def _together(self) -> None:
+        # what is drawn inside the network, each process draws for itself; the generator that a checkpoint keeps goes on alike for all
+        seed = int(torch.randint(2**62, ()))
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []), naming_the_lost():
+            torch.manual_seed(seed + self.team.rank)
+            self._once()
+
+    @torch.no_grad()
+    def _of_all(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Gradients and losses of the whole batch: means over its equal parts, in one exchange."""
+        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+        parts = [*gradients, *losses.values()]
+        wholes = mean_of_all(torch.cat([part.detach().reshape(-1) for part in parts])).split([part.numel() for part in parts])
+        for gradient, whole in zip(gradients, wholes, strict=False):
+            gradient.copy_(whole.view_as(gradient))
+        return {name: whole.squeeze(0) for name, whole in zip(losses, wholes[len(gradients) :], strict=True)}
+
     def _once(self) -> None:
         losses = self.gradients()
+        if self.team.size > 1:
+            losses = self._of_all(losses)
         for number, column in zip(self.now, self.plan, strict=True):
             number.copy_(column.index_select(0, self.counter.view(1)).squeeze(0))
         with many_programs():
@@ -156,10 +182,11 @@ def _numbers(stage: Stage, step: int, n_steps: int) -> tuple[float, ...]:
     return stage.optimizer.numbers(step, stage.rate * stage.schedule(at, n_steps), stage.schedule.momentum(at, n_steps))
 
 
-def _routing(model: nn.Module, compiled: bool) -> str:
+def _routing(model: nn.Module, compiled: bool, team: Team) -> str:
     """Which backend routing takes in this step, in words: for the log."""
     backends = sorted({layer.backend_here(compiled) for layer in model.modules() if isinstance(layer, _ROUTED)})
-    return (" and ".join(backends) or "none") + (" inside the compiled step, one CUDA graph" if compiled else "")
+    how = " inside the compiled step" + ", one CUDA graph" * (team.size == 1) if compiled else ""
+    return (" and ".join(backends) or "none") + how + f", {team.size} processes" * (team.size > 1)
 
 
 def _floats(model: nn.Module) -> dict[str, Tensor]:

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from torchcaps import parts
-from torchcaps.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint
+from torchcaps.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint, tensors_sha256
 from torchcaps.data.batches import Batches
 from torchcaps.data.pair_batches import batches_for
 from torchcaps.journal import Journal, Speed, progress_bar
 from torchcaps.judging import finish, n_steps_of, probe, reached, validate, watch
+from torchcaps.layers.norm import share_statistics
 from torchcaps.machine import algorithms, device_name, made_by, make_folder, noted_signals, own_randomness, pick_device
+from torchcaps.processes import Team, joined
 from torchcaps.recipe import Run, Stage, differences, to_plain, unlike
 from torchcaps.state import Diverged, Interrupted, Options, State, Trained
 from torchcaps.step import TrainingStep
@@ -22,10 +24,13 @@ __all__ = ["Diverged", "Interrupted", "Options", "Trained", "train"]
 
 
 def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
-    """Train a run to its end, going on from `out`/checkpoint.safetensors where there is one."""
+    """Train a run to its end, going on from `out`/checkpoint.safetensors where there is one.
+
+    Under torchrun all processes call this and get the same answer; the first one writes.
+    """
     device = pick_device(options.device)
-    with algorithms(options.deterministic, device), own_randomness(seed, device), noted_signals() as caught:
-        state, found = _begin(run, name, seed, options, device)
+    with algorithms(options.deterministic, device), own_randomness(seed, device), joined(device) as team, noted_signals() as caught:
+        state, found = _begin(run, name, seed, options, device, team)
         ema: dict[str, Tensor] = {}
         for number in range(state.stage, len(run.stages)):
             state.stage = number
@@ -40,23 +45,34 @@ def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
         return trained
 
 
-def _begin(run: Run, name: str, seed: int, options: Options, device: torch.device) -> tuple[State, Checkpoint | None]:
+def _begin(run: Run, name: str, seed: int, options: Options, device: torch.device, team: Team) -> tuple[State, Checkpoint | None]:
     """Data, model and generator, fresh or from the checkpoint."""
-    make_folder(options.out)
+    if team.leads:
+        make_folder(options.out)
     if device.type == "cuda":
         gc.collect()  # a compiled step refers to itself: what an earlier run of this process held goes only now
         torch.cuda.reset_peak_memory_stats(device)
     parts.check(run)
+    _check_parts(run, team)
     # further test sets are large, and not wanted before the end
-    data = {name: parts.part(run, name, options.root, seed) for name in ("train", *parts.names(run)) if name not in run.tests}
-    model = run.build()
+    with team.first_of_each_machine():
+        data = {name: parts.part(run, name, options.root, seed) for name in ("train", *parts.names(run)) if name not in run.tests}
+    model = run.build() if team.size == 1 else share_statistics(run.build())
     model = model.to(device, memory_format=torch.channels_last) if device.type == "cuda" else model.to(device)
-    state = State(run, name, seed, model, torch.Generator().manual_seed(seed), data, options)
+    state = State(run, name, seed, model, torch.Generator().manual_seed(seed), data, options, team)
     found = load_checkpoint(state.path) if state.path.exists() else None
+    if not team.same(found.about["step"] if found else -1):
+        seen = f"step {found.about['step']}" if found else "none"
+        raise ValueError(f"processes find different checkpoints at {state.path}, this one {seen}; give a folder that all machines share")
     if found:
         _resume(state, found, device)
-    state.journal = Journal(options.out, found.about["step"] if found else 0)
+    state.journal = Journal(options.out, found.about["step"] if found else 0, writes=team.leads)
     return state, found
+
+
+def _check_parts(run: Run, team: Team) -> None:
+    for batch in {stage.batch for stage in run.stages if stage.batch % team.size}:
+        raise ValueError(f"{team.size} processes cannot share batches of {batch} evenly; start a number of them that divides {batch}")
 
 
 def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
@@ -81,7 +97,8 @@ def _stage(state: State, stage: Stage, found: Checkpoint | None, caught: list[in
     batches = batches_for(state.data["train"], stage.batch, state.run.augment, device, stage.balanced)
     if not found:
         stage.task.init(state.model, batches.at(torch.zeros((), dtype=torch.long, device=device)))
-    step = TrainingStep(stage, state.model, batches, n_steps, device)
+    batches.divide(state.team.rank, state.team.size)
+    step = TrainingStep(stage, state.model, batches, n_steps, device, state.team)
     if found:
         step.load_state(found.part("step"))
     at, epoch, speed = int(step.counter), batches.n_steps, Speed(int(step.counter))
@@ -90,13 +107,13 @@ def _stage(state: State, stage: Stage, found: Checkpoint | None, caught: list[in
     stop = at if state.ended else stop
     if at % epoch and at < stop:
         _new_epoch(state, batches)
-    if at < stop and (maker := made_by(device)) not in state.made_by[-1:]:
+    if at < stop and (maker := made_by(device) | state.team.about()) not in state.made_by[-1:]:
         state.made_by.append(maker)
     state.model.train()
     title = f"{state.name} seed {state.seed}" + (f" stage {state.stage + 1}" if len(state.run.stages) > 1 else "")
     title += f" on {device_name(device)}, routing: {step.routing}"
     state.routing = step.routing
-    with progress_bar(title, n_steps, at, state.options.progress) as show:
+    with progress_bar(title, n_steps, at, state.options.progress and state.team.leads) as show:
         while at < stop:
             if at % epoch == 0:
                 _new_epoch(state, batches)
@@ -115,14 +132,14 @@ def _stage(state: State, stage: Stage, found: Checkpoint | None, caught: list[in
                 stop = at
                 if step.unread:
                     _log(state, step, at, speed, show)
-            if caught or at == stop or _save_due(state, at):
+            # signals come to one process or to all, each at another moment; clocks differ
+            signum, due = state.team.largest(caught[0] if caught else 0, state.team.leads and _save_due(state, at))
+            if signum or at == stop or due:
                 # where a stage has ended, the next one draws on from here
                 _save(state, step, at, whole_epoch=at % epoch == 0 or state.ended)
-            if caught and at < stop:
+            if signum and at < stop:
                 state.journal.close()
-                raise Interrupted(
-                    f"stopped at step {state.done + at} and saved {state.path}; the same command goes on from there", caught[0]
-                )
+                raise Interrupted(f"stopped at step {state.done + at} and saved {state.path}; the same command goes on from there", signum)
     return step
 
 
@@ -168,6 +185,14 @@ def _save(state: State, step: TrainingStep, at: int, whole_epoch: bool) -> None:
     tensors |= {"rng/epoch": state.rng.get_state() if whole_epoch else state.epoch_rng, "rng/cpu": torch.get_rng_state()}
     if step.device.type == "cuda":
         tensors["rng/cuda"] = torch.cuda.get_rng_state(step.device)
+    if state.team.size > 1 and not state.team.same(int(tensors_sha256(tensors)[:15], 16)):
+        raise Diverged(
+            f"the processes hold different numbers after step {state.done + at}, which is not saved; "
+            "train on machines of one kind with one PyTorch; a layer of your own must share its statistics (docs/several-machines.md)"
+        )
+    state.saved_at = time.perf_counter()
+    if not state.team.leads:
+        return
     about = {"name": state.name, "seed": state.seed, "run": to_plain(state.run), "stage": state.stage, "done": state.done}
     about |= {"step": state.done + at, "ended": state.ended, "met": state.met, "seconds": state.spent(), "made_by": state.made_by}
     save_checkpoint(state.path, tensors, about)

@@ -19,12 +19,14 @@ from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, num
 from torchcaps.cli.options import table as make_table
 from torchcaps.cli.own import predict, train_own
 from torchcaps.cli.play import export_web, play
+from torchcaps.cli.sweep import Failed, Workers, reproduce_apart
 from torchcaps.demo import demo as run_demo
 from torchcaps.features import Missing
 from torchcaps.figures import save_figures
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.machine import make_folder, pick_device
 from torchcaps.papers import FIGURES, PAPERS, RECIPES
+from torchcaps.processes import Lost, started
 from torchcaps.readings import Reading
 from torchcaps.recipe import Recipe, find, quick, to_plain, unlike
 from torchcaps.results import DEFAULT_SEEDS, make_result, markdown, read_result, result_path, table, write_result
@@ -47,11 +49,15 @@ app.command("export-web")(export_web)
 
 def main() -> None:
     """One clear line and exit code 2 for what a user can put right; TORCHCAPS_DEBUG=1 shows where it came from."""
+    rank, size = started()
+    if size > 1 and sys.argv[1:2] != ["train"]:
+        _leave(f"{size} processes were started together, which is for `torchcaps train` alone; give this command by itself", 2)
+    console.quiet = rank > 0  # the first speaks for all
     try:
         app()
     except Interrupted as stop:
         _leave(str(stop), 128 + stop.signum)
-    except Diverged as error:
+    except (Diverged, Lost, Failed) as error:
         _leave(str(error), 1)
     except (ValueError, OSError) as error:
         if os.environ.get("TORCHCAPS_DEBUG"):
@@ -61,7 +67,8 @@ def main() -> None:
 
 
 def _leave(message: str, code: int) -> None:
-    print(f"torchcaps: {message}", file=sys.stderr)
+    rank, size = started()
+    print(f"torchcaps{f' (process {rank + 1} of {size})' if size > 1 else ''}: {message}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -134,6 +141,8 @@ def train_one(
         raise ValueError(f"{', '.join(given)} is for pictures of your own; a recipe has its own settings: leave out one or the other")
     found = find(recipe, RECIPES)
     path = _train(found, seed, out, device, data, hold_out, deterministic, smoke)
+    if started()[0] > 0:
+        return  # of several processes the first has written the result
     result = read_result(path)
     for split, metrics in result["metrics"].items():
         console.print(f"{found.name} seed {seed}, {split}: {numbers_of(metrics)}")
@@ -156,7 +165,8 @@ def _train(recipe: Recipe, seed: int, out, device, data, hold_out, deterministic
     options = Options(out=folder, device=device, root=data, deterministic=deterministic, as_is=as_is, max_steps=0 if as_is else None)
     trained = train(run, name=recipe.name + kind, seed=seed, options=options)
     path = options.out / "result.json"
-    write_result(path, make_result(recipe.name + kind, seed, run, trained))
+    if started()[0] == 0:
+        write_result(path, make_result(recipe.name + kind, seed, run, trained))
     return path
 
 
@@ -172,6 +182,8 @@ def reproduce(
     smoke: Annotated[bool, typer.Option("--quick", help="seconds long, on generated images; writes no result files")] = False,
     as_is: Annotated[bool, typer.Option("--as-is", help="train nothing: evaluate half-done runs where they stand")] = False,
     jobs: Jobs = None,
+    workers: Workers = 1,
+    with_table: Annotated[bool, typer.Option("--table/--no-table", help="print the table and write figures at the end")] = True,
 ) -> None:
     """Run rows of a paper and print its table beside ours. Finished runs are kept, half-done ones go on."""
     wanted = with_networks(_wanted(name, row)) if smoke else _wanted(name, row)
@@ -181,13 +193,19 @@ def reproduce(
         for needed in sorted({name.split("/")[0] for run in runs for name in (run.data, *run.tests)}):
             if datasets.status(needed, data).startswith("missing"):
                 datasets.get(needed, data)
+    apart = [(recipe, seed) for recipe in wanted for seed in seeds_of(seeds) if workers != 1 and not is_derived(recipe)]
+    apart = [pair for pair in apart if smoke or not _kept(*pair, results)]
+    options = {"--data": data, "--results": results, "--deterministic": deterministic, "--quick": smoke, "--as-is": as_is}
+    failures = reproduce_apart(apart, workers, device, options)
     left: list[str] = []
     for recipe in wanted:
         for seed in seeds_of(seeds):
             kept = result_path(results, recipe.name, seed)
-            if not smoke and kept.exists() and _finished(read_result(kept), recipe):
+            if not smoke and _kept(recipe, seed, results):
                 console.print(f"{recipe.name} seed {seed}: done, {kept}", soft_wrap=True)
                 continue
+            if (recipe, seed) in apart:
+                continue  # failed, or there was nothing to do
             if as_is and not is_derived(recipe) and not (Path("runs") / recipe.name / str(seed) / "checkpoint.safetensors").exists():
                 console.print(f"{recipe.name} seed {seed}: not begun")
                 continue
@@ -200,16 +218,22 @@ def reproduce(
             path = one or _train(recipe, seed, None, device, data, None, deterministic, smoke, as_is)
             if not smoke:
                 write_result(kept, read_result(path))
-    if not smoke:
+    if not smoke and with_table:
         paper = wanted[0].name.split("/")[0]
         _print_table(paper, results)
         _write(paper, results, device, data)
+    if failures:
+        raise Failed(f"{len(failures)} of {len(apart)} runs failed, the others are done: {'; '.join(map(str, failures))}")
     if left:
         raise ValueError(f"{len(left)} rows were left out: {left[0]}")
 
 
-def _finished(result: dict, recipe: Recipe) -> bool:
-    """Of today's recipe, and not of a run that was cut short."""
+def _kept(recipe: Recipe, seed: int, results: Path) -> bool:
+    """Whether there is a result of today's recipe, and not of a run that was cut short."""
+    path = result_path(results, recipe.name, seed)
+    if not path.exists():
+        return False
+    result = read_result(path)
     whole = result["steps"] >= result.get("planned_steps", 0) or result.get("stopping_rule_met", False)
     return whole and not unlike(result["run"], recipe.make())
 

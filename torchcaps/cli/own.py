@@ -15,6 +15,7 @@ from torchcaps.data.own import ENDINGS, TEST_SHARE, Survey, survey
 from torchcaps.data.own_pictures import read_picture
 from torchcaps.machine import pick_device
 from torchcaps.own import by_class, mean_over_classes, own_run
+from torchcaps.processes import started
 from torchcaps.recipe import Run
 from torchcaps.results import make_result, write_result
 from torchcaps.tasks.classify import Classify
@@ -38,7 +39,8 @@ def train_own(
     said = trained.evaluations["test"]
     numbers = by_class(said.predictions.long(), trained.labels["test"], found.data.classes)
     trained.extras["by_class"] = {name: one._asdict() for name, one in numbers.items()}
-    write_result(options.out / "result.json", make_result(name, seed, run, trained))
+    if started()[0] == 0:
+        write_result(options.out / "result.json", make_result(name, seed, run, trained))
     console.print(f"{name} seed {seed}, test: {numbers_of(said.metrics)}", soft_wrap=True)
     tell_by_class(said.predictions.long(), trained.labels["test"], found.data)
     console.print(f"checkpoint: {options.out / 'checkpoint.safetensors'}", soft_wrap=True, highlight=False)

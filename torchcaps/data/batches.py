@@ -8,7 +8,7 @@ An epoch is n // batch steps: the remainder is left out, other images each time 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from einops import rearrange
@@ -28,6 +28,8 @@ class Batch(NamedTuple):
 
 class Augmentation:
     """Something that happens to images: drawn on the host, applied on the device. An own one overrides what it needs."""
+
+    reach: ClassVar[int] = 0  # how many of the images that follow it in the batch `mix` looks at for one
 
     def draw(self, n: int, rng: torch.Generator) -> Tensor:
         """The random numbers for `n` images, one row each; here none."""
@@ -199,6 +201,9 @@ class Batches:
     `balanced`: an epoch is as long as else, and every class has the same part of it, those of few images by showing them more often.
     """
 
+    own: int | None = None  # images of a batch that are made here, where several processes share it
+    columns: Int64[Tensor, "m"] | None = None  # and which those are, with what is mixed in
+
     def __init__(
         self, data: Labelled, batch: int, augment: tuple[Augmentation, ...], device: torch.device, *, balanced: bool = False
     ) -> None:
@@ -209,12 +214,27 @@ class Batches:
         self.batch, self.n_steps, self.augment = batch, n // batch, augment
         self.by_class = members(data.labels.cpu()) if balanced else None
         # these stay at one address, so that a captured step reads the next epoch's plan
-        self.plan = [part.to(device) for part in self._draw(torch.Generator())]
+        self.plan = [part.to(device) for part in self._drawn(torch.Generator())]
 
     def new_epoch(self, rng: torch.Generator) -> None:
         """Draw the order and the augmentation of one epoch."""
-        for part, drawn in zip(self.plan, self._draw(rng), strict=True):
+        for part, drawn in zip(self.plan, self._drawn(rng), strict=True):
             part.copy_(drawn)
+
+    def divide(self, rank: int, n: int) -> None:
+        """From here on make only the part of each batch that is this process's own: one stretch, and what `mix` looks at behind it.
+
+        All processes draw the whole plan alike, so their parts make up the batch that one alone would make, no image twice.
+        """
+        if n == 1:
+            return
+        if unclear := [each for each in self.augment if type(each).mix is not Augmentation.mix and not each.reach]:
+            raise ValueError(f"{unclear[0]} mixes images without saying how far it looks: give its class `reach`, or train in one process")
+        assert self.batch % n == 0 and self.own is None
+        self.own = self.batch // n
+        reach = sum(each.reach for each in self.augment)
+        self.columns = (torch.arange(self.own + reach) + rank * self.own) % self.batch
+        self.plan = [part[:, self.columns.to(part.device)] for part in self.plan]
 
     def before(self, step: int) -> None:
         """Called on the host before each step of the epoch, for what has to be at hand then; here everything always is."""
@@ -228,7 +248,14 @@ class Batches:
         batch = Batch(_finished(images, self.augment), self.labels[order])
         for augmentation, numbers in zip(self.augment, drawn, strict=True):
             batch = augmentation.mix(batch, numbers)
-        return batch
+        return self._own(batch)
+
+    def _own(self, batch: NamedTuple) -> NamedTuple:
+        """Without the images that were only there to be mixed in."""
+        return batch if self.own is None else type(batch)(*(part if part is None else part[: self.own] for part in batch))
+
+    def _drawn(self, rng: torch.Generator) -> list[Tensor]:
+        return self._draw(rng) if self.own is None else [part[:, self.columns] for part in self._draw(rng)]
 
     def _draw(self, rng: torch.Generator) -> list[Tensor]:
         n_used = self.n_steps * self.batch

@@ -1,6 +1,7 @@
 """Mixup (Zhang et al. 2017): a training image is a blend of two, and so is what it shows."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -17,6 +18,8 @@ class Mixup(Augmentation):
 
     The other one is the next in the batch: the order of an epoch is drawn anew, so any other image is as likely.
     """
+
+    reach: ClassVar[int] = 1
 
     alpha: float = 0.2
 

@@ -40,10 +40,14 @@ class SentenceBatches(Batches):
 
     def new_epoch(self, rng: torch.Generator) -> None:
         """Draw the order and the shares of one epoch."""
-        drawn = self._draw(rng)
+        drawn = self._drawn(rng)
         self.order, self.ready = drawn[0], range(0)
         for part, new in zip(self.plan, drawn, strict=True):
             part.copy_(new)
+
+    def divide(self, rank: int, n: int) -> None:
+        super().divide(rank, n)
+        self.order = self.order if self.own is None else self.order[:, self.columns]
 
     def before(self, step: int) -> None:
         """See that what this step of the epoch takes is embedded."""
@@ -55,7 +59,7 @@ class SentenceBatches(Batches):
         order, *drawn = (part.index_select(0, step.view(1)).squeeze(0) for part in self.plan)
         n = self.fixed_length or int(self.store.lengths[order].max())
         batch = SentenceBatch(*self.store.take(order, n), self.labels[order])
-        return mixed(batch, drawn[0]) if drawn else batch
+        return self._own(mixed(batch, drawn[0]) if drawn else batch)
 
 
 def mixed(batch: SentenceBatch, shares: Float[Tensor, "b"]) -> SentenceBatch:

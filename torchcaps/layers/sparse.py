@@ -2,9 +2,10 @@
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from torchcaps.ops.sparse import FREQUENCIES, SHARPNESS, Winning, after_batch, boosted_ranks, count_wins, rank_mask
+from torchcaps.processes import sum_of_all
 
 
 class RankMask(nn.Module):
@@ -63,9 +64,7 @@ class RankMask(nn.Module):
         return f"{self.n}, sharpness={self.sharpness:g}, frequencies={low:g} to {high:g}, boost={step:g} every {every}"
 
     def _count(self, support: Float[Tensor, "*b j"]) -> None:
-        wins = count_wins(self.ranks(support))
-        if distributed.is_available() and distributed.is_initialized():
-            distributed.all_reduce(wins)  # whole numbers: every process comes to the same bits
+        wins = sum_of_all(count_wins(self.ranks(support)))  # whole numbers: every process comes to the same bits
         for buffer, value in zip(self._statistics(), after_batch(self._statistics(), wins, **self.rule), strict=True):
             buffer.copy_(value)  # in place: a captured step knows them by their address
 

@@ -159,13 +159,14 @@ def contrast(data: Phase, model: Phase, n_plain: int = 0) -> Weight:
     return statistics(data, n_plain) - statistics(model, n_plain)
 
 
-def sparsity(phase: Phase, goal: float, n_plain: int = 0) -> Weight:
+def sparsity(phase: Phase, goal: float, n_plain: int = 0, mean_on: Float[Tensor, "j"] | None = None) -> Weight:
     """Downwards in sum over j of (mean on-probability - goal)² / 2: capsules that are on for too many inputs let go of the weakest.
 
     Not in the paper; known from restricted Boltzmann machines (Lee, Ekanadham, Ng 2008).
+    `mean_on`: over a larger batch that this is a part of; None takes the mean over what is here.
     """
     on = on_probability(phase.sums, n_plain)
-    excess = on.reshape(-1, on.shape[-1]).mean(0) - goal
+    excess = (on.reshape(-1, on.shape[-1]).mean(0) if mean_on is None else mean_on) - goal
     return -_correlate(phase, _slope(phase.sums, n_plain) * ((1 - on) * excess).unsqueeze(-1))
 
 

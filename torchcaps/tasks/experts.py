@@ -18,6 +18,7 @@ from torchcaps.diagnostics import watching
 from torchcaps.generation import study
 from torchcaps.ops import reconstruction_loss
 from torchcaps.ops.experts import Phase, chain, contrast, firing, mix_down, on_probability, sparsity, statistics, sweep
+from torchcaps.processes import as_first, mean_of_all
 from torchcaps.tasks.reconstruct import Reconstruct
 
 
@@ -78,10 +79,11 @@ class LearnExperts(Reconstruct):
         drawn = [torch.rand_like(start.sums[..., 0]) if self.sampled else None for _ in range(self.sweeps)]
         dreamt = chain(start, weight, drawn, rule, n_plain)
         if self.persistent:
-            model.chain(self.layer).copy_(dreamt.poses)
+            model.chain(self.layer).copy_(as_first(dreamt.poses.clone()))  # drawn by each process for itself
         towards = contrast(data, dreamt, n_plain)
         if self.sparse:
-            towards = towards + self.sparse * sparsity(data, self.goal, n_plain)
+            on = mean_of_all(on_probability(data.sums, n_plain).mean(0))
+            towards = towards + self.sparse * sparsity(data, self.goal, n_plain, on)
         near = dreamt if self.sweeps == 1 and not self.persistent else sweep(data, weight, None, n_plain)
         missed = _missed(data.poses, near.poses).mean()
         losses = {"loss": missed, "on": on_probability(data.sums, n_plain).mean(), "dreamt_on": on_probability(dreamt.sums, n_plain).mean()}
@@ -132,8 +134,8 @@ class LearnDecoder(Reconstruct):
         made = decoder.phase(parents)
         again = firing(mix_down(made.sums, decoder.weight.contiguous(), made.couplings), n_plain=encoder.n_plain)
         data, dreamt = Phase(parents, wanted, made.couplings), Phase(again, made.sums, made.couplings)
-        model.visited(self.layer).lerp_(parents.mean(0), 1 - self.memory)
-        model.loudness(self.layer).lerp_(wanted.square().sum((-2, -1)).mean().sqrt(), 1 - self.memory)
+        model.visited(self.layer).lerp_(mean_of_all(parents.mean(0)), 1 - self.memory)
+        model.loudness(self.layer).lerp_(mean_of_all(wanted.square().sum((-2, -1)).mean()).sqrt(), 1 - self.memory)
         losses = {"loss": _missed(wanted, made.sums).mean(), "capsules_missed": _missed(parents, again).mean()}
         return losses, {f"decoders.{self.layer}.weight": statistics(dreamt) - statistics(data)}
 

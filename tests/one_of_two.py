@@ -1,0 +1,150 @@
+"""Run twice at once by test_processes, as torchrun would: trains what `CASES` names, and writes what came out.
+
+Usage: RANK=0 or 1 and the rest of torchrun's variables, then one_of_two.py OUT. The second process kills itself at the end.
+one_of_two.py OUT NAME ... trains these smoke recipes and nothing else.
+"""
+
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from torchcaps import journal
+from torchcaps.checkpoint import load_checkpoint, tensors_sha256
+from torchcaps.data.batches import Augmentation
+from torchcaps.layers.norm import share_statistics
+from torchcaps.papers import RECIPES
+from torchcaps.processes import Lost, joined
+from torchcaps.recipe import Run, Stop
+from torchcaps.step import TrainingStep
+from torchcaps.tasks.classify import Classify
+from torchcaps.train import Diverged, Interrupted, Options, Trained, train
+
+
+def made(name: str, steps: int | None = None, **stage) -> Run:
+    """A smoke recipe without dropout: what a process draws inside a network is its own."""
+    run = RECIPES[f"smoke/{name}"].make()
+    args = run.model_args | ({"dropped": 0.0} if run.model in ("experts", "neurons") else {})
+    changes = stage | ({"steps": steps} if steps else {})
+    return replace(run, model_args=args, stages=tuple(replace(part, **changes) for part in run.stages))
+
+
+# fmt: off
+CASES = {
+    "capsnet": made("capsnet"),  # shifts, reconstruction, an average of the weights
+    "sparsecaps": made("sparsecaps", 12),  # statistics of winning, and boosts that follow from them
+    "mixed sentences": made("em-sentences", 12),  # each mixed with the next, also across the border between the parts
+    # batch norm; ends before rounding errors have grown to anything that can be seen in this network
+    "mixed images": made("em-capsnet-mixup", 6),
+    "experts": made("experts", 5),  # gradients set by hand, a force by the mean over the batch, statistics of the decoder
+    "stopped": made("capsnet-plain", stop=Stop(accuracy=10.0, part="test", every=5)),
+}
+# fmt: on
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnWay(Classify):
+    """Wrong on purpose: every process goes another way."""
+
+    def backward(self, model, batch, losses) -> None:
+        super().backward(model, batch, losses)
+        with torch.no_grad():
+            next(model.parameters()).add_(int(os.environ["RANK"]))
+
+
+@dataclass(frozen=True)
+class MixesAnyhow(Augmentation):
+    def mix(self, batch, drawn):
+        return batch._replace(images=batch.images.flip(0))
+
+
+def said(trained: Trained, out: Path) -> dict:
+    checkpoint = load_checkpoint(out / "checkpoint.safetensors")
+    losses = [(line["step"], line["loss"]) for line in trained.curve if "loss" in line]
+    return {"losses": losses, "sha": tensors_sha256(checkpoint.tensors), "steps": trained.steps, "made_by": trained.made_by}
+
+
+def go(run: Run, out: Path, **options) -> dict:
+    options = {"log_every": 1, "save_every": 3, "progress": False} | options
+    return said(train(run, name="x", seed=0, options=Options(out=out, **options)), out)
+
+
+def batch_norm_steps(norm: nn.Module, images: torch.Tensor) -> dict:
+    """Outputs, gradients and running statistics, as lists of float64."""
+    found = []
+    for part in images:
+        part = part.clone().requires_grad_()
+        output = norm(part)
+        norm.zero_grad()
+        (output**3).mean().backward()
+        found.append([output.detach(), part.grad, norm.weight.grad, norm.bias.grad])
+    return {"steps": [[x.tolist() for x in each] for each in found], "state": {k: v.tolist() for k, v in norm.state_dict().items()}}
+
+
+def normalise(rank: int, size: int) -> dict:
+    images = torch.rand(3, 8, 3, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    norm = nn.Sequential(nn.BatchNorm2d(3).double())
+    norm = share_statistics(norm) if size > 1 else norm
+    return batch_norm_steps(norm[0], images.chunk(size, 1)[rank])
+
+
+def when(step: int, act) -> None:
+    """In this process, after so many steps of a run."""
+    once = TrainingStep._once
+
+    def once_then_act(self) -> None:
+        once(self)
+        if int(self.counter) == step:
+            TrainingStep._once = once
+            act()
+
+    TrainingStep._once = once_then_act
+
+
+def error_of(run: Run, out: Path) -> str:
+    try:
+        go(run, out)
+    except (Diverged, Interrupted, Lost, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"
+
+
+def main(out: Path) -> None:
+    rank, found = int(os.environ["RANK"]), {}
+    for name, run in CASES.items():
+        found[name] = go(run, out / name)
+    with joined(torch.device("cpu")) as team:
+        found["batch norm"] = normalise(team.rank, team.size)
+    drops = made("baseline")
+    found["dropout"] = go(drops, out / "dropout")
+    go(drops, out / "dropout resumed", max_steps=7)
+    found["dropout resumed"] = go(drops, out / "dropout resumed")
+    go(CASES["capsnet"], out / "two then one", max_steps=10)
+    found["one then two"] = go(CASES["capsnet"], out / "one then two")
+    found["different"] = error_of(made("capsnet-plain", task=OwnWay()), out / "different")
+    found["unclear"] = error_of(replace(made("capsnet-plain"), augment=(MixesAnyhow(),)), out / "unclear")
+    if rank == 1:
+        when(5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    found["told"] = error_of(CASES["capsnet"], out / "told")
+    found["told, then resumed"] = go(CASES["capsnet"], out / "told")
+    if rank == 1:
+        (out / "1.json").write_text(json.dumps(found))
+        when(11, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    found["left alone"] = error_of(CASES["capsnet"], out / "killed")
+    (out / "0.json").write_text(json.dumps(found))
+
+
+def main_of(names: list[str], out: Path) -> None:
+    found = {name: go(made(name), out / name, device=os.environ.get("TEST_DEVICE", "cpu")) for name in names}
+    (out / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    journal.find_spec = lambda name: None  # TensorBoard takes longer to import than all of this
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    main_of(names, folder) if names else main(folder)
