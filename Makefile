@@ -34,7 +34,7 @@ table: .venv/done
 
 .venv/done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[experiments,sentences,export,play,dev]'
+	$(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[experiments,sentences,export,play,hub,dev]'
 	touch $@
 
 # beside the rest, because Triton's interpreter wants an older numpy than they have

@@ -34,6 +34,17 @@ def test_the_example_for_scikit_learn_runs_and_learns(capsys):
     assert shapes == "(2, 10) (2, 160)"
 
 
+def test_the_examples_of_trained_models_run(capsys, monkeypatch, tmp_path):
+    pytest.importorskip("huggingface_hub", reason="pip install 'torchcaps[hub]'")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (HOME / "docs" / "pretrained.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, "pretrained.md", "exec"), {})
+    assert "digits/warped 0" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "folder").iterdir()} == {"model.safetensors", "config.json", "README.md"}
+
+
 @pytest.mark.parametrize("page", [*pages(HOME), HOME / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_every_path_exists(page):
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()) if "://" not in link]

@@ -15,6 +15,7 @@ from torchcaps.ops import (
     squash,
     unsquash,
 )
+from torchcaps.pretrained import load
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ __all__ = [
     "em_routing_steps",
     "lazy_routing",
     "lazy_routing_steps",
+    "load",
     "margin_loss",
     "reconstruction_loss",
     "recover_couplings",
