@@ -16,6 +16,7 @@ from torchcaps.data import DataError
 from torchcaps.data.class_names import class_names
 from torchcaps.papers import RECIPES
 from torchcaps.pretrained import registry
+from torchcaps.pretrained.card import _command
 from torchcaps.pretrained.release import LARGE, release, rounded_to_bfloat16
 from torchcaps.recipe import to_plain
 from torchcaps.results import make_result, write_result
@@ -98,6 +99,16 @@ def test_mnists_capsnet_without_decoder_is_under_fourteen_megabytes():
         whole = RECIPES["sabour2017/mnist-r3-recon"].make()
         weights = replace(whole, model_args=whole.model_args | {"reconstruction": False}).build().state_dict()
     assert sum(rounded_to_bfloat16(tensor).nbytes for tensor in weights.values()) < 13_900_000  # the header has some kilobytes
+
+
+def test_a_card_tells_the_command_that_trains_it_again():
+    for name, command in (
+        ("a/b", "torchcaps train a/b"),
+        ("a/b-quick", "torchcaps train a/b --quick"),
+        ("a/b-quick-hold-out-50", "torchcaps train a/b --quick --hold-out 50"),
+        ("a/b-hold-out-5000", "torchcaps train a/b --hold-out 5000"),
+    ):
+        assert _command(name) == command
 
 
 def test_where_the_data_are_missing_the_card_says_so(finished, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """A card says what a released model is, in Markdown. All of it is computed from the registry's line and the result file."""
 
+import re
 from typing import Any
 
 from torchcaps.data import DataInfo, OwnImages, info
@@ -11,7 +12,7 @@ from torchcaps.recipe import from_plain
 def card(name: str, made: Entry, result: dict[str, Any]) -> str:
     run = from_plain(result["run"])
     data = info(run.data)
-    command = "on pictures of a user's own" if isinstance(run.data, OwnImages) else f"`torchcaps train {made.recipe} --seed {made.seed}`"
+    command = "on pictures of a user's own" if isinstance(run.data, OwnImages) else f"`{_command(made.recipe)} --seed {made.seed}`"
     dirty = ", with changes that were not committed" if made.dirty else ""
     left_out = f"; left out: the {', '.join(made.without)}" if made.without else ""
     lines = [
@@ -41,9 +42,15 @@ def card(name: str, made: Entry, result: dict[str, Any]) -> str:
         *(_row(part, metric, value, made) for part, metrics in made.metrics.items() for metric, value in metrics.items()),
         "",
         f"As trained: from {name}.json, the result file that `torchcaps verify` checks. This file: measured again with the weights in it.",
-        *(f"In part `{part}` {n:,} answers differ from those of the weights as trained." for part, n in made.changed.items()),
+        *(f"Answers of part `{part}` that are not those of the weights as trained: {n:,}." for part, n in made.changed.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _command(name: str) -> str:
+    """Runs with --quick and --hold-out have it in their name."""
+    recipe, quick, held = re.fullmatch(r"(.*?)(-quick)?(?:-hold-out-(\d+))?", name).groups()
+    return f"torchcaps train {recipe}" + " --quick" * bool(quick) + (f" --hold-out {held}" if held else "")
 
 
 def _takes(data: DataInfo) -> str:
