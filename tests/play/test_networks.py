@@ -6,7 +6,9 @@ import tarfile
 import pytest
 import torch
 
+from torchcaps.data import OwnImages
 from torchcaps.models import CapsNet
+from torchcaps.own import own_run
 from torchcaps.papers import RECIPES
 from torchcaps.play.networks import TITLES, Look, bundled_networks, network_of
 from torchcaps.play.web import RUNTIME, export_web, onnx_parts
@@ -51,6 +53,16 @@ def test_other_networks_are_shown_as_they_answer(name):
     assert about["draws"] == (network.draw is not None)
     if about["grid"]:
         assert seen.couplings.shape[1] == about["grid"][0] * about["grid"][1]
+
+
+def test_a_network_of_own_pictures_is_shown_with_its_own_classes():
+    shape, classes = (1, 16, 16), ("crow", "gull", "a bird with a long name")
+    run = own_run(OwnImages(classes=classes, shape=shape, n_train=100, n_test=10))
+    network = network_of(run.build(), run, ABOUT)
+    about = network.about()
+    assert (about["labels"], about["style"], about["size"]) == (list(classes), "plain", 16)
+    assert network.look(torch.zeros(1, *shape)).lengths.shape == (about["n_passes"], 3)
+    assert bundled_networks()[0].about()["labels"] == list("0123456789")
 
 
 def test_places_are_where_the_capsules_look():

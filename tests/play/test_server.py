@@ -1,15 +1,17 @@
 """The playground's server: what it answers is what the networks say, and bad questions get clear answers while it stays up."""
 
 import asyncio
+import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from torchcaps.cli.play import load_all
-from torchcaps.data import load
+from torchcaps.data import info, load
 from torchcaps.papers import RECIPES
 from torchcaps.play import server
 from torchcaps.play.networks import N_PASSES, bundled_networks
@@ -124,6 +126,9 @@ BAD = {
     "a short pose": ("/draw", {"network": "capsnet-digits", "capsules": [{"label": 1, "pose": [0.0]}]}, 400, "16 numbers"),
     "a pose without end": ("/draw", DRAW % (b"1e999, " * 15), 400, "16 numbers"),
     "no number": ("/draw", DRAW % (b"NaN, " * 15), 400, "16 numbers"),
+    "a pose of endless digits": ("/draw", DRAW % ((b"1" + b"0" * 400 + b", ") * 15), 400, "16 numbers"),
+    "half a character as a class": ("/draw", b'{"network": "capsnet-digits", "capsules": [{"label": "\\ud800"}]}', 400, "got \\ud800"),
+    "half a character as a sentence": ("/sentence", b'{"text": "\\ud800"}', 400, "that Unicode has"),
     "no sentence": ("/sentence", {"text": 5}, 400, "`text`"),
     "an empty sentence": ("/sentence", {"text": " "}, 400, "is empty"),
     "unknown words": ("/sentence", {"text": "xyzzy"}, 400, "does not know xyzzy"),
@@ -158,11 +163,18 @@ def test_only_json_only_this_machine_and_only_the_pages_files(client):
     assert client.post("/look", content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
     foreign = client.get("/", headers={"host": "evil.example:8017"})
     assert foreign.status_code == 421
-    for host in ("localhost:8017", "127.0.0.1", "[::1]:8017"):
+    for host in ("localhost:8017", "127.0.0.1", "[::1]:8017", "[::1]"):
         assert client.get("/", headers={"host": host}).status_code == 200
-    for path in ("/..%2fserver.py", "/server.py", "/%2e%2e%2fweights%2fdigits.json", "/nothing.js"):
+    for path in ("/..%2fserver.py", "/server.py", "/%2e%2e%2fnetworks.py", "/nothing.js", f"/{'a' * 300}.js", "/a%00.js"):
         assert client.get(path).status_code == 404
     assert client.get("/look").status_code in (404, 405)
+
+
+def test_a_network_of_large_pictures_may_be_sent_large_bodies(answers):
+    assert answers.largest_body() == LARGEST_BODY
+    wide = Answers(list(answers.networks.values()))
+    wide.networks["large"] = type("Network", (), {"data": replace(info("generated-96"), shape=(1, 200, 200))})()
+    assert wide.largest_body() > len(json.dumps({"network": "large", "pixels": [255] * 200 * 200}, separators=(",", ":")))
 
 
 def test_two_hundred_at_once_are_answered_or_told_to_wait(answers, digit):

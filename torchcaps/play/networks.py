@@ -14,8 +14,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.data import DataInfo, info
+from torchcaps.data import DataInfo, OwnImages, info
 from torchcaps.data.batches import Augmentation, as_seen
+from torchcaps.data.class_names import class_names
 from torchcaps.data.pairs import MARGIN
 from torchcaps.models import Baseline, CapsNet, EMCapsNet, EMSentenceNet, LCapsNet
 from torchcaps.ops import dynamic_routing_steps
@@ -110,11 +111,12 @@ class Network:
             "n_parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "size": self.data.shape[1],
             "n_classes": self.data.n_classes,
+            "labels": list(class_names(self.run.data)),
             "measure": MEASURES[type(self.model)],
             "pairs": self.data.n_labels == 2,
             "margin": MARGIN if self.data.n_labels == 2 else 0,
             # how a drawing becomes a picture like those that the network was trained on
-            "style": "optdigits" if self.run.data.startswith("digits") else "mnist",
+            "style": _style(self.run.data),
             "n_passes": N_PASSES if routed else 1,
             "own_passes": self.model.classes.n_iters if routed else 1,
             "grid": list(self.model.grid) if routed else None,
@@ -122,6 +124,12 @@ class Network:
             "d_class": self.model.classes.d_out if routed else 0,
             "draws": self.draw is not None,
         }
+
+
+def _style(data: str | OwnImages) -> str:
+    if isinstance(data, OwnImages):
+        return "plain"
+    return "optdigits" if data.startswith("digits") else "mnist"
 
 
 def _places(model: CapsNet, side: int) -> dict[str, float]:
