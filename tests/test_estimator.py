@@ -146,11 +146,21 @@ def test_balanced_drawing_finds_a_rare_class(bars):
         ({"image_shape": (2, 3)}, (10, 7), r"image_shape \(2, 3\) does not hold rows of 7"),
         ({}, (10, 1, 2, 3, 4), r"expects images \[n h w\] or \[n c h w\]"),
         ({"device": "tpu"}, (10, 8, 8), "device must be auto, cpu, cuda"),
+        ({"image_shape": (4, 16)}, (10, 8, 8), r"image_shape \(4, 16\) is not that of the images, \(1, 8, 8\)"),
+        ({"image_shape": 64}, (10, 64), "image_shape 64 does not hold rows of 64"),
+        ({"batch": 0}, (10, 8, 8), "batch must be a whole number, 1 or more; got 0"),
+        ({"d_class": 0}, (10, 8, 8), "d_class must be a whole number, 1 or more; got 0"),
+        ({"epochs": -1}, (10, 8, 8), "epochs must be a whole number, 0 .* or more; got -1"),
+        ({"epochs": 1.5}, (10, 8, 8), "epochs must be a whole number"),
+        ({"shift": 8}, (10, 8, 8), "shift must be .* less than the side of the images, 8x8; got 8"),
+        ({"rate": float("nan")}, (10, 8, 8), "rate must be 0 or more; got nan"),
+        ({"reconstruction_weight": -1.0}, (10, 8, 8), "reconstruction_weight must be 0 or more"),
+        ({}, (0, 8, 8), r"Found array with 0 sample\(s\)"),
     ],
 )
 def test_what_it_cannot_fit_is_said_plainly(settings, shape, message):
     with pytest.raises(ValueError, match=message):
-        CapsNetClassifier(**TINY | settings).fit(np.random.default_rng(0).random(shape), np.arange(10) % 2)
+        CapsNetClassifier(**TINY | settings).fit(np.random.default_rng(0).random(shape), np.arange(shape[0]) % 2)
 
 
 def test_other_pictures_than_it_was_fitted_to_are_refused(bars, fitted):
