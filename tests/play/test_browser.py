@@ -15,8 +15,6 @@ from torchcaps.checkpoint import save_checkpoint
 from torchcaps.data import OwnImages
 from torchcaps.own import own_run
 from torchcaps.papers import RECIPES
-from torchcaps.play.networks import bundled_networks
-from torchcaps.play.web import export_web
 from torchcaps.recipe import Run, to_plain
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -235,7 +233,8 @@ def test_everything_that_can_be_used_has_a_name(browser, address):
 @pytest.mark.skipif("ONNXRUNTIME_WEB" not in os.environ, reason="ONNXRUNTIME_WEB names no npm package of onnxruntime-web, folder or .tgz")
 def test_the_page_as_plain_files_reads_and_draws_without_a_server_that_computes(browser, tmp_path):
     pytest.importorskip("onnxscript")
-    export_web(tmp_path, bundled_networks()[:1], Path(os.environ["ONNXRUNTIME_WEB"]))
+    command = [sys.executable, "-m", "torchcaps", "export", "--web", str(tmp_path), "--runtime", os.environ["ONNXRUNTIME_WEB"]]
+    subprocess.run(command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, check=True)
     command = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(tmp_path), "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as files:
         port = re.search(r"port (\d+)", files.stdout.readline())[1]
@@ -250,6 +249,8 @@ def test_the_page_as_plain_files_reads_and_draws_without_a_server_that_computes(
                 page.locator("#sliders-one input").nth(6).fill("0.6")
                 settled(page)
                 assert picture(page, "turned-one") != before
-                assert page.locator("#tab-pairs").is_hidden()  # no network of pairs was exported
+                page.locator("#tab-pairs").click()
+                playwright.expect(page.locator("#answer-pairs")).to_contain_text("It reads a", timeout=20_000)
+                assert page.locator("#tab-sentences").is_hidden()
         finally:
             files.terminate()

@@ -10,7 +10,7 @@ from torchcaps.data import OwnImages
 from torchcaps.models import CapsNet
 from torchcaps.own import own_run
 from torchcaps.papers import RECIPES
-from torchcaps.play.networks import TITLES, Look, bundled_networks, network_of
+from torchcaps.play.networks import TITLES, Look, bundled_networks, load_network, network_of
 from torchcaps.play.web import RUNTIME, export_web, onnx_parts
 from torchcaps.pretrained import entry
 
@@ -99,11 +99,15 @@ def test_files_without_a_runtime_are_refused_with_what_to_do(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(TITLES)), ids=list(TITLES))
-def test_the_onnx_models_say_the_same(number):
+@pytest.mark.parametrize("name", [*TITLES, "smoke/lcapsnet", "smoke/em-capsnet"])
+def test_the_onnx_models_say_the_same(name):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    network = bundled_networks()[number]
+    if name in TITLES:
+        network = load_network(name)
+    else:
+        run = RECIPES[name].make()
+        network = network_of(run.build(), run, ABOUT)
     parts, rng, side = onnx_parts(network), torch.Generator().manual_seed(0), network.data.shape[1]
     levels = torch.rand(1, 1, side, side, generator=rng).mul(255).round()
     session = onnxruntime.InferenceSession(parts["look"])
