@@ -50,7 +50,7 @@ def test_files_registry_result_and_card_agree(name):
     one, result = entry(name), read_result(FOLDER / f"{name}.json")
     content = (FOLDER / one.file).read_bytes()
     assert (one.file, one.bytes, one.sha256) == (f"{name}.safetensors", len(content), hashlib.sha256(content).hexdigest())
-    assert len(content) < 14_000_000
+    assert len(content) < (14_000_000 if name == "capsnet-mnist" else 25_000_000)  # all of them are in the package
     assert (one.recipe, one.seed, one.commit, one.metrics) == tuple(result[key] for key in ("recipe", "seed", "commit", "metrics"))
     assert (FOLDER / f"{name}.md").read_text() == card(name, one, result)  # nobody types a card
     assert one.sha256 in card(name, one, result) and one.licence == "MIT"
@@ -66,7 +66,7 @@ def test_its_errors_recompute(name):
     pytest.importorskip("sklearn")
     cpu, one = torch.device("cpu"), entry(name)
     model, run, about = open_model(name, cpu)
-    measured, changed = measure(model, run, about["seed"], read_result(FOLDER / f"{name}.json"), None, cpu)
+    measured, changed, _ = measure(model, run, about["seed"], read_result(FOLDER / f"{name}.json"), None, cpu)
     # an image or two at the edge, on other machines
     assert {part: pytest.approx(numbers, abs=0.3) for part, numbers in one.measured.items()} == measured
     assert changed.keys() == one.changed.keys()

@@ -34,6 +34,7 @@ def release(
     bf16: Annotated[bool, typer.Option("--bf16", help="round large tensors to bfloat16: half the bytes")] = False,
     without_decoder: Annotated[bool, typer.Option("--without-decoder", help="leave a CapsNet's decoder out")] = False,
     about: Annotated[str, typer.Option(help="what it is, in a line; else what its recipe says")] = "",
+    licence: Annotated[str, typer.Option(help="of the weights")] = "MIT",
     folder: Annotated[Path, typer.Option(help="where files, card and registry go")] = models.FOLDER,
     device: Device = "auto",
     data: Root = None,
@@ -43,6 +44,15 @@ def release(
     words = about or (recipe.about.splitlines()[0] if recipe else "")
     drop = ("decoder",) if without_decoder else ()
     made = releases.release(
-        checkpoint, name, result=result, rounded=bf16, drop=drop, about=words, folder=folder, root=data, device=pick_device(device)
+        checkpoint,
+        name,
+        result=result,
+        rounded=bf16,
+        drop=drop,
+        about=words,
+        licence=licence,
+        folder=folder,
+        root=data,
+        device=pick_device(device),
     )
     print((folder / made.file).with_suffix(".md").read_text(), end="")

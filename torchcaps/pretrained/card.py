@@ -23,7 +23,7 @@ def card(name: str, made: Entry, result: dict[str, Any]) -> str:
         "```python",
         "import torchcaps",
         "",
-        f'model = torchcaps.load("{name}")',
+        f'model = torchcaps.load("{name}")  # where torchcaps has it; else the path of {made.file}',
         "```",
         "",
         "| | |",
@@ -63,5 +63,5 @@ def _takes(data: DataInfo) -> str:
 def _row(part: str, metric: str, value: float, made: Entry) -> str:
     again = made.measured.get(part, {}).get(metric)
     # an average of the weights is not in the file
-    words = "another model" if part.endswith("_ema") else "not measured: the data were not at hand"
+    words = "another model" if part.endswith("_ema") else f"not measured: {made.unmeasured.get(part)}"
     return f"| {part} | {metric} | {value:.6g} | {words if again is None else f'{again:.6g}'} |"

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ class Entry:
     model: str
     n_parameters: int
     numbers: dict[str, int]  # how many of each kind the file holds, bfloat16 and float32 say
-    without: tuple[str, ...] = ()  # parts of the trained model that were left out
-    licence: str = "MIT"
-    metrics: dict[str, dict[str, float]] = field(default_factory=dict)  # part -> name -> number, by the weights as trained
-    measured: dict[str, dict[str, float]] = field(default_factory=dict)  # the same by the weights in the file, where the data were there
-    changed: dict[str, int] = field(default_factory=dict)  # part -> answers in which the two differ
+    without: tuple[str, ...]  # parts of the trained model that were left out
+    licence: str
+    metrics: dict[str, dict[str, float]]  # part -> name -> number, by the weights as trained
+    measured: dict[str, dict[str, float]]  # the same by the weights in the file, where the data were there
+    changed: dict[str, int]  # part -> answers in which the two differ
+    unmeasured: dict[str, str]  # part -> why not
 
 
 def registry(folder: Path = FOLDER) -> dict[str, Entry]:
