@@ -7,7 +7,7 @@ BIN := .venv/bin
 # two processes of one thread each: more threads would wait for each other
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo play test test-slow check bench table clean
+.PHONY: demo play test test-slow test-browser check bench table clean
 
 demo: .venv/done
 	$(BIN)/torchcaps demo
@@ -22,6 +22,11 @@ test: .venv/done $(if $(filter Linux,$(shell uname)),.venv/kernels/done)
 
 test-slow: .venv/done
 	$(BIN)/python -m pytest -q -m "slow or data"
+
+# wants a chromium, Debian's say; ONNXRUNTIME_WEB names the .tgz of `npm pack onnxruntime-web` for the page as plain files
+test-browser: .venv/done
+	$(BIN)/pip install -q -c constraints.txt playwright
+	$(BIN)/python -m pytest -q -m slow tests/play
 
 check: .venv/done
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from torchcaps import parts
 from torchcaps.checkpoint import load_checkpoint, load_model, save_checkpoint
 from torchcaps.data import DataError
 from torchcaps.data.class_names import class_names
+from torchcaps.machine import commit
 from torchcaps.papers import RECIPES
 from torchcaps.pretrained import registry
 from torchcaps.pretrained.card import _command
@@ -109,6 +111,24 @@ def test_a_card_tells_the_command_that_trains_it_again():
         ("a/b-hold-out-5000", "torchcaps train a/b --hold-out 5000"),
     ):
         assert _command(name) == command
+
+
+def test_released_weights_do_not_make_later_results_look_uncommitted(tmp_path, monkeypatch):
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    monkeypatch.delenv("TORCHCAPS_COMMIT", raising=False)
+    package = tmp_path / "torchcaps"
+    (package / "pretrained" / "weights").mkdir(parents=True)
+    for name in ("__init__.py", "machine.py"):
+        (package / name).write_text("")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "ours"]):
+        subprocess.run([*git, *words], check=True)
+    monkeypatch.setattr("torchcaps.machine.__file__", str(package / "machine.py"))
+    (package / "pretrained" / "weights" / "one.safetensors").write_text("")
+    assert not commit()["dirty"]
+    (package / "pretrained" / "loading.py").write_text("")
+    assert commit()["dirty"]
 
 
 def test_where_the_data_are_missing_the_card_says_so(finished, tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from torchcaps.recipe import Run, to_plain
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOME = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="no chromium here; CHROMIUM names one")]
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `make test-browser` does it")
 pytest.importorskip("uvicorn", reason="the extra `play` is not installed")
 
 

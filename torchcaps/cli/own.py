@@ -13,6 +13,7 @@ from torchcaps.data import Labelled, OwnImages
 from torchcaps.data.class_names import class_names
 from torchcaps.data.own import ENDINGS, TEST_SHARE, Survey, survey
 from torchcaps.data.own_pictures import read_picture
+from torchcaps.data.pictures import image_module
 from torchcaps.machine import pick_device
 from torchcaps.own import by_class, mean_over_classes, own_run
 from torchcaps.pretrained import open_model
@@ -98,6 +99,7 @@ def predict(
             f"predict answers for networks that tell one class of a grey or colour picture; {checkpoint} was trained by "
             f"{type(task).__name__} on {run.data} of {about.shape[0]} channels"
         )
+    image_module()  # without Pillow no other file would help
     files = [file for path in image for file in _pictures(path)]
     images = torch.stack([_read(file, about.shape) for file in files])
     scores = task.evaluate(model, Labelled(images, torch.zeros(len(files), dtype=torch.long)), where).scores
