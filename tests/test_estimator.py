@@ -88,6 +88,17 @@ def test_the_scale_of_the_numbers_does_not_matter(bars):
     np.testing.assert_array_equal(*said)
 
 
+def test_the_type_of_the_numbers_at_prediction_does_not_matter(bars):
+    """Fitted to 17 grey levels as floats, as scikit-learn's digits are, and asked about the same levels as bytes and as integers."""
+    images, names, others, _ = bars
+    coarse, asked = (images // 16).astype(float), (others // 16).astype(float)
+    fitted = CapsNetClassifier(**TINY, epochs=1).fit(coarse, names)
+    for kind in (np.uint8, np.int32, np.float32):
+        np.testing.assert_array_equal(fitted.lengths(asked.astype(kind)), fitted.lengths(asked))
+    fitted.fit(images, names)
+    np.testing.assert_array_equal(fitted.lengths(others.astype(float)), fitted.lengths(others))
+
+
 def test_colour_pictures_that_are_not_square_and_flat_rows_of_them(bars):
     images, names, *_ = bars
     wide = np.stack([images[:, :6]] * 3, axis=1)  # [n 3 6 8]

@@ -42,8 +42,8 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         model.score(X[1000:], y[1000:])
 
     `X`: images [n h w] or [n c h w], or flat rows [n p] of square grey images, of any numbers; `image_shape` (h, w) or (c, h, w) says
-    what else flat rows are, and `fill_square` lets them have zeros at the end until they are a square. Bytes are taken as they are.
-    Other numbers become bytes, from the smallest to the largest that was fitted to; what lies beyond at prediction is cut off.
+    what else flat rows are, and `fill_square` lets them have zeros at the end until they are a square. Fitted to bytes it takes them as
+    they are. Other numbers become bytes, from the smallest to the largest that was fitted to; what lies beyond at prediction is cut off.
 
     `transform` gives the poses of the class capsules in one row, `poses` gives them as [n, classes, d_class], `lengths` how long each
     is: how sure the network is that the class is there. Lengths do not sum to 1; `predict_proba` is each one's share of their sum.
@@ -181,7 +181,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     def _images(self, X: np.ndarray) -> Tensor:
         """As bytes [n c h w]."""
         least, most = self.range_
-        if X.dtype != np.uint8:
+        if X.dtype != np.uint8 or self.range_ != (0.0, 255.0):  # bytes of other numbers that were fitted to are those numbers
             # float64: half a step more or less in float32 would be another byte
             X = np.clip((X.astype(np.float64) - least) / ((most - least) or 1.0), 0, 1)
             X = np.round(255 * X).astype(np.uint8)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,21 @@ def stroke(page, *points: tuple[float, float], pad: str = "#pad-one canvas") -> 
     for place in places[1:]:
         page.mouse.move(*place, steps=8)
     page.mouse.up()
+
+
+def drag(page, frame: dict, *points: tuple[float, float]) -> None:
+    """Draw with a finger, which a page that can be scrolled might take for scrolling."""
+    line = page.context.new_cdp_session(page)
+
+    def touch(kind: str, *where: tuple[float, float]) -> None:
+        places = [{"x": frame["x"] + x * frame["width"], "y": frame["y"] + y * frame["height"]} for x, y in where]
+        line.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
+
+    touch("touchStart", points[0])
+    for (x, y), (u, v) in pairwise(points):
+        for share in (0.25, 0.5, 0.75, 1):
+            touch("touchMove", (x + share * (u - x), y + share * (v - y)))
+    touch("touchEnd")
 
 
 def picture(page, name: str) -> str:
@@ -184,6 +200,10 @@ def test_a_phone_by_touch_in_the_dark_and_a_keyboard(browser, address):
         read(page, "0")
         page.locator("#pad-one").get_by_role("button", name="Clear").tap()
         frame = page.locator("#pad-one canvas").bounding_box()
+        drag(page, frame, (0.25, 0.2), (0.72, 0.2), (0.45, 0.85))
+        drag(page, frame, (0.42, 0.52), (0.68, 0.52))
+        read(page, "7")
+        page.locator("#pad-one").get_by_role("button", name="Clear").tap()
         page.touchscreen.tap(frame["x"] + 100, frame["y"] + 100)
         playwright.expect(page.locator("#sure-one")).not_to_have_text("draw a digit")
         page.locator("#tab-one").focus()
