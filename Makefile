@@ -8,7 +8,7 @@ BIN := .venv/bin
 # two processes of one thread each: more threads would wait for each other
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo play test test-slow check bench table docs clean
+.PHONY: demo play test test-slow test-browser check bench table docs clean
 
 demo: .venv/done
 	$(BIN)/torchcaps demo
@@ -23,6 +23,11 @@ test: .venv/done $(if $(filter Linux,$(shell uname)),.venv/kernels/done)
 
 test-slow: .venv/done
 	$(BIN)/python -m pytest -q -m "slow or data"
+
+# wants a chromium, Debian's say; ONNXRUNTIME_WEB names the .tgz of `npm pack onnxruntime-web` for the page as plain files
+test-browser: .venv/done
+	$(BIN)/pip install -q -c constraints.txt playwright
+	$(BIN)/python -m pytest -q -m slow tests/play
 
 check: .venv/done
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -40,7 +45,7 @@ docs: .venv/done
 
 .venv/done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[experiments,sentences,export,play,docs,dev]'
+	$(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[experiments,sentences,export,play,hub,docs,dev]'
 	touch $@
 
 # beside the rest, because Triton's interpreter wants an older numpy than they have

@@ -202,7 +202,8 @@ def test_an_altered_data_file_is_named_not_used_and_not_deleted(command, tmp_pat
 
 def test_bad_checkpoints_are_refused(command, trained):
     path = trained / "checkpoint.safetensors"
-    refuses(command("eval", "nowhere"), "no checkpoint at nowhere")
+    refuses(command("eval", "nowhere"), "no trained model 'nowhere'; there are", "or give the path of a checkpoint")
+    refuses(command("eval", "nowhere/checkpoint.safetensors"), "no checkpoint at nowhere/checkpoint.safetensors")
     refuses(command("train", "smoke/capsnet-paper", "--out", str(trained), "--device", "cpu"), "belongs to another run")
     path.write_bytes(path.read_bytes()[:-10])
     refuses(command("eval", str(path)), "is not a whole checkpoint")

@@ -88,6 +88,17 @@ def test_the_scale_of_the_numbers_does_not_matter(bars):
     np.testing.assert_array_equal(*said)
 
 
+def test_the_type_of_the_numbers_at_prediction_does_not_matter(bars):
+    """Fitted to 17 grey levels as floats, as scikit-learn's digits are, and asked about the same levels as bytes and as integers."""
+    images, names, others, _ = bars
+    coarse, asked = (images // 16).astype(float), (others // 16).astype(float)
+    fitted = CapsNetClassifier(**TINY, epochs=1).fit(coarse, names)
+    for kind in (np.uint8, np.int32, np.float32):
+        np.testing.assert_array_equal(fitted.lengths(asked.astype(kind)), fitted.lengths(asked))
+    fitted.fit(images, names)
+    np.testing.assert_array_equal(fitted.lengths(others.astype(float)), fitted.lengths(others))
+
+
 def test_colour_pictures_that_are_not_square_and_flat_rows_of_them(bars):
     images, names, *_ = bars
     wide = np.stack([images[:, :6]] * 3, axis=1)  # [n 3 6 8]
@@ -146,11 +157,21 @@ def test_balanced_drawing_finds_a_rare_class(bars):
         ({"image_shape": (2, 3)}, (10, 7), r"image_shape \(2, 3\) does not hold rows of 7"),
         ({}, (10, 1, 2, 3, 4), r"expects images \[n h w\] or \[n c h w\]"),
         ({"device": "tpu"}, (10, 8, 8), "device must be auto, cpu, cuda"),
+        ({"image_shape": (4, 16)}, (10, 8, 8), r"image_shape \(4, 16\) is not that of the images, \(1, 8, 8\)"),
+        ({"image_shape": 64}, (10, 64), "image_shape 64 does not hold rows of 64"),
+        ({"batch": 0}, (10, 8, 8), "batch must be a whole number, 1 or more; got 0"),
+        ({"d_class": 0}, (10, 8, 8), "d_class must be a whole number, 1 or more; got 0"),
+        ({"epochs": -1}, (10, 8, 8), "epochs must be a whole number, 0 .* or more; got -1"),
+        ({"epochs": 1.5}, (10, 8, 8), "epochs must be a whole number"),
+        ({"shift": 8}, (10, 8, 8), "shift must be .* less than the side of the images, 8x8; got 8"),
+        ({"rate": float("nan")}, (10, 8, 8), "rate must be 0 or more; got nan"),
+        ({"reconstruction_weight": -1.0}, (10, 8, 8), "reconstruction_weight must be 0 or more"),
+        ({}, (0, 8, 8), r"Found array with 0 sample\(s\)"),
     ],
 )
 def test_what_it_cannot_fit_is_said_plainly(settings, shape, message):
     with pytest.raises(ValueError, match=message):
-        CapsNetClassifier(**TINY | settings).fit(np.random.default_rng(0).random(shape), np.arange(10) % 2)
+        CapsNetClassifier(**TINY | settings).fit(np.random.default_rng(0).random(shape), np.arange(shape[0]) % 2)
 
 
 def test_other_pictures_than_it_was_fitted_to_are_refused(bars, fitted):

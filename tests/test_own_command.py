@@ -106,7 +106,10 @@ def test_settings_for_own_pictures_and_recipes_do_not_mix(command, folder):
 
 
 def test_export_wants_to_know_what_to_write(command, trained):
-    refuses(command("export", trained[0] / "checkpoint.safetensors"), "--onnx net.onnx, --program net.pt2, or both")
+    refuses(command("export", trained[0] / "checkpoint.safetensors"), "--onnx net.onnx, --program net.pt2, --web FOLDER")
+    refuses(command("export", "--onnx", "net.onnx"), "write one network, got 0 checkpoints; give one")
+    refuses(command("export", "a", "b", "--program", "net.pt2"), "got 2 checkpoints")
+    refuses(command("export", "a", "--onnx", "net.onnx", "--runtime", "x.tgz"), "give --web FOLDER too")
 
 
 def test_few_pictures_are_shown_more_often(folder):

@@ -86,7 +86,11 @@ def learns(said: str) -> None:
     assert shapes == "(2, 10) (2, 160)"
 
 
-MORE = {"own-data.md": learns}
+def tells_its_recipe(said: str) -> None:
+    assert "digits/warped 0" in said
+
+
+MORE = {"own-data.md": learns, "pretrained.md": tells_its_recipe}
 WITH_CODE = [page for page in PAGES if any(block.language == "python" for block in blocks_of(page.read_text()))]
 
 

@@ -1,5 +1,8 @@
 """Capsule networks in PyTorch: routing behind one interface, and papers reproduced from one command each."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, EMCapsules, LazyRoutedCapsules, PrimaryCapsules, RoutedCapsules
 from torchcaps.models import CapsNet, CapsuleHead, EMCapsNet, EMSentenceNet
 from torchcaps.ops import (
@@ -15,6 +18,9 @@ from torchcaps.ops import (
     squash,
     unsquash,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 __version__ = "0.1.0"
 
@@ -36,9 +42,18 @@ __all__ = [
     "em_routing_steps",
     "lazy_routing",
     "lazy_routing_steps",
+    "load",
     "margin_loss",
     "reconstruction_loss",
     "recover_couplings",
     "squash",
     "unsquash",
 ]
+
+
+def load(name: str | Path, device: "str | torch.device" = "cpu") -> "torch.nn.Module":
+    """A trained model in eval mode, by its name (`torchcaps pretrained` lists them) or the path of a checkpoint; see docs/pretrained.md."""
+    # here, not above: who wants a layer alone needs neither data sets nor safetensors
+    from torchcaps.pretrained import load as load_by_name
+
+    return load_by_name(name, device)

@@ -4,6 +4,7 @@ It trains by the same step, batches and task as every recipe; what it leaves out
 """
 
 from math import isqrt
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,8 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         model.score(X[1000:], y[1000:])
 
     `X`: images [n h w] or [n c h w], or flat rows [n p] of square grey images, of any numbers; `image_shape` (h, w) or (c, h, w) says
-    what else flat rows are, and `fill_square` lets them have zeros at the end until they are a square. Bytes are taken as they are.
-    Other numbers become bytes, from the smallest to the largest that was fitted to; what lies beyond at prediction is cut off.
+    what else flat rows are, and `fill_square` lets them have zeros at the end until they are a square. Fitted to bytes it takes them as
+    they are. Other numbers become bytes, from the smallest to the largest that was fitted to; what lies beyond at prediction is cut off.
 
     `transform` gives the poses of the class capsules in one row, `poses` gives them as [n, classes, d_class], `lengths` how long each
     is: how sure the network is that the class is there. Lengths do not sum to 1; `predict_proba` is each one's share of their sum.
@@ -92,6 +93,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
             only = str(self.classes_[0])
             raise ValueError(f"CapsNetClassifier tells classes apart and got one class, {only!r}; give images of two at least")
         self.image_shape_ = self._image_shape(shape, X.shape[1])
+        self._check_settings()
         self._set_range(X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.model_ = self._train(Labelled(self._images(X), torch.from_numpy(labels).long()), seed)
@@ -133,17 +135,21 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         X = np.asarray(X)
         if X.ndim > 4:
             raise ValueError(f"CapsNetClassifier expects images [n h w] or [n c h w], or flat rows [n p]; got {list(X.shape)}")
-        return X.reshape(len(X), -1), (X.shape[1:] if X.ndim == 4 else (1, *X.shape[1:]))
+        return X.reshape(len(X), int(np.prod(X.shape[1:]))), (X.shape[1:] if X.ndim == 4 else (1, *X.shape[1:]))
 
     def _image_shape(self, found: tuple[int, int, int] | None, n_features: int) -> tuple[int, int, int]:
         """c h w of what the network is shown."""
-        if found is not None:
-            return tuple(map(int, found))
+        said = None
         if self.image_shape is not None:
-            shape = (1, *self.image_shape) if len(self.image_shape) == 2 else tuple(self.image_shape)
-            if len(shape) != 3 or np.prod(shape) != n_features:
+            said = (1, *self.image_shape) if np.size(self.image_shape) == 2 else tuple(np.atleast_1d(self.image_shape).tolist())
+            if len(said) != 3 or np.prod(said) != n_features:
                 raise ValueError(f"image_shape {self.image_shape} does not hold rows of {n_features} feature(s); give (h, w) or (c, h, w)")
-            return shape
+        if found is not None and said is not None and tuple(found) != said:
+            raise ValueError(
+                f"image_shape {self.image_shape} is not that of the images, {tuple(found)} (c h w); leave it out, or give flat rows"
+            )
+        if found is not None or said is not None:
+            return tuple(map(int, said if found is None else found))
         side = isqrt(n_features)
         if side**2 != n_features and not self.fill_square:
             raise ValueError(
@@ -153,13 +159,29 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         side += side**2 != n_features
         return 1, side, side
 
+    def _check_settings(self) -> None:
+        """What would otherwise pass in silence, or fail in words of others."""
+        for name in ("n_iters", "channels", "n_types", "d_class", "batch"):
+            if not isinstance(value := getattr(self, name), Integral) or value < 1:
+                raise ValueError(f"{name} must be a whole number, 1 or more; got {value!r}")
+        if not isinstance(self.epochs, Integral) or self.epochs < 0:
+            raise ValueError(f"epochs must be a whole number, 0 (the network as it is drawn) or more; got {self.epochs!r}")
+        if not isinstance(self.shift, Integral) or not 0 <= self.shift < min(self.image_shape_[1:]):
+            h, w = self.image_shape_[1:]
+            raise ValueError(
+                f"shift must be a whole number of pixels from 0 to less than the side of the images, {h}x{w}; got {self.shift!r}"
+            )
+        for name in ("rate", "reconstruction_weight"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)!r}")
+
     def _set_range(self, X: np.ndarray) -> None:
         self.range_ = (0.0, 255.0) if X.dtype == np.uint8 else (float(X.min()), float(X.max()))
 
     def _images(self, X: np.ndarray) -> Tensor:
         """As bytes [n c h w]."""
         least, most = self.range_
-        if X.dtype != np.uint8:
+        if X.dtype != np.uint8 or self.range_ != (0.0, 255.0):  # bytes of other numbers that were fitted to are those numbers
             # float64: half a step more or less in float32 would be another byte
             X = np.clip((X.astype(np.float64) - least) / ((most - least) or 1.0), 0, 1)
             X = np.round(255 * X).astype(np.uint8)

@@ -14,8 +14,9 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,19 +119,9 @@ def export_program(model: nn.Module, run: Run, path: Path) -> Exported:
 
 def export_onnx(model: nn.Module, run: Run, path: Path, classes: tuple[str, ...] = ()) -> Exported:
     """A file for any ONNX runtime; its metadata name the classes."""
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        wanted = "ONNX files are written by onnxscript and checked by onnxruntime"
-        raise ValueError(f"{wanted}, and {error.name} is not installed; {INSTALL}") from error
+    onnxruntime = _need("onnx", "onnxscript", "onnxruntime")
     what = plan(model, run)
-    with _quietly():
-        made = torch.onnx.export(
-            _program(what), dynamo=True, verbose=False, input_names=list(what.names), output_names=list(what.outputs),
-            custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted()},
-        ).model_proto  # fmt: skip
+    made = to_onnx(_program(what), what.names, what.outputs)
     _name_axes(made, what)
     for key, value in (("made_by", "torchcaps"), ("classes", json.dumps(classes)), ("model", run.model)):
         made.metadata_props.add(key=key, value=value)
@@ -144,6 +135,25 @@ def export_onnx(model: nn.Module, run: Run, path: Path, classes: tuple[str, ...]
         return tuple(map(torch.from_numpy, map(np.asarray, said)))
 
     return _kept(path, content, what, run_it)
+
+
+def to_onnx(program: torch.export.ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+    """The program as ONNX holds models, not compared with anything yet."""
+    _need("onnx", "onnxscript")
+    with _quietly():
+        return torch.onnx.export(
+            program, dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs),
+            custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted()},
+        ).model_proto  # fmt: skip
+
+
+def _need(*modules: str) -> Any:
+    """The last of these, once all are imported."""
+    try:
+        return [import_module(name) for name in modules][-1]
+    except ImportError as error:
+        wanted = "ONNX files are written by onnxscript and checked by onnxruntime"
+        raise ValueError(f"{wanted}, and {error.name} is not installed; {INSTALL}") from error
 
 
 def _program(what: Plan) -> torch.export.ExportedProgram:

@@ -127,8 +127,8 @@ def commit() -> dict[str, Any]:
     try:
         _git(here, "ls-files", "--error-unmatch", "__init__.py")  # fails where we are a guest in another project's repository
         head = _git(here, "rev-parse", "HEAD")
-        # what decides a result is the package; notes and result files beside it do not
-        return {"commit": head, "dirty": bool(_git(here, "status", "--porcelain", "--", "."))}
+        # what decides a result is the package; notes, result files and released weights do not
+        return {"commit": head, "dirty": bool(_git(here, "status", "--porcelain", "--", ".", ":(exclude)pretrained/weights"))}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "unknown", "dirty": True}
 

@@ -138,11 +138,15 @@ class Run:
         models = SENTENCE_MODELS if about.kind == "sentences" else MODELS
         if self.model not in models:
             raise ValueError(f"no model {self.model!r}; there are {', '.join(models)} for {about.kind}")
-        if about.kind == "sentences":
-            return models[self.model](*about.shape[1:], about.n_classes, **self.model_args)
-        model = models[self.model](shape_after(self.augment, about.shape), about.n_classes, **self.model_args)
+        model = models[self.model](*self.sizes(), **self.model_args)
         model.augment = self.augment  # whoever evaluates the model shows it images of the same kind
         return model
+
+    def sizes(self) -> tuple[Any, ...]:
+        """What a model is told of the data: the shape of what it sees, and the number of classes."""
+        about = info(self.data)
+        seen = about.shape[1:] if about.kind == "sentences" else (shape_after(self.augment, about.shape),)
+        return *seen, about.n_classes
 
     def quickly(self) -> "Run":
         """What else a quick variant changes, of a run of another kind (readings.py)."""

@@ -7,26 +7,28 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from torchcaps.play.networks import bundled_networks
-from torchcaps.play.web import export_web
+from torchcaps.checkpoint import save_checkpoint
+from torchcaps.data import OwnImages
+from torchcaps.own import own_run
+from torchcaps.papers import RECIPES
+from torchcaps.recipe import Run, to_plain
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOME = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="no chromium here; CHROMIUM names one")]
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `make test-browser` does it")
 pytest.importorskip("uvicorn", reason="the extra `play` is not installed")
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    command = [sys.executable, "-m", "torchcaps", "play", "--port", "0"]
-    with subprocess.Popen(command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, stdout=subprocess.PIPE, text=True) as server:
-        yield re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())[0]
-        server.terminate()
+    with served() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,24 @@ def browser() -> Iterator:
         opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
         opened.close()
+
+
+@contextmanager
+def served(*more: str) -> Iterator[str]:
+    """The address of a playground in a process of its own."""
+    command = [sys.executable, "-m", "torchcaps", "play", "--port", "0", *more]
+    with subprocess.Popen(command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())[0]
+        finally:
+            server.terminate()
+
+
+def saved(folder: Path, run: Run) -> list[str]:
+    """A checkpoint of the network as it is before training."""
+    tensors = {f"model/{key}": tensor for key, tensor in run.build().state_dict().items()}
+    save_checkpoint(folder / "net.safetensors", tensors, {"name": "untrained", "seed": 0, "step": 0, "run": to_plain(run)})
+    return [str(folder / "net.safetensors")]
 
 
 @contextmanager
@@ -66,6 +86,21 @@ def stroke(page, *points: tuple[float, float], pad: str = "#pad-one canvas") -> 
     for place in places[1:]:
         page.mouse.move(*place, steps=8)
     page.mouse.up()
+
+
+def drag(page, frame: dict, *points: tuple[float, float]) -> None:
+    """Draw with a finger, which a page that can be scrolled might take for scrolling."""
+    line = page.context.new_cdp_session(page)
+
+    def touch(kind: str, *where: tuple[float, float]) -> None:
+        places = [{"x": frame["x"] + x * frame["width"], "y": frame["y"] + y * frame["height"]} for x, y in where]
+        line.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
+
+    touch("touchStart", points[0])
+    for (x, y), (u, v) in pairwise(points):
+        for share in (0.25, 0.5, 0.75, 1):
+            touch("touchMove", (x + share * (u - x), y + share * (v - y)))
+    touch("touchEnd")
 
 
 def picture(page, name: str) -> str:
@@ -165,6 +200,10 @@ def test_a_phone_by_touch_in_the_dark_and_a_keyboard(browser, address):
         read(page, "0")
         page.locator("#pad-one").get_by_role("button", name="Clear").tap()
         frame = page.locator("#pad-one canvas").bounding_box()
+        drag(page, frame, (0.25, 0.2), (0.72, 0.2), (0.45, 0.85))
+        drag(page, frame, (0.42, 0.52), (0.68, 0.52))
+        read(page, "7")
+        page.locator("#pad-one").get_by_role("button", name="Clear").tap()
         page.touchscreen.tap(frame["x"] + 100, frame["y"] + 100)
         playwright.expect(page.locator("#sure-one")).not_to_have_text("draw a digit")
         page.locator("#tab-one").focus()
@@ -172,6 +211,33 @@ def test_a_phone_by_touch_in_the_dark_and_a_keyboard(browser, address):
         assert page.locator("#panel-pairs").is_visible()
         assert page.locator("#tab-pairs").get_attribute("aria-selected") == "true"
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_sentence_shows_which_tokens_each_class_used(browser, tmp_path):
+    with served(*saved(tmp_path, RECIPES["smoke/em-sentences"].make())) as address, page_of(browser, address, "#sentences") as page:
+        playwright.expect(page.locator("#tokens span")).to_have_count(5, timeout=20_000)  # four words and the end
+        assert page.locator("#heat tbody tr").count() == RECIPES["smoke/em-sentences"].make().sizes()[0]  # a row for each layer
+        words = page.locator("#sentence-words")
+        before = words.inner_text()
+        page.locator("#sentence-classes button").nth(1 - int(before.split("says: ")[1][0])).click()
+        assert words.inner_text() != before  # another class
+        page.locator("#sentence").fill("good film")
+        page.locator("#sentence-form button").click()
+        playwright.expect(page.locator("#tokens span")).to_have_count(3, timeout=20_000)
+    with served() as address, page_of(browser, address) as page:
+        assert page.locator("#tab-sentences").is_hidden()  # where no network of sentences is loaded
+
+
+def test_a_network_of_own_pictures_answers_by_the_names_of_its_classes(browser, tmp_path):
+    classes = ("crow", "gull", "a bird with a very long name")
+    run = own_run(OwnImages(classes=classes, shape=(1, 20, 20), n_train=100, n_test=10))
+    with served(*saved(tmp_path, run)) as address, page_of(browser, address) as page:
+        playwright.expect(page.locator("#answer-one")).to_have_text(re.compile("|".join(classes)), timeout=20_000)
+        assert page.locator("#bars-one .bar b").all_inner_texts() == list(classes)
+        assert page.locator("#routing text").all_text_contents() == ["crow", "gull", "a bird w…"]
+        page.locator("#tab-compare").click()
+        playwright.expect(page.locator("#compare tbody tr")).to_have_count(4, timeout=20_000)
+        assert page.locator("#compare td.own .said b").first.inner_text() in classes
 
 
 def test_everything_that_can_be_used_has_a_name(browser, address):
@@ -187,7 +253,8 @@ def test_everything_that_can_be_used_has_a_name(browser, address):
 @pytest.mark.skipif("ONNXRUNTIME_WEB" not in os.environ, reason="ONNXRUNTIME_WEB names no npm package of onnxruntime-web, folder or .tgz")
 def test_the_page_as_plain_files_reads_and_draws_without_a_server_that_computes(browser, tmp_path):
     pytest.importorskip("onnxscript")
-    export_web(tmp_path, bundled_networks()[:1], Path(os.environ["ONNXRUNTIME_WEB"]))
+    command = [sys.executable, "-m", "torchcaps", "export", "--web", str(tmp_path), "--runtime", os.environ["ONNXRUNTIME_WEB"]]
+    subprocess.run(command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, check=True)
     command = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(tmp_path), "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as files:
         port = re.search(r"port (\d+)", files.stdout.readline())[1]
@@ -202,6 +269,8 @@ def test_the_page_as_plain_files_reads_and_draws_without_a_server_that_computes(
                 page.locator("#sliders-one input").nth(6).fill("0.6")
                 settled(page)
                 assert picture(page, "turned-one") != before
-                assert page.locator("#tab-pairs").is_hidden()  # no network of pairs was exported
+                page.locator("#tab-pairs").click()
+                playwright.expect(page.locator("#answer-pairs")).to_contain_text("It reads a", timeout=20_000)
+                assert page.locator("#tab-sentences").is_hidden()
         finally:
             files.terminate()

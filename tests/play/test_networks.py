@@ -1,47 +1,29 @@
 """The networks that come with the playground are what their cards say; which others it takes; the page as plain files."""
 
-import hashlib
+import re
 import tarfile
-from dataclasses import replace
 
 import pytest
 import torch
 
+from torchcaps.data import OwnImages
 from torchcaps.models import CapsNet
+from torchcaps.own import own_run
 from torchcaps.papers import RECIPES
-from torchcaps.play.bundle import BUNDLED, SEED, bundle, bundled, measured
-from torchcaps.play.networks import Look, bundled_networks, load_network, network_of
+from torchcaps.play.networks import TITLES, Look, bundled_networks, load_network, network_of
 from torchcaps.play.web import RUNTIME, export_web, onnx_parts
-from torchcaps.recipe import quick, unlike
-from torchcaps.results import read_result
+from torchcaps.pretrained import entry
 
 ABOUT = {"name": "smoke", "seed": 0, "step": 20}
 
 
-@pytest.mark.parametrize("name", BUNDLED)
-def test_the_bundled_weights_are_small_and_those_of_their_result_file(name):
-    card = read_result(bundled(name).with_suffix(".json"))
-    content = bundled(name).read_bytes()
-    assert len(content) < 2 * 2**20
-    assert hashlib.sha256(content).hexdigest() == card["bundled"]["sha256"]
-    assert (card["recipe"], card["seed"]) == (BUNDLED[name], SEED)
-    assert unlike(card["run"], RECIPES[BUNDLED[name]].make()) == []
-    assert not card["dirty"]
-
-
-@pytest.mark.parametrize("name", ["digits", "plain", pytest.param("pairs", marks=pytest.mark.slow)])
-def test_their_errors_recompute(name):
-    pytest.importorskip("sklearn")
-    said = read_result(bundled(name).with_suffix(".json"))["bundled"]["metrics"]
-    assert measured(bundled(name)) == pytest.approx(said, abs=0.3)  # an image or two at the edge, on other machines
-
-
-def test_a_bundle_is_made_by_one_function(tmp_path, monkeypatch):
-    run = quick(RECIPES["digits/plain"].make(), 3)
-    monkeypatch.setitem(RECIPES, "digits/plain", replace(RECIPES["digits/plain"], make=lambda: run))
-    path = bundle("plain", tmp_path)
-    assert load_network(path).run == run
-    assert read_result(path.with_suffix(".json"))["bundled"]["file"] == "plain.safetensors"
+def test_the_networks_that_come_along_are_small_and_told_with_their_errors():
+    """What they are in all else: tests/test_pretrained.py."""
+    networks = bundled_networks()
+    assert [network.name for network in networks] == list(TITLES)
+    for network in networks:
+        assert entry(network.name).bytes < 2 * 2**20
+        assert re.fullmatch(rf"{TITLES[network.name]}, \d+\.\d % of its test (digits|pairs) wrong", network.note)
 
 
 def test_networks_of_other_pictures_are_refused_by_name():
@@ -71,6 +53,16 @@ def test_other_networks_are_shown_as_they_answer(name):
     assert about["draws"] == (network.draw is not None)
     if about["grid"]:
         assert seen.couplings.shape[1] == about["grid"][0] * about["grid"][1]
+
+
+def test_a_network_of_own_pictures_is_shown_with_its_own_classes():
+    shape, classes = (1, 16, 16), ("crow", "gull", "a bird with a long name")
+    run = own_run(OwnImages(classes=classes, shape=shape, n_train=100, n_test=10))
+    network = network_of(run.build(), run, ABOUT)
+    about = network.about()
+    assert (about["labels"], about["style"], about["size"]) == (list(classes), "plain", 16)
+    assert network.look(torch.zeros(1, *shape)).lengths.shape == (about["n_passes"], 3)
+    assert bundled_networks()[0].about()["labels"] == list("0123456789")
 
 
 def test_places_are_where_the_capsules_look():
@@ -107,11 +99,15 @@ def test_files_without_a_runtime_are_refused_with_what_to_do(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(BUNDLED)), ids=list(BUNDLED))
-def test_the_onnx_models_say_the_same(number):
+@pytest.mark.parametrize("name", [*TITLES, "smoke/lcapsnet", "smoke/em-capsnet"])
+def test_the_onnx_models_say_the_same(name):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    network = bundled_networks()[number]
+    if name in TITLES:
+        network = load_network(name)
+    else:
+        run = RECIPES[name].make()
+        network = network_of(run.build(), run, ABOUT)
     parts, rng, side = onnx_parts(network), torch.Generator().manual_seed(0), network.data.shape[1]
     levels = torch.rand(1, 1, side, side, generator=rng).mul(255).round()
     session = onnxruntime.InferenceSession(parts["look"])

@@ -1,15 +1,17 @@
 """The playground's server: what it answers is what the networks say, and bad questions get clear answers while it stays up."""
 
 import asyncio
+import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from torchcaps.cli.play import load_all
-from torchcaps.data import load
+from torchcaps.data import info, load
 from torchcaps.papers import RECIPES
 from torchcaps.play import server
 from torchcaps.play.networks import N_PASSES, bundled_networks
@@ -71,8 +73,8 @@ def test_the_page_comes_whole_and_asks_nobody_else(client):
 
 
 def test_what_it_sees_is_what_the_network_says(client, answers, digit):
-    network = answers.networks["digits"]
-    seen = client.post("/look", json={"network": "digits", "pixels": digit["pixels"]}).json()
+    network = answers.networks["capsnet-digits"]
+    seen = client.post("/look", json={"network": "capsnet-digits", "pixels": digit["pixels"]}).json()
     lengths, couplings = torch.tensor(seen["lengths"]), torch.tensor(seen["couplings"])
     with torch.no_grad():
         found = network.model(torch.tensor(digit["pixels"]).view(1, 1, 16, 16) / 255)
@@ -87,43 +89,46 @@ def test_what_it_sees_is_what_the_network_says(client, answers, digit):
 
 
 def test_what_it_draws_is_the_networks_reconstruction(client, answers, digit):
-    network = answers.networks["digits"]
+    network = answers.networks["capsnet-digits"]
     with torch.no_grad():
         poses = network.model(torch.tensor(digit["pixels"]).view(1, 1, 16, 16) / 255).poses
         wanted = network.model.reconstruct(poses, torch.tensor([digit["label"]]))[0, 0]
     pose = poses[0, digit["label"]].tolist()
-    asked = {"network": "digits", "capsules": [{"label": digit["label"], "pose": pose}, {"label": 0, "pose": [0.0] * 16}]}
+    asked = {"network": "capsnet-digits", "capsules": [{"label": digit["label"], "pose": pose}, {"label": 0, "pose": [0.0] * 16}]}
     pictures = torch.tensor(client.post("/draw", json=asked).json()["pictures"])
     torch.testing.assert_close(pictures[0].view(16, 16), wanted, atol=1e-4, rtol=0)
     assert not torch.equal(pictures[0], pictures[1])
 
 
 def test_networks_without_capsules_only_answer(client, digit):
-    seen = client.post("/look", json={"network": "plain", "pixels": digit["pixels"]}).json()
+    seen = client.post("/look", json={"network": "baseline-digits", "pixels": digit["pixels"]}).json()
     assert [len(row) for row in seen["lengths"]] == [10]
     assert abs(sum(seen["lengths"][0]) - 1) < 1e-5
-    refused = client.post("/draw", json={"network": "plain", "capsules": []})
+    refused = client.post("/draw", json={"network": "baseline-digits", "capsules": []})
     assert refused.status_code == 400
     assert "no decoder" in refused.json()["error"]
 
 
 POSE = [0.0] * 16
-DRAW = b'{"network": "digits", "capsules": [{"label": 1, "pose": [%s 0]}]}'
+DRAW = b'{"network": "capsnet-digits", "capsules": [{"label": 1, "pose": [%s 0]}]}'
 BAD = {
     "not json": ("/look", b"\x89PNG\r\n\x1a\n", 400, "not JSON"),
     "nested": ("/look", b"[" * 60_000, 400, "not JSON"),
     "a list": ("/look", [1, 2], 400, "JSON object"),
-    "no such network": ("/look", {"network": "../etc", "pixels": []}, 404, "there are digits"),
-    "a network that is no name": ("/look", {"network": ["digits"]}, 404, "there are digits"),
-    "no picture": ("/look", {"network": "digits", "pixels": "data:image/png;base64,AAAA"}, 400, "not a picture"),
-    "levels too high": ("/look", {"network": "digits", "pixels": [256] * 256}, 400, "not a picture"),
-    "levels with fractions": ("/look", {"network": "digits", "pixels": [0.5] * 256}, 400, "not a picture"),
-    "wrong size": ("/look", {"network": "digits", "pixels": [0] * 784}, 400, "16x16 = 256 pixels, got 784"),
-    "no capsules": ("/draw", {"network": "digits"}, 400, "`capsules`"),
-    "a class that is not there": ("/draw", {"network": "digits", "capsules": [{"label": 10, "pose": POSE}]}, 400, "0 to 9, got 10"),
-    "a short pose": ("/draw", {"network": "digits", "capsules": [{"label": 1, "pose": [0.0]}]}, 400, "16 numbers"),
+    "no such network": ("/look", {"network": "../etc", "pixels": []}, 404, "there are capsnet-digits"),
+    "a network that is no name": ("/look", {"network": ["capsnet-digits"]}, 404, "there are capsnet-digits"),
+    "no picture": ("/look", {"network": "capsnet-digits", "pixels": "data:image/png;base64,AAAA"}, 400, "not a picture"),
+    "levels too high": ("/look", {"network": "capsnet-digits", "pixels": [256] * 256}, 400, "not a picture"),
+    "levels with fractions": ("/look", {"network": "capsnet-digits", "pixels": [0.5] * 256}, 400, "not a picture"),
+    "wrong size": ("/look", {"network": "capsnet-digits", "pixels": [0] * 784}, 400, "16x16 = 256 pixels, got 784"),
+    "no capsules": ("/draw", {"network": "capsnet-digits"}, 400, "`capsules`"),
+    "a class that is not there": ("/draw", {"network": "capsnet-digits", "capsules": [{"label": 10, "pose": POSE}]}, 400, "0 to 9, got 10"),
+    "a short pose": ("/draw", {"network": "capsnet-digits", "capsules": [{"label": 1, "pose": [0.0]}]}, 400, "16 numbers"),
     "a pose without end": ("/draw", DRAW % (b"1e999, " * 15), 400, "16 numbers"),
     "no number": ("/draw", DRAW % (b"NaN, " * 15), 400, "16 numbers"),
+    "a pose of endless digits": ("/draw", DRAW % ((b"1" + b"0" * 400 + b", ") * 15), 400, "16 numbers"),
+    "half a character as a class": ("/draw", b'{"network": "capsnet-digits", "capsules": [{"label": "\\ud800"}]}', 400, "got \\ud800"),
+    "half a character as a sentence": ("/sentence", b'{"text": "\\ud800"}', 400, "that Unicode has"),
     "no sentence": ("/sentence", {"text": 5}, 400, "`text`"),
     "an empty sentence": ("/sentence", {"text": " "}, 400, "is empty"),
     "unknown words": ("/sentence", {"text": "xyzzy"}, 400, "does not know xyzzy"),
@@ -137,7 +142,7 @@ def test_bad_questions_get_clear_answers(client, digit, name):
     answer = client.post(path, content=body, headers=headers) if isinstance(body, bytes) else client.post(path, json=body)
     assert answer.status_code == status
     assert words in answer.json()["error"]
-    assert client.post("/look", json={"network": "digits", "pixels": digit["pixels"]}).status_code == 200  # it is still there
+    assert client.post("/look", json={"network": "capsnet-digits", "pixels": digit["pixels"]}).status_code == 200  # it is still there
 
 
 def test_a_body_too_large_is_refused_by_what_it_says_and_by_what_it_is(client):
@@ -158,15 +163,22 @@ def test_only_json_only_this_machine_and_only_the_pages_files(client):
     assert client.post("/look", content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
     foreign = client.get("/", headers={"host": "evil.example:8017"})
     assert foreign.status_code == 421
-    for host in ("localhost:8017", "127.0.0.1", "[::1]:8017"):
+    for host in ("localhost:8017", "127.0.0.1", "[::1]:8017", "[::1]"):
         assert client.get("/", headers={"host": host}).status_code == 200
-    for path in ("/..%2fserver.py", "/server.py", "/%2e%2e%2fweights%2fdigits.json", "/nothing.js"):
+    for path in ("/..%2fserver.py", "/server.py", "/%2e%2e%2fnetworks.py", "/nothing.js", f"/{'a' * 300}.js", "/a%00.js"):
         assert client.get(path).status_code == 404
     assert client.get("/look").status_code in (404, 405)
 
 
+def test_a_network_of_large_pictures_may_be_sent_large_bodies(answers):
+    assert answers.largest_body() == LARGEST_BODY
+    wide = Answers(list(answers.networks.values()))
+    wide.networks["large"] = type("Network", (), {"data": replace(info("generated-96"), shape=(1, 200, 200))})()
+    assert wide.largest_body() > len(json.dumps({"network": "large", "pixels": [255] * 200 * 200}, separators=(",", ":")))
+
+
 def test_two_hundred_at_once_are_answered_or_told_to_wait(answers, digit):
-    asked = {"network": "digits", "pixels": digit["pixels"]}
+    asked = {"network": "capsnet-digits", "pixels": digit["pixels"]}
 
     async def all_at_once() -> tuple[list, int]:
         transport = httpx.ASGITransport(app=make_app(answers), raise_app_exceptions=False)
@@ -187,7 +199,7 @@ def test_two_hundred_at_once_are_answered_or_told_to_wait(answers, digit):
 def test_a_failure_of_ours_is_an_answer_too(answers, digit, monkeypatch):
     monkeypatch.setattr(answers, "look", lambda asked: 1 / 0)
     client = Client(make_app(answers))
-    assert client.post("/look", json={"network": "digits", "pixels": digit["pixels"]}).status_code == 500
+    assert client.post("/look", json={"network": "capsnet-digits", "pixels": digit["pixels"]}).status_code == 500
     assert client.get("/models.json").status_code == 200
 
 

@@ -18,7 +18,8 @@ from torchcaps.cli.export import export
 from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, seeds_of
 from torchcaps.cli.options import table as make_table
 from torchcaps.cli.own import predict, train_own
-from torchcaps.cli.play import export_web, play
+from torchcaps.cli.play import play
+from torchcaps.cli.pretrained import pretrained, release
 from torchcaps.cli.sweep import Failed, Workers, reproduce_apart
 from torchcaps.demo import demo as run_demo
 from torchcaps.features import Missing
@@ -44,7 +45,8 @@ app.command()(explain)
 app.command()(predict)
 app.command()(export)
 app.command()(play)
-app.command("export-web")(export_web)
+app.command()(pretrained)
+app.command("release")(release)
 
 
 def main() -> None:

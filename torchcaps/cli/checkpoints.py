@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from torchcaps import data as datasets
-from torchcaps.checkpoint import load_model
-from torchcaps.cli.options import Device, Results, Root, console, numbers_of, plainly
+from torchcaps.cli.options import Device, Results, Root, Trained, console, numbers_of, plainly
 from torchcaps.cli.own import tell_by_class
 from torchcaps.data.files import write_whole
 from torchcaps.data.pairs import paired_again
@@ -19,6 +18,7 @@ from torchcaps.figures import all_figures, save_figures
 from torchcaps.journal import read_journal
 from torchcaps.machine import pick_device
 from torchcaps.papers import FIGURES
+from torchcaps.pretrained import locate, open_model
 
 # sets whose pictures are moved or paired already: their digits as they were
 OF_MNIST = {"mnist-40", "affnist-like", "affnist", "multimnist-4", "multimnist-6"}
@@ -26,7 +26,7 @@ Json = Annotated[Path | None, typer.Option("--json", help="write the numbers int
 
 
 def evaluate(
-    checkpoint: Path,
+    checkpoint: Trained,
     split: Annotated[str, typer.Option(help="test or train")] = "test",
     device: Device = "auto",
     data: Root = None,
@@ -36,7 +36,7 @@ def evaluate(
 ) -> None:
     """Evaluate a checkpoint, with the weights as they are, and say what its routing does."""
     where = pick_device(device)
-    model, run, about = load_model(checkpoint, where)
+    model, run, about = open_model(checkpoint, where)
     if on and isinstance(run.data, datasets.OwnImages):
         pictures = datasets.Labelled(*run.data.read_all(on)[:2])
     else:
@@ -63,7 +63,9 @@ def evaluate(
 
 
 def figures(
-    checkpoint: Annotated[Path, typer.Argument(help="a checkpoint, or the name of a paper for its own figures")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="a checkpoint, a name of `torchcaps pretrained`, or the name of a paper for its own figures")
+    ],
     out: Path = Path("figures"),
     device: Device = "auto",
     data: Root = None,
@@ -79,8 +81,8 @@ def figures(
         for path in save_figures(made, out / paper):
             print(path)
         return
-    model, run, about = load_model(checkpoint, where)
-    curve = read_journal(checkpoint.parent / "metrics.jsonl")
+    model, run, about = open_model(checkpoint, where)
+    curve = read_journal(locate(checkpoint).parent / "metrics.jsonl")
     for path in save_figures(all_figures(model, datasets.load(run.data, "test", data, about["seed"]), curve, where), out):
         print(path)
 
@@ -96,7 +98,7 @@ def equivariance(
     where = pick_device(device)
     found = {}
     for checkpoint in checkpoints:
-        model, run, about = load_model(checkpoint, where)
+        model, run, about = open_model(checkpoint, where)
         digits = datasets.load("mnist" if run.data in OF_MNIST else run.data, "test", data, about["seed"])
         name = f"{about['name']} seed {about['seed']}"
         found[name if name not in found else str(checkpoint)] = measure(model, digits, where, copies=copies)

@@ -10,15 +10,15 @@ from jaxtyping import UInt8
 from torch import Tensor, nn
 
 from torchcaps import data as datasets
-from torchcaps.checkpoint import load_model
 from torchcaps.cli.options import Device, Root
-from torchcaps.cli.own import class_names
+from torchcaps.data.class_names import class_names
 from torchcaps.data.pictures import image_module
 from torchcaps.figures import save_figures
 from torchcaps.figures.places import used_places
 from torchcaps.figures.sentence_map import explain as explained
 from torchcaps.figures.sentence_map import sentence_map
 from torchcaps.machine import pick_device
+from torchcaps.pretrained import open_model
 
 FIRST = "0,1,2,3,4"
 
@@ -35,7 +35,7 @@ def explain(
 ) -> None:
     """Which places of a picture, or which tokens and layers of a sentence, a class capsule used: as heat maps."""
     where = pick_device(device)
-    model, run, about = load_model(checkpoint, where)
+    model, run, about = open_model(checkpoint, where)
     of_sentences = datasets.info(run.data).kind == "sentences"
     if of_sentences and image:
         raise ValueError(f"{checkpoint} is of a network for sentences: give --sentence or --test instead of --image")
@@ -50,7 +50,7 @@ def explain(
         texts = own or [tests.texts[number] for number in which]
         made = {f"sentence_{n}": sentence_map(explained(model, encoder, text), label) for n, text in enumerate(texts, start=1)}
     else:
-        names = class_names(run) if isinstance(run.data, datasets.OwnImages) or run.data.startswith("smallnorb") else None
+        names = class_names(run.data) if isinstance(run.data, datasets.OwnImages) or run.data.startswith("smallnorb") else None
         pictures, labels = ([own_picture(own, model)], [None]) if own else (list(tests.images[which]), tests.labels[which].tolist())
         made = {"places": used_places(model, pictures, labels, names)}
     for path in save_figures(made, out):

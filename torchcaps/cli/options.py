@@ -13,6 +13,7 @@ from rich.table import Table
 console = Console()
 say = partial(print, file=sys.stderr, flush=True)  # progress: what is piped away stays clean
 
+Trained = Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="a checkpoint, or a name of `torchcaps pretrained`")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 Root = Annotated[Path | None, typer.Option("--data", help="a folder with data files; else TORCHCAPS_DATA, then the cache")]
 Results = Annotated[Path, typer.Option(help="the folder of result files")]

@@ -7,16 +7,17 @@ import torch
 import typer
 
 from torchcaps import data as datasets
-from torchcaps.checkpoint import load_model
-from torchcaps.cli.options import Device, console, numbers_of
+from torchcaps.cli.options import Device, Trained, console, numbers_of
 from torchcaps.cli.options import table as make_table
-from torchcaps.data import Labelled, OwnImages, smallnorb
+from torchcaps.data import Labelled, OwnImages
+from torchcaps.data.class_names import class_names
 from torchcaps.data.own import ENDINGS, TEST_SHARE, Survey, survey
 from torchcaps.data.own_pictures import read_picture
+from torchcaps.data.pictures import image_module
 from torchcaps.machine import pick_device
 from torchcaps.own import by_class, mean_over_classes, own_run
+from torchcaps.pretrained import open_model
 from torchcaps.processes import started
-from torchcaps.recipe import Run
 from torchcaps.results import make_result, write_result
 from torchcaps.tasks.classify import Classify
 from torchcaps.tasks.logits import ClassifyLogits
@@ -85,35 +86,28 @@ def _say(line: str) -> None:
     console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-def class_names(run: Run) -> tuple[str, ...]:
-    if isinstance(run.data, OwnImages):
-        return run.data.classes
-    if run.data.startswith("smallnorb"):
-        return tuple(smallnorb.CATEGORIES)
-    return tuple(map(str, range(datasets.info(run.data).n_classes)))
-
-
 def predict(
-    checkpoint: Path,
+    checkpoint: Trained,
     image: Annotated[list[Path], typer.Argument(help="pictures, or folders of them")],
     device: Device = "auto",
     best: Annotated[int, typer.Option(help="how many classes are told of each picture")] = 3,
 ) -> None:
     """What a trained network sees in pictures of your own, brought to its size as training pictures are; a line for each."""
     where = pick_device(device)
-    model, run, _ = load_model(checkpoint, where)
+    model, run, _ = open_model(checkpoint, where)
     about, task = datasets.info(run.data), run.stages[-1].task
     if about.kind != "images" or about.n_labels > 1 or not isinstance(task, Classify | ClassifyLogits) or about.shape[0] not in (1, 3):
         raise ValueError(
             f"predict answers for networks that tell one class of a grey or colour picture; {checkpoint} was trained by "
             f"{type(task).__name__} on {run.data} of {about.shape[0]} channels"
         )
+    image_module()  # without Pillow no other file would help
     files = [file for path in image for file in _pictures(path)]
     images = torch.stack([_read(file, about.shape) for file in files])
     scores = task.evaluate(model, Labelled(images, torch.zeros(len(files), dtype=torch.long)), where).scores
     # lengths say each for itself whether the class is there; logits only share it out
     shares = scores if isinstance(task, Classify) else scores.softmax(-1)
-    names = class_names(run)
+    names = class_names(run.data)
     for file, row in zip(files, shares, strict=True):
         values, which = row.topk(min(best, len(names)))
         said = ", ".join(f"{names[label]} {value:.3f}" for value, label in zip(values.tolist(), which.tolist(), strict=True))

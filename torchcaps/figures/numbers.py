@@ -58,8 +58,9 @@ def predict(model: nn.Module, data: Labelled) -> Int64[Tensor, " n"]:
     """The class whose capsule is longest, or has the highest score, for every picture."""
     device = next(model.parameters()).device
     with watching(model):
-        batches = in_order(data, AT_ONCE, device, getattr(model, "augment", ()))
-        return torch.cat([model(batch.images).activity.argmax(-1) for batch in batches]).cpu()
+        answers = (model(batch.images) for batch in in_order(data, AT_ONCE, device, getattr(model, "augment", ())))
+        # a network without capsules gives its scores alone
+        return torch.cat([(said if isinstance(said, Tensor) else said.activity).argmax(-1) for said in answers]).cpu()
 
 
 def pick_examples(predictions: Integer[Tensor, " n"], labels: Int64[Tensor, " n"], n_classes: int, n_failures: int = 5) -> Examples:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchcaps.data.class_names import SENTIMENTS
 from torchcaps.data.embeddings import InMemory
 from torchcaps.data.encoders import TransformerEncoder
 from torchcaps.data.sentences import GeneratedEncoder
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 else:
     Figure = Any  # matplotlib is imported when something is drawn
-
-NAMES = {5: ("very negative", "negative", "neutral", "positive", "very positive"), 2: ("negative", "positive")}  # of SST
 
 
 class Explained(NamedTuple):
@@ -57,7 +56,7 @@ def sentence_map(seen: Explained, label: int | None = None, names: Sequence[str]
     `label` None: of the answer.
     """
     n_classes, n, n_layers = seen.used.shape
-    names = names or NAMES.get(n_classes) or [f"class {number}" for number in range(n_classes)]
+    names = names or SENTIMENTS.get(n_classes) or [f"class {number}" for number in range(n_classes)]
     label = seen.answer if label is None else label
     if not 0 <= label < n_classes:
         raise ValueError(f"there are classes 0 to {n_classes - 1}; got {label}")

@@ -97,7 +97,10 @@ class CapsNet(nn.Module):
     def reconstruct(self, poses: Float[Tensor, "b j e"], labels: Int64[Tensor, "b"]) -> Float[Tensor, "b c h w"]:
         """The picture that one class's capsule describes."""
         if self.decoder is None:
-            raise ValueError("this CapsNet was built with reconstruction=False and has no decoder; build it with reconstruction=True")
+            raise ValueError(
+                "this CapsNet has no decoder: it was built with reconstruction=False, or its weights were released without; "
+                "take one built and trained with reconstruction=True"
+            )
         return self.decoder(poses, one_hot(labels, self.n_classes).to(poses.dtype))
 
     def margin_weight(self) -> float:

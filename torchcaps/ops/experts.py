@@ -101,7 +101,8 @@ def log_strength(sums: Parents, n_plain: int = 0) -> Float[Tensor, "*b j"]:
     round_part, plain = _parted(sums, n_plain)
     square = _square(round_part)
     # 0 · log 0 would be NaN in the energy; no higher floor, since the first dreams of the paper's weights are as faint as 1e-27
-    return square.clamp(min=torch.finfo(square.dtype).tiny).log() + _square(plain) / 2
+    strength = square.clamp(min=torch.finfo(square.dtype).tiny).log()
+    return strength + _square(plain) / 2 if n_plain else strength  # onnxruntime cannot add up nothing
 
 
 def energy(sums: Parents, on: Float[Tensor, "*b j"], n_plain: int = 0) -> Float[Tensor, "*b"]:

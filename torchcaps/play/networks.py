@@ -14,20 +14,23 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.checkpoint import load_model
-from torchcaps.data import DataInfo, info
+from torchcaps.data import DataInfo, OwnImages, info
 from torchcaps.data.batches import Augmentation, as_seen
+from torchcaps.data.class_names import class_names
 from torchcaps.data.pairs import MARGIN
 from torchcaps.models import Baseline, CapsNet, EMCapsNet, EMSentenceNet, LCapsNet
 from torchcaps.ops import dynamic_routing_steps
-from torchcaps.play.bundle import BUNDLED, bundled
+from torchcaps.pretrained import entry, open_model
 from torchcaps.recipe import Run
-from torchcaps.results import read_result
 
 N_PASSES = 5  # of routing, whatever the network was trained with: the page tells which is its own
 MEASURES = {CapsNet: "length", LCapsNet: "activity", EMCapsNet: "share", Baseline: "share"}
-
-TITLES = {"digits": "capsules", "plain": "convolutions without capsules", "pairs": "capsules for two digits"}
+# those that come along, by their names in the registry, and what they are
+TITLES = {
+    "capsnet-digits": "capsules",
+    "baseline-digits": "convolutions without capsules",
+    "capsnet-digits-pairs": "capsules for two digits",
+}
 
 
 class Seen(NamedTuple):
@@ -108,11 +111,12 @@ class Network:
             "n_parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "size": self.data.shape[1],
             "n_classes": self.data.n_classes,
+            "labels": list(class_names(self.run.data)),
             "measure": MEASURES[type(self.model)],
             "pairs": self.data.n_labels == 2,
             "margin": MARGIN if self.data.n_labels == 2 else 0,
             # how a drawing becomes a picture like those that the network was trained on
-            "style": "optdigits" if self.run.data.startswith("digits") else "mnist",
+            "style": _style(self.run.data),
             "n_passes": N_PASSES if routed else 1,
             "own_passes": self.model.classes.n_iters if routed else 1,
             "grid": list(self.model.grid) if routed else None,
@@ -120,6 +124,12 @@ class Network:
             "d_class": self.model.classes.d_out if routed else 0,
             "draws": self.draw is not None,
         }
+
+
+def _style(data: str | OwnImages) -> str:
+    if isinstance(data, OwnImages):
+        return "plain"
+    return "optdigits" if data.startswith("digits") else "mnist"
 
 
 def _places(model: CapsNet, side: int) -> dict[str, float]:
@@ -132,21 +142,19 @@ def _places(model: CapsNet, side: int) -> dict[str, float]:
 
 
 def bundled_networks() -> list[Network]:
-    """The small ones that come with the package, with their errors as their result files tell them."""
-    return [replace(load_network(bundled(name), name), note=card(name)) for name in BUNDLED]
+    """The small ones that come with the package, with their errors as the registry tells them."""
+    return [replace(load_network(name, name), note=note(name)) for name in TITLES]
 
 
-def card(name: str) -> str:
+def note(name: str) -> str:
     """What a bundled network is, and how often it is wrong."""
-    result = read_result(bundled(name).with_suffix(".json"))
-    wrong = next(iter(result["bundled"]["metrics"].values()))
-    return f"{TITLES[name]}, {wrong:.1f} % of its test {'pairs' if name == 'pairs' else 'digits'} wrong"
+    wrong = next(iter(entry(name).measured["test"].values()))
+    return f"{TITLES[name]}, {wrong:.1f} % of its test {'pairs' if 'pairs' in name else 'digits'} wrong"
 
 
-def load_network(path: Path, name: str = "") -> Network:
-    """A checkpoint of any network that takes one grey picture; others are refused by name."""
-    model, run, about = load_model(path, torch.device("cpu"))
-    return network_of(model, run, about, name)
+def load_network(path: str | Path, name: str = "") -> Network:
+    """A checkpoint, or a trained model by its name, that takes one grey picture; others are refused by name."""
+    return network_of(*open_model(path, torch.device("cpu")), name)
 
 
 def network_of(model: nn.Module, run: Run, about: dict[str, Any], name: str = "") -> Network:

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from torchcaps import data as datasets
-from torchcaps.figures.sentence_map import NAMES, explain
+from torchcaps.data.class_names import class_names
+from torchcaps.figures.sentence_map import explain
 from torchcaps.models import EMSentenceNet
 from torchcaps.recipe import Run
 
@@ -19,8 +20,7 @@ class SentenceReader:
     def __init__(self, model: EMSentenceNet, run: Run, name: str, root: Path | None = None) -> None:
         self.model, self.name = model.eval(), name
         self.encoder = datasets.encoder_of(run.data, root).load(torch.device("cpu"))
-        n_classes = datasets.info(run.data).n_classes
-        self.classes = list(NAMES.get(n_classes) or [f"class {number}" for number in range(n_classes)])
+        self.classes = list(class_names(run.data))
         # what to begin with: the generated encoder knows but a few words
         known = getattr(self.encoder, "numbers", None)
         self.example = " ".join(list(known)[1:5]) if known else "a slow start , but the last hour is wonderful"

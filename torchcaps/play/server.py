@@ -2,9 +2,9 @@
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torchcaps.play.sentences import LONGEST, SentenceReader
 
 PAGE = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-LARGEST_BODY = 64 * 1024
+LARGEST_BODY = 64 * 1024  # where pictures are small
 SLOWEST_BODY = 10.0  # seconds until it has arrived
 AT_ONCE = 2  # pictures looked at
 WAITING = 64  # and no more of them in line
@@ -54,6 +54,10 @@ class Answers:
             "sentences": self.sentences.about() if self.sentences else None,
         }
 
+    def largest_body(self) -> int:
+        """Bytes: more where a network takes large pictures, of up to four characters a pixel."""
+        return max([LARGEST_BODY, *(4096 + 4 * network.data.shape[1] ** 2 for network in self.networks.values())])
+
     @torch.inference_mode()
     def look(self, asked: dict[str, Any]) -> dict[str, Any]:
         network = self._network(asked)
@@ -88,8 +92,8 @@ class Answers:
         if self.sentences is None:
             raise Refused(404, "no network of sentences is loaded; give `torchcaps play` a checkpoint of one")
         text = asked.get("text")
-        if not isinstance(text, str) or len(text) > LONGEST:
-            raise Refused(400, f"`text` must be a sentence of at most {LONGEST:,} characters")
+        if not isinstance(text, str) or len(text) > LONGEST or text.encode(errors="ignore").decode() != text:
+            raise Refused(400, f"`text` must be a sentence of at most {LONGEST:,} characters that Unicode has")
         try:
             return self.sentences.read(text)
         except ValueError as error:
@@ -103,7 +107,7 @@ class Answers:
 
 
 def _is_number(part: Any) -> bool:
-    return type(part) in (int, float) and isfinite(part) and abs(part) <= 100
+    return type(part) in (int, float) and abs(part) <= 100  # not-a-number is not; of a number too long for a float this can be asked too
 
 
 def make_app(answers: Answers, loopback: bool = True) -> Any:
@@ -115,10 +119,12 @@ def make_app(answers: Answers, loopback: bool = True) -> Any:
     except ImportError as error:
         raise ValueError("the playground needs starlette and uvicorn; run `pip install 'torchcaps[play]'`") from error
     room, line = asyncio.Semaphore(AT_ONCE), [0]
+    pages = {path.name: path for path in PAGE.iterdir() if path.suffix in KINDS}
+    largest = answers.largest_body()
 
     def asks(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Any], Awaitable[Any]]:
         async def endpoint(request: Any) -> Any:
-            asked = await _asked(request)
+            asked = await _asked(request, largest)
             if line[0] >= WAITING:
                 raise Refused(503, f"{WAITING} questions are waiting already; ask again in a moment")
             line[0] += 1
@@ -135,15 +141,15 @@ def make_app(answers: Answers, loopback: bool = True) -> Any:
 
     async def page(request: Any) -> Any:
         name = request.path_params.get("name") or "index.html"
-        path = PAGE / name
-        if "/" in name or path.suffix not in KINDS or not path.is_file():
+        if name not in pages:  # what is asked for never becomes a path
             raise Refused(404, f"no such page: {name[:80]}")
-        return Response(path.read_bytes(), media_type=KINDS[path.suffix])
+        return Response(pages[name].read_bytes(), media_type=KINDS[pages[name].suffix])
 
     async def refused(request: Any, error: Exception) -> Any:
         assert isinstance(error, Refused)
         extra = {"retry-after": "1"} if error.status == 503 else {}
-        return JSONResponse({"error": error.message}, error.status, extra)
+        # half of a pair of UTF-16, which JSON may name and which may stand in our words, is no text
+        return JSONResponse({"error": error.message.encode(errors="backslashreplace").decode()}, error.status, extra)
 
     async def unforeseen(request: Any, error: Exception) -> Any:
         return JSONResponse({"error": "the server failed at this; its terminal says why"}, 500)
@@ -174,7 +180,7 @@ def _guarded(app: Any, loopback: bool) -> Any:
             await app(scope, receive, send)
             return
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-        if loopback and host.rsplit(":", 1)[0].strip("[]") not in LOOPBACK and host not in LOOPBACK:
+        if loopback and re.sub(r":\d*$", "", host).strip("[]") not in LOOPBACK:
             answer = JSONResponse({"error": f"this server answers to {', '.join(LOOPBACK)} alone; --host opens it to others"}, 421)
             await answer(scope, receive, send_with_headers)
             return
@@ -183,12 +189,12 @@ def _guarded(app: Any, loopback: bool) -> Any:
     return guarded
 
 
-async def _asked(request: Any) -> dict[str, Any]:
+async def _asked(request: Any, largest: int) -> dict[str, Any]:
     """The body as a JSON object; whatever else it is, is refused before it is all read."""
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
         raise Refused(415, "send JSON, with content-type: application/json")
     try:
-        content = await asyncio.wait_for(_body(request), SLOWEST_BODY)
+        content = await asyncio.wait_for(_body(request, largest), SLOWEST_BODY)
     except TimeoutError as error:
         raise Refused(408, f"the body took longer than {SLOWEST_BODY:.0f} s") from error
     try:
@@ -200,18 +206,18 @@ async def _asked(request: Any) -> dict[str, Any]:
     return asked
 
 
-async def _body(request: Any) -> bytes:
+async def _body(request: Any, largest: int) -> bytes:
     declared = request.headers.get("content-length", "0")
     parts, n_bytes = [], 0
-    if declared.isdigit() and int(declared) <= LARGEST_BODY:
+    if declared.isdigit() and int(declared) <= largest:
         async for part in request.stream():
             n_bytes += len(part)
-            if n_bytes > LARGEST_BODY:
+            if n_bytes > largest:
                 break
             parts.append(part)
         else:
             return b"".join(parts)
-    raise Refused(413, f"the body may have {LARGEST_BODY // 1024} KiB at most")
+    raise Refused(413, f"the body may have {largest // 1024} KiB at most")
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -3,10 +3,8 @@
 onnxruntime-web is not ours to ship: it is copied from a package that npm installed or packed.
 """
 
-import io
 import json
 import tarfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import torch
 from torch import nn
 
 from torchcaps.data.files import write_whole
+from torchcaps.export import to_onnx
 from torchcaps.play.networks import Network, Seen
 from torchcaps.play.server import PAGE
 
@@ -44,18 +43,9 @@ def onnx_parts(network: Network) -> dict[str, bytes]:
 
 
 def _onnx(module: nn.Module, example: torch.Tensor, outputs: list[str]) -> bytes:
-    try:
-        import onnxscript  # noqa: F401, what torch.onnx.export writes with
-    except ImportError as error:
-        raise ValueError("ONNX models are written with onnx and onnxscript; run `pip install 'torchcaps[export]'`") from error
-    content = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter about itself
-        program = torch.onnx.export(
-            module, (example,), input_names=["given"], output_names=outputs, dynamo=True, optimize=True, external_data=False, verbose=False
-        )
-    program.save(content)
-    return content.getvalue()
+    with torch.no_grad():
+        program = torch.export.export(module, (example,))
+    return to_onnx(program, ["given"], outputs).SerializeToString()
 
 
 def _runtime(given: Path | None) -> dict[str, bytes]:

@@ -33,16 +33,16 @@ export function openCompare(brain, trouble, pad) {
 
   function cell(network, lengths, t, drawn) {
     const winner = best(lengths);
-    const said = make("div", { className: "said" }, make("b", { textContent: winner }), make("span", { textContent: lengths[winner].toFixed(2) }));
+    const said = make("div", { className: "said" }, make("b", { textContent: network.labels[winner], className: network.labels[winner].length > 2 ? "word" : "" }), make("span", { textContent: lengths[winner].toFixed(2) }));
     const made = make("td", { className: `cell${network.grid && network.own_passes === t + 1 ? " own" : ""}` }, said);
-    made.insertAdjacentHTML("beforeend", `<svg viewBox="0 0 100 46" preserveAspectRatio="none" aria-hidden="true">${lengths.map((length, j) => {
+    made.insertAdjacentHTML("beforeend", `<svg viewBox="0 0 ${10 * lengths.length} 46" preserveAspectRatio="none" aria-hidden="true">${lengths.map((length, j) => {
       const tall = Math.max(1, 44 * Math.min(1, length));
       return `<rect x="${j * 10 + 1}" y="${(46 - tall).toFixed(1)}" width="8" height="${tall.toFixed(1)}" rx="1.5" class="${j === winner ? "best" : ""}"/>`;
     }).join("")}</svg>`);
     if (drawn) {
       const canvas = make("canvas", { className: "picture" });
       canvas.setAttribute("role", "img");
-      canvas.setAttribute("aria-label", `drawn from capsule ${winner}`);
+      canvas.setAttribute("aria-label", `drawn from capsule ${network.labels[winner]}`);
       paint(canvas, [drawn], network.size);
       made.append(canvas);
     }

@@ -34,10 +34,11 @@ export function openOne(brain, trouble, drawingChanged) {
     const lengths = seen.lengths[network.own_passes - 1];
     winner = best(lengths);
     const blank = !pad.strokes.length;
-    $("answer-one").textContent = blank ? "–" : winner;
+    $("answer-one").textContent = blank ? "–" : network.labels[winner];
+    $("answer-one").classList.toggle("word", !blank && network.labels[winner].length > 2);
     $("sure-one").textContent = blank ? "draw a digit" : `${network.measure} ${lengths[winner].toFixed(2)}`;
-    showBars($("bars-one"), lengths, lengths.map((_, n) => n), { [winner]: "best" });
-    $("turn-title").textContent = `The ${network.d_class} numbers of capsule ${winner}`;
+    showBars($("bars-one"), lengths, network.labels, { [winner]: "best" });
+    $("turn-title").textContent = `The ${network.d_class} numbers of capsule ${network.labels[winner]}`;
   }
 
   const turn = newestOnly(async () => {

@@ -40,10 +40,10 @@ export function openPairs(brain, trouble) {
     paint($("both-pairs"), pictures, size, ["--first-rgb", "--second-rgb"]);
     paint($("first-pairs"), [pictures[0]], size, ["--first-rgb"]);
     paint($("second-pairs"), [pictures[1]], size, ["--second-rgb"]);
-    $("first-name").textContent = `capsule ${two[0]}`;
-    $("second-name").textContent = `capsule ${two[1]}`;
-    $("answer-pairs").textContent = `It reads a ${two[0]} and a ${two[1]}. The two longest capsules each draw one digit; the network never sees the colours.`;
-    showBars($("bars-pairs"), lengths, lengths.map((_, n) => n), { [two[0]]: "first", [two[1]]: "second" });
+    $("first-name").textContent = `capsule ${network.labels[two[0]]}`;
+    $("second-name").textContent = `capsule ${network.labels[two[1]]}`;
+    $("answer-pairs").textContent = `It reads a ${network.labels[two[0]]} and a ${network.labels[two[1]]}. The two longest capsules each draw one digit; the network never sees the colours.`;
+    showBars($("bars-pairs"), lengths, network.labels, { [two[0]]: "first", [two[1]]: "second" });
   }
 
   for (const id of ["aside", "upward"]) $(id).addEventListener("input", changed);

@@ -59,8 +59,15 @@ function likeMnist(strokes, size) {
   return average(placed(side / 2 - mx / mass, side / 2 - my / mass), side, size);
 }
 
+// A user's own pictures: the whole pad
+function asDrawn(strokes, size) {
+  const side = 4 * size;
+  return average(raster(strokes, side, (p) => [p[0] * side, p[1] * side], .09 * side), side, size);
+}
+
 const bytes = (levels) => Uint8Array.from(levels, (level) => Math.round(255 * Math.min(1, level)));
-const digit = (strokes, network, size) => (strokes.length ? (network.style === "optdigits" ? likeOptdigits : likeMnist)(strokes, size) : new Float32Array(size * size));
+const STYLES = { optdigits: likeOptdigits, mnist: likeMnist, plain: asDrawn };
+const digit = (strokes, network, size) => (strokes.length ? STYLES[network.style](strokes, size) : new Float32Array(size * size));
 
 // One digit, in grey levels; in the middle where the network expects two.
 export function picture(strokes, network) {

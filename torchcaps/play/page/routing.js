@@ -11,7 +11,7 @@ function draw(tag, properties) {
 }
 
 export function makeRouting() {
-  let WIDE, SIDE, CLASSES, bar, network = null, seen = null, links = [], rows = [], image = null, dots = [], playing = null;
+  let WIDE, SIDE, CLASSES, bar, long, network = null, seen = null, links = [], rows = [], image = null, dots = [], playing = null;
   const pass = $("pass");
 
   function begin(next) {
@@ -26,6 +26,9 @@ export function makeRouting() {
     svg.append(draw("rect", { class: "frame", x: 10, y: TOP, width: SIDE, height: SIDE, rx: 14 }));
     image = draw("image", { class: "shown", x: 10, y: TOP, width: SIDE, height: SIDE, opacity: .5 });
     svg.append(image);
+    const names = network.labels.map((name) => (name.length > 9 ? `${name.slice(0, 8)}…` : name));
+    const aside = 27 + 9.5 * Math.max(...names.map((name) => name.length)); // where bars begin, beside the longest name
+    long = bar + 36 - aside;
     const y = (j) => TOP + (j + .5) * SIDE / network.n_classes;
     links = [];
     const starts = [];
@@ -42,9 +45,9 @@ export function makeRouting() {
     dots = starts.map(([cx, cy]) => svg.appendChild(draw("circle", { class: "place", cx, cy, r: 5 })));
     rows = [...Array(network.n_classes).keys()].map((j) => {
       const name = draw("text", { x: CLASSES + 14, y: y(j) + 5 });
-      name.textContent = j;
-      svg.append(name, draw("rect", { class: "track", x: CLASSES + 36, y: y(j) - 8, width: bar, height: 16, rx: 8 }));
-      return { name, fill: svg.appendChild(draw("rect", { class: "fill", x: CLASSES + 36, y: y(j) - 8, height: 16, rx: 8, width: 0 })) };
+      name.textContent = names[j];
+      svg.append(name, draw("rect", { class: "track", x: CLASSES + aside, y: y(j) - 8, width: long, height: 16, rx: 8 }));
+      return { name, fill: svg.appendChild(draw("rect", { class: "fill", x: CLASSES + aside, y: y(j) - 8, height: 16, rx: 8, width: 0 })) };
     });
     $("routing").replaceChildren(svg);
   }
@@ -75,13 +78,13 @@ export function makeRouting() {
       });
     });
     rows.forEach((row, j) => {
-      row.fill.setAttribute("width", bar * Math.min(1, seen.lengths[t][j]));
+      row.fill.setAttribute("width", long * Math.min(1, seen.lengths[t][j]));
       for (const part of [row.fill, row.name]) part.classList.toggle("best", j === winner);
     });
     const mean = seen.strength.reduce((sum, strength, p) => sum + strength * couplings[p][winner], 0) / Math.max(seen.strength.reduce((a, b) => a + b, 0), 1e-6);
     const own = network.own_passes === t + 1 ? ", as it was trained" : "";
     $("routing-words").textContent = `Each place of the picture spreads what it sees over the classes; the thicker a line, the more it exceeds an equal share (the thickest of all passes: ${(100 * (top + equal)).toFixed(0)} %). After pass ${t + 1} of ${network.n_passes}${own}: `
-      + `capsule ${winner} has length ${seen.lengths[t][winner].toFixed(2)} and is given ${(100 * mean).toFixed(0)} % of all that the places say`
+      + `capsule ${network.labels[winner]} has length ${seen.lengths[t][winner].toFixed(2)} and is given ${(100 * mean).toFixed(0)} % of all that the places say`
       + (t === 0 ? "; in the first pass all classes are given the same." : ".");
   }
 

@@ -36,7 +36,8 @@ export function paint(canvas, pictures, size, inks = ["--ink"]) {
 // One line per class; `marks` says which class of the style sheet a line gets.
 export function showBars(place, numbers, names, marks) {
   if (place.children.length !== numbers.length) {
-    place.replaceChildren(...numbers.map((_, n) => make("div", { className: "bar" }, make("b", { textContent: names[n] }), make("i"), make("span"))));
+    place.style.setProperty("--name", `${Math.min(12, Math.max(...names.map((name) => name.length)))}ch`); // bars begin below each other
+    place.replaceChildren(...numbers.map((_, n) => make("div", { className: "bar" }, make("b", { textContent: names[n], title: names[n] }), make("i"), make("span"))));
   }
   numbers.forEach((number, n) => {
     const line = place.children[n];

@@ -1,0 +1,121 @@
+"""Every model of the library goes into a folder of the hub and comes back as it was; nothing here needs the network."""
+
+import json
+import pickle
+import sys
+
+import pytest
+import torch
+
+import torchcaps
+from torchcaps import hub
+from torchcaps.models import MODELS, SENTENCE_MODELS
+from torchcaps.papers import RECIPES
+from torchcaps.pretrained import prepare
+from torchcaps.pretrained.loading import describe
+
+EACH = {RECIPES[name].make().model: name for name in RECIPES if name.startswith("smoke/") and "pairs" not in name}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def offline():
+    pytest.importorskip("huggingface_hub", reason="pip install 'torchcaps[hub]'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("huggingface_hub.hub_mixin.hf_hub_download", None)  # whoever asks the network fails
+        yield
+
+
+def described(recipe: str) -> torch.nn.Module:
+    """As `torchcaps.load` returns it, with the weights of the beginning."""
+    run = RECIPES[recipe].make()
+    model = run.build().eval()
+    describe(model, run, {"name": recipe, "seed": 0, "step": 20})
+    return model
+
+
+def test_every_model_of_the_library_is_among_these():
+    assert {*EACH} == {*MODELS, *SENTENCE_MODELS}
+    assert len(hub.CLASSES) == len(EACH)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_model_comes_back_as_it_was(name, tmp_path):
+    model = described(EACH[name])
+    hub.of(model).save_pretrained(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "config.json", "README.md"}
+    again = getattr(hub, type(model).__name__).from_pretrained(tmp_path)
+    assert isinstance(again, type(model)) and not again.training
+    assert (again.labels, again.about, again.augment) == (model.labels, model.about, model.augment)
+    wanted, got = model.state_dict(), again.state_dict()
+    assert [*wanted] == [*got] and all(torch.equal(wanted[key], got[key]) for key in wanted)
+    assert str(again) == str(model)  # built with the same settings
+
+
+def test_a_trained_model_answers_the_same_after_it(tmp_path):
+    model = torchcaps.load("capsnet-digits")
+    hub.of(model).save_pretrained(tmp_path)
+    again = hub.CapsNet.from_pretrained(str(tmp_path))
+    pixels = torch.randint(0, 256, (3, 1, 16, 16), dtype=torch.uint8)
+    with torch.no_grad():
+        assert torch.equal(again(prepare(again, pixels)).poses, model(prepare(model, pixels)).poses)
+    card = (tmp_path / "README.md").read_text()
+    assert "license: mit" in card and "library_name: torchcaps" in card
+
+
+def test_one_built_by_hand_goes_too_and_is_an_ordinary_model(tmp_path):
+    model = hub.CapsNet((1, 16, 16), 3, channels=4, kernel=5, n_types=2, primary_kernel=5, hidden=(8,))
+    assert isinstance(model, torchcaps.CapsNet)
+    model.save_pretrained(tmp_path)
+    again = hub.CapsNet.from_pretrained(tmp_path)
+    images = torch.rand(2, 1, 16, 16)
+    assert torch.equal(again(images).poses, model.eval()(images).poses)
+    assert again.image == (1, 16, 16)  # JSON's list is a tuple again
+    assert torch.equal(pickle.loads(pickle.dumps(model))(images).poses, model(images).poses)
+    with pytest.raises(ValueError, match="has no run that says how its pictures were prepared"):
+        prepare(again, images)
+    plain = torchcaps.CapsNet((1, 16, 16), 3, channels=4, kernel=5, n_types=2, primary_kernel=5, hidden=(8,))
+    with pytest.raises(ValueError, match=r"takes a model of `torchcaps.load`.*got a CapsNet without"):
+        hub.of(plain)
+
+
+def test_weights_of_another_model_are_refused_and_none_is_left_out(tmp_path):
+    model = hub.CapsNet((1, 16, 16), 3, channels=4, kernel=5, n_types=2, primary_kernel=5, hidden=(8,))
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"n_classes": 4}))
+    with pytest.raises(ValueError, match=r"another model: classes.weight is .*, not"):
+        hub.CapsNet.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden": [8, 8]}))
+    with pytest.raises(ValueError, match="no decoder"):  # huggingface_hub would leave them as they are drawn
+        hub.CapsNet.from_pretrained(tmp_path)
+
+
+def test_a_pickle_on_the_hub_is_refused(tmp_path, monkeypatch):
+    """The mixin takes pytorch_model.bin where there is no model.safetensors."""
+    from huggingface_hub.errors import EntryNotFoundError
+
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text(
+        '{"image": [1, 16, 16], "channels": 4, "kernel": 5, "n_types": 2, "primary_kernel": 5, "hidden": [8]}'
+    )
+
+    def download(repo_id: str, filename: str, **more) -> str:
+        if filename == "model.safetensors":
+            raise EntryNotFoundError("no such file")
+        return str(tmp_path / filename)
+
+    monkeypatch.setattr("huggingface_hub.hub_mixin.hf_hub_download", download)
+    with pytest.raises(ValueError, match=r"pytorch_model.bin is a pickle.*no model.safetensors"):
+        hub.CapsNet.from_pretrained("someone/something")
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    hub.on_hub.cache_clear()
+    try:
+        with pytest.raises(ImportError, match=r"pip install 'torchcaps\[hub\]'"):
+            hub.CapsNet  # noqa: B018
+    finally:
+        hub.on_hub.cache_clear()
+    with pytest.raises(AttributeError, match="has no Nothing; it has CapsNet"):
+        hub.Nothing  # noqa: B018

@@ -1,0 +1,67 @@
+"""From a name, or the path of a checkpoint, to a model that answers."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from torchcaps.checkpoint import load_model
+from torchcaps.data import info
+from torchcaps.data.batches import as_seen
+from torchcaps.data.class_names import class_names
+from torchcaps.pretrained.registry import entries, entry, file_of
+from torchcaps.recipe import Run, from_plain, to_plain
+
+
+def load(name: str | Path, device: str | torch.device = "cpu") -> nn.Module:
+    """A trained model in eval mode: `load("capsnet-digits")`, or the path of any checkpoint.
+
+    `model.labels` are the names of its classes, `prepare(model, pixels)` makes of bytes what it takes, and `model.about` tells where it
+    comes from: `name` of the recipe, `seed`, `step`, and the whole `run` as plain data.
+    """
+    model, run, about = open_model(name, torch.device(device))
+    describe(model, run, about)
+    return model.eval()
+
+
+def open_model(name: str | Path, device: torch.device) -> tuple[nn.Module, Run, dict[str, Any]]:
+    """`load_model` that takes names of trained models too: model, run, and what its file says of itself."""
+    return load_model(locate(name), device)
+
+
+def locate(name: str | Path) -> Path:
+    """The file of a trained model, its hash checked, or the path as given.
+
+    A name of ours comes before a file of that name here; its whole path means the file.
+    """
+    given, path = str(name), Path(name)
+    if given in entries():
+        return file_of(given)
+    if not path.exists() and path.name == given and not path.suffix:
+        entry(given)  # no path, by its looks: says which names there are
+    return path
+
+
+def describe(model: nn.Module, run: Run, about: dict[str, Any]) -> None:
+    """Leave with the model what its user has to know of it."""
+    model.labels = class_names(run.data)
+    model.about = {key: about[key] for key in ("name", "seed", "step") if key in about} | {"run": to_plain(run)}
+
+
+def prepare(model: nn.Module, pixels: UInt8[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h2 w2"]:
+    """What the model takes, of pictures as bytes: its own crop and standardisation, as in evaluation."""
+    about = getattr(model, "about", None)
+    if about is None:
+        raise ValueError(f"this {type(model).__name__} has no run that says how its pictures were prepared; take one from torchcaps.load")
+    data = info(from_plain(about["run"]).data)
+    if data.kind != "images":
+        raise ValueError(f"this {type(model).__name__} was trained on {data.kind}; their encoder prepares them, not this")
+    if pixels.dtype != torch.uint8 or tuple(pixels.shape[-3:]) != data.shape:
+        c, h, w = data.shape
+        raise ValueError(
+            f"prepare takes bytes (torch.uint8, 0 to 255) of shape [..., {c}, {h}, {w}], got {pixels.dtype} of {list(pixels.shape)}; "
+            "of numbers in 0..1 make (255 * x).round().to(torch.uint8), and bring pictures to that size"
+        )
+    return as_seen(pixels, model.augment).to(next(model.parameters()).device)
