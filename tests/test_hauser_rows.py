@@ -5,7 +5,9 @@ import pytest
 from torchcaps.papers import RECIPES
 from torchcaps.tasks.experts import LearnDecoder, LearnExperts
 
-ROWS = {name: recipe for name, recipe in RECIPES.items() if name.startswith("hauser2019/") and recipe.make().model == "experts"}
+ROWS = {
+    name: recipe for name, recipe in RECIPES.items() if name.startswith("hauser2019/") and recipe.claim and recipe.make().model == "experts"
+}
 LETTER = [name for name, recipe in ROWS.items() if " to the letter, f" in recipe.claim.row]
 
 
