@@ -102,6 +102,18 @@ def test_the_answers_are_those_of_scikit_learn_on_these_features(runs, name):
     assert agree.mean() > 0.95 and len(data.labels) == 256  # half floats move a few that are near a border
 
 
+def test_a_machine_of_the_features_own_width_is_scikit_learns_default(runs):
+    from sklearn.decomposition import PCA
+    from sklearn.svm import SVC
+
+    run, trained, _ = carried_out(runs, "pixels-wide-svm-a")
+    train, test = (load(run.data, part).images.flatten(1).double() / 255 for part in ("train", "test"))
+    components = PCA().fit(train[:200])
+    theirs = SVC(C=100.0, gamma="scale").fit(components.transform(train[:200]), load(run.data, "train").labels[:200])
+    agree = theirs.predict(components.transform(test)) == trained.evaluations[run.on[0]].predictions.numpy()
+    assert agree.mean() > 0.97
+
+
 def test_masked_and_pre_mask_features_are_not_the_same(runs):
     said = [unpack(carried_out(runs, name)[2]["predictions"]["generated/test"]) for name in ("mnist-sparse-svm", "mnist-sparse-svm-masked")]
     assert (said[0] != said[1]).any()

@@ -41,7 +41,7 @@ COUNTS = {
     "heinsen2019": (55, 27),
     "hauser2019": (28, 21),
     "jeong2019": (73, 45),
-    "rawlinson2018": (61, 61),
+    "rawlinson2018": (64, 64),
     "digits": (10, 2),
     "smoke": (23, 0),
 }

@@ -15,10 +15,13 @@ FEATURES = ("pre_mask", "masked", "pixels")  # pixels: their first 256 principal
 
 @dataclass(frozen=True, kw_only=True)
 class Svm:
-    """A support vector machine for every pair of classes, with a radial basis function; the most votes win."""
+    """A support vector machine for every pair of classes, with a radial basis function; the most votes win.
+
+    `gamma` None is one over the sum of the features' variances, as scikit-learn's "scale".
+    """
 
     C: float = 100.0
-    gamma: float = 0.1
+    gamma: float | None = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from functools import partial
 
 from torchcaps.papers.rawlinson2018 import rows
 from torchcaps.papers.rawlinson2018.shared import ASKED, SHARED, claim, reading
-from torchcaps.readings import Linear
+from torchcaps.readings import Linear, Svm
 from torchcaps.recipe import Run
 
 _AFFINE, _PLACED = "affnist-like/0-60000", "mnist-40/placed"
@@ -21,6 +21,8 @@ _dense = partial(reading, rows.like_dense(), "like-dense")
 _pixels = partial(reading, rows.like_sparse(), "", features="pixels")
 _MASKED = {"features": "masked", "n_fit": 20_000}
 _LINEAR = {"classifier": Linear()}
+# 0.1 suits capsules; pixels lie farther apart, and a machine of that width knows only its neighbours
+_WIDE = {"classifier": Svm(gamma=None)}
 
 
 @claim("sparse + SVM, MNIST placed on 40x40, pre-mask", "mnist-40/test", 1.0)
@@ -147,6 +149,24 @@ def pixels_svm_disjoint() -> Run:
 def pixels_svm_b() -> Run:
     """No network, fitted to placed MNIST digits, asked affine ones."""
     return _pixels(_PLACED, ASKED)
+
+
+@claim(f"control: pixels, 256 principal components + SVM of their own width (a), affnist-like; {SHARED}", ASKED)
+def pixels_wide_svm_a() -> Run:
+    """The same with a gamma that suits pixels: the control that counts."""
+    return _pixels(_AFFINE, ASKED, **_WIDE)
+
+
+@claim("control: pixels, 256 principal components + SVM of their own width, affnist-like, digit-disjoint", _OTHER)
+def pixels_wide_svm_disjoint() -> Run:
+    """The same, no digit on both sides."""
+    return _pixels(_FIT_DIGITS, _OTHER, **_WIDE)
+
+
+@claim("control: pixels, 256 principal components + SVM of their own width (b), affnist-like", ASKED)
+def pixels_wide_svm_b() -> Run:
+    """Fitted to placed MNIST digits, asked affine ones."""
+    return _pixels(_PLACED, ASKED, **_WIDE)
 
 
 @claim("sparse + SVM, MNIST, 28x28, pre-mask", "mnist/test", 1.0)
