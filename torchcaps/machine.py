@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -36,9 +37,7 @@ def pick_device(name: str) -> torch.device:
 def make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".writable"
-        probe.write_text("")
-        probe.unlink()
+        TemporaryFile(dir=out).close()  # under a name that no other process takes: a sweep's all look at one folder
     except OSError as error:
         raise ValueError(f"cannot write to {out} ({error.strerror}); choose another folder with --out") from error
 
