@@ -60,6 +60,7 @@ def test_a_trained_model_answers_the_same_after_it(tmp_path):
         assert torch.equal(again(prepare(again, pixels)).poses, model(prepare(model, pixels)).poses)
     card = (tmp_path / "README.md").read_text()
     assert "license: mit" in card and "library_name: torchcaps" in card
+    assert 'hub.CapsNet.from_pretrained("' in card and "More Information" not in card  # huggingface_hub's own leaves that to the user
 
 
 def test_one_built_by_hand_goes_too_and_is_an_ordinary_model(tmp_path):

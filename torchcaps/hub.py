@@ -23,6 +23,21 @@ from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.pretrained.loading import describe
 from torchcaps.recipe import from_plain
 
+CARD = """---
+{{ card_data }}
+---
+
+A `NAME`, a capsule network of torchcaps.
+
+```python
+from torchcaps import hub
+
+model = hub.NAME.from_pretrained("this folder, or user/name")
+```
+
+`model.labels` are the names of its classes and `model.about` tells the run that trained it, where config.json has one;
+`torchcaps.pretrained.prepare(model, pixels)` then makes of pictures what it takes.
+"""
 CLASSES = {kind.__name__: kind for kind in (*MODELS.values(), *SENTENCE_MODELS.values())}
 
 
@@ -56,7 +71,9 @@ def on_hub(kind: type[nn.Module]) -> type[nn.Module]:
     except ImportError as error:
         raise ImportError("save_pretrained and from_pretrained are huggingface_hub's: pip install 'torchcaps[hub]'") from error
 
-    class OnHub(kind, PyTorchModelHubMixin, library_name="torchcaps", license="mit", tags=["capsule-networks", kind.__name__]):
+    settings = {"license": "mit", "tags": ["capsule-networks", kind.__name__], "model_card_template": CARD.replace("NAME", kind.__name__)}
+
+    class OnHub(kind, PyTorchModelHubMixin, library_name="torchcaps", **settings):
         def __init__(self, *settings: Any, about: dict[str, Any] | None = None, **more: Any) -> None:
             super().__init__(*map(_tuples, settings), **{key: _tuples(value) for key, value in more.items()})
             if about is not None:

@@ -84,7 +84,7 @@ class Child:
         """Of one that has ended. One that was told to leave and left by that signal, saved or not yet begun, has not failed."""
         self.reader.join()
         code = self.process.returncode
-        return None if code == 0 or self.told and code in LEFT else Failure(self.job.name, code, self.last)
+        return None if code == 0 or (self.told and code in LEFT) else Failure(self.job.name, code, self.last)
 
 
 def reproduce_apart(pairs: Sequence[tuple[Recipe, int]], n: int, device: str, options: Mapping[str, Path | bool | None]) -> list[Failure]:
