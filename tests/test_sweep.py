@@ -145,6 +145,7 @@ def test_a_second_signal_ends_children_that_do_not_leave(place, monkeypatch):
         os.kill(os.getpid(), signal.SIGINT)  # at "begun", and again at whatever it says then
 
     monkeypatch.setattr(sweeps.Child, "__init__", noted)
+    monkeypatch.setattr("torchcaps.machine.SAME_SIGNAL", 0.0)
     with pytest.raises(KeyboardInterrupt):
         sweep(jobs(a="stay"), 1, "cpu", say)
     assert [child.process.returncode for child in started] == [-signal.SIGKILL]
