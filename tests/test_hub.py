@@ -91,6 +91,12 @@ def test_weights_of_another_model_are_refused_and_none_is_left_out(tmp_path):
         hub.CapsNet.from_pretrained(tmp_path)
 
 
+def test_a_folder_of_another_class_is_refused_by_name(tmp_path):
+    hub.of(torchcaps.load("capsnet-digits")).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"Baseline was asked for, and this is the config of a CapsNet; take hub\.CapsNet"):
+        hub.Baseline.from_pretrained(tmp_path)
+
+
 def test_a_pickle_on_the_hub_is_refused(tmp_path, monkeypatch):
     """The mixin takes pytorch_model.bin where there is no model.safetensors."""
     from huggingface_hub.errors import EntryNotFoundError
