@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from torchcaps import cli
+from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.readme import pages
 
 HOME = Path(__file__).parent.parent
@@ -23,6 +24,7 @@ EXTRAS = {
     r"from torchcaps import .*\bhub\b": ("huggingface_hub", "hub"),
 }
 SHELLS = ("sh", "bash", "console")
+STARTERS = ("torchrun", "srun", "python")
 
 
 class Block(NamedTuple):
@@ -130,7 +132,9 @@ def commands(text: str) -> list[tuple[list[str], bool]]:
                 words = shlex.split(line.removeprefix("$ "), comments=True)
                 for part in " ".join("\0" if word in ("&&", "|", ";") else shlex.quote(word) for word in words).split("\0"):
                     found.append((shlex.split(part), True))
-    found += [(shlex.split(span), False) for span in re.findall(r"`(torchcaps [^`]+)`", BLOCK.sub("", text))]
+    found += [(shlex.split(span), False) for span in re.findall(r"`((?:torchcaps|torchrun) [^`]+)`", BLOCK.sub("", text))]
+    # started by another program, as torchrun: behind its -m
+    found = [(words[words.index("-m") + 1 :] if "-m" in words and words[0] in STARTERS else words, whole) for words, whole in found]
     return [(words[1:], whole) for words, whole in found if words[:1] == ["torchcaps"]]
 
 
@@ -146,11 +150,28 @@ def understood(words: list[str], whole: bool) -> None:
         assert found is not None, f"there is no command torchcaps {name}"
         command = found
     try:
-        command.make_context(command.name, list(words))
+        given = command.make_context(command.name, list(words)).params
     except Exception as error:
         # by its name: typer brings a click of its own, older versions take the other
         if whole or type(error).__name__ not in ("MissingParameter", "BadOptionUsage"):
             raise
+        return
+    _there_is(command.name, given)
+
+
+def _there_is(command: str, given: dict) -> None:
+    """The recipe or the paper that it names; capitals stand for any."""
+    argument, known = {
+        "train": ("recipe", {*RECIPES}),
+        "show": ("recipe", {*RECIPES}),
+        "reproduce": ("name", {*PAPERS, *RECIPES}),
+        "table": ("paper", {*PAPERS}),
+    }.get(command, ("", set()))
+    name = given.get(argument)
+    if name and not name.isupper():
+        assert name in known, f"there is no {name}"
+        missing = [row for row in given.get("row") or () if f"{name}/{row}" not in RECIPES]
+        assert not missing, f"there is no row {missing}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, HOME / "CONTRIBUTING.md", HOME / "CHANGELOG.md"], ids=lambda page: page.name)
@@ -173,6 +194,9 @@ def test_every_command_exists_with_its_options(page):
         "verify": "[Mm]issing parameter: file",
         "verify a.json b.json": "unexpected extra argument",
         "train --seed one": "valid integer",
+        "train digits/nothing": "there is no digits/nothing",
+        "reproduce sabour2018": "there is no sabour2018",
+        "reproduce sabour2017 --row nothing": "there is no row",
     }.items(),
 )
 def test_a_wrong_command_would_be_noticed(wrong, why):
@@ -185,6 +209,11 @@ def test_a_wrong_command_would_be_noticed(wrong, why):
         return understood(words, whole)
     with pytest.raises(Exception, match=why):
         understood(words, whole)
+
+
+def test_commands_that_another_program_starts_are_read_too():
+    text = "```sh\nsrun torchrun --nnodes 2 \\\n    -m torchcaps train digits/plain --sede 0\n```\n and `torchrun -m torchcaps tran RECIPE`"
+    assert [words for words, _ in commands(text)] == [["train", "digits/plain", "--sede", "0"], ["tran", "RECIPE"]]
 
 
 def test_every_make_target_that_is_named_exists():

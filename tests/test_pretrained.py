@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import torch
 from test_cli import refuses, run
 
 import torchcaps
-from torchcaps.data import DATASETS, info
+from torchcaps import parts
+from torchcaps.data import DATASETS, Labelled, info
 from torchcaps.data import load as load_data
 from torchcaps.data.batches import Crop, Standardise, as_seen
 from torchcaps.data.class_names import class_names
@@ -19,7 +21,7 @@ from torchcaps.pretrained import FOLDER, entries, entry, file_of, loading, locat
 from torchcaps.pretrained.card import card
 from torchcaps.pretrained.release import measure
 from torchcaps.recipe import from_plain, unlike
-from torchcaps.results import read_result
+from torchcaps.results import read_result, unpack
 
 NAMES = list(entries())
 
@@ -70,6 +72,20 @@ def test_its_errors_recompute(name):
     # an image or two at the edge, on other machines
     assert {part: pytest.approx(numbers, abs=0.3) for part, numbers in one.measured.items()} == measured
     assert changed.keys() == one.changed.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")
+@pytest.mark.parametrize("name", [n for n in NAMES if "digits" not in n and info(RECIPES[entry(n).recipe].make().data).n_labels == 1])
+def test_its_answers_are_those_of_its_result_file(name):
+    """On some of the real test pictures, since a network of this size takes minutes for all on a CPU."""
+    model, wanted, some = torchcaps.load(name), unpack(read_result(FOLDER / f"{name}.json")["predictions"]["test"]), slice(None, None, 40)
+    data = parts.part(from_plain(model.about["run"]), "test", None, model.about["seed"])
+    pictures = Labelled(data.images[some], data.labels[some])
+    said = from_plain(model.about["run"]).judge().evaluate(model, pictures, torch.device("cpu")).predictions
+    assert len(said) >= 200 and (said != wanted[some]).float().mean() < 0.01
+    assert (said != pictures.labels).float().mean() < 0.05
 
 
 def test_a_loaded_model_answers_by_name():

@@ -13,6 +13,7 @@ import torch
 
 from torchcaps.checkpoint import load_checkpoint, tensors_sha256
 from torchcaps.journal import read_journal
+from torchcaps.machine import noted_signals
 from torchcaps.papers import RECIPES
 from torchcaps.train import Interrupted, Options, train
 
@@ -124,6 +125,17 @@ def test_a_signal_saves_and_leaves_cleanly(tmp_path, which):
     step = load_checkpoint(tmp_path / "checkpoint.safetensors").about["step"]
     assert f"stopped at step {step} and saved" in error
     assert "Traceback" not in error
+
+
+def test_one_signal_by_two_senders_is_one_and_a_later_one_leaves_at_once(monkeypatch):
+    """A cluster tells every process, and torchrun or a sweep tells its own once more."""
+    with noted_signals() as caught:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGTERM)
+        assert caught == [signal.SIGTERM]
+        monkeypatch.setattr("torchcaps.machine.SAME_SIGNAL", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_a_signal_in_the_loop_is_an_interruption(tmp_path, monkeypatch):

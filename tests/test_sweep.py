@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from torchcaps import cli
 from torchcaps.cli import sweep as sweeps
 from torchcaps.cli.sweep import Failed, Failure, Job, devices_for, reproduce_apart, sweep
+from torchcaps.machine import make_folder
 from torchcaps.papers import RECIPES
 from torchcaps.train import Interrupted
 
@@ -26,10 +28,10 @@ def leave(signum, frame):
     print("saved", flush=True)
     if act == "stay":
         time.sleep(30)
-    sys.exit(128 + signum)
+    sys.exit(1 if act == "spoil" else 128 + signum)
 signal.signal(signal.SIGTERM, leave)
 print("begun\\n\\n", flush=True)
-if act in ("wait", "stay"):
+if act in ("wait", "stay", "spoil"):
     time.sleep(30)
 time.sleep(0.3)
 with open(name, "w") as file:
@@ -58,6 +60,13 @@ def jobs(**acts: str) -> list[Job]:
 
 def told(name: str) -> list:
     return json.loads(Path(name).read_text())
+
+
+def test_many_may_look_at_one_folder_at_once(tmp_path):
+    """Every child sees first whether it can write its result."""
+    with ThreadPool(8) as pool:
+        pool.map(lambda _: make_folder(tmp_path / "results"), range(2000), chunksize=1)
+    assert not list((tmp_path / "results").iterdir())
 
 
 def test_so_many_at_a_time_and_no_more(place):
@@ -103,11 +112,23 @@ def test_a_signal_is_passed_on_once_and_nothing_new_begins(place, which):
             os.kill(os.getpid(), which)
 
     begun = time.monotonic()
-    with pytest.raises(Interrupted, match="what was running is saved, finished runs are kept") as caught:
+    with pytest.raises(Interrupted, match="stopped; what was running is saved; the same command goes on") as caught:
         sweep(jobs(a="wait", b="wait", c="wait"), 2, "cpu", say)
     assert caught.value.signum == which
     assert time.monotonic() - begun < 20  # they were asked to leave, and would have waited 30 seconds
     assert sorted(lines) == ["a | begun", "a | saved", "b | begun", "b | saved"]
+
+
+def test_what_could_not_be_saved_is_named(place):
+    lines = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match=r"saved, but b \(exit code 1: saved\) failed; the same command"):
+        sweep(jobs(a="wait", b="spoil"), 2, "cpu", say)
 
 
 def test_a_second_signal_ends_children_that_do_not_leave(place, monkeypatch):
@@ -124,6 +145,7 @@ def test_a_second_signal_ends_children_that_do_not_leave(place, monkeypatch):
         os.kill(os.getpid(), signal.SIGINT)  # at "begun", and again at whatever it says then
 
     monkeypatch.setattr(sweeps.Child, "__init__", noted)
+    monkeypatch.setattr("torchcaps.machine.SAME_SIGNAL", 0.0)
     with pytest.raises(KeyboardInterrupt):
         sweep(jobs(a="stay"), 1, "cpu", say)
     assert [child.process.returncode for child in started] == [-signal.SIGKILL]

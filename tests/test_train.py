@@ -258,6 +258,16 @@ def test_progress_shows_loss_accuracy_speed_and_time_left(tmp_path, capsys):
     assert "0:00:00" in shown
 
 
+def test_without_a_terminal_progress_is_a_line_now_and_then(tmp_path, capsys, monkeypatch):
+    """As in a log file: a bar alone would show nothing before its end."""
+    smoke(tmp_path / "short", progress=True)
+    assert "5/20 loss" not in capsys.readouterr().err
+    monkeypatch.setattr("torchcaps.journal.LINE_EVERY", 0.0)
+    smoke(tmp_path / "long", progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert sum(line.startswith(f"{step}/20 loss ") for step in range(1, 20) for line in lines) == 19
+
+
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
     """A finite loss can have an infinite gradient; then the loss shows it one step late, after a checkpoint perhaps."""
     backward, calls = Task.backward, []

@@ -23,6 +23,21 @@ from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.pretrained.loading import describe
 from torchcaps.recipe import from_plain
 
+CARD = """---
+{{ card_data }}
+---
+
+A `NAME`, a capsule network of torchcaps.
+
+```python
+from torchcaps import hub
+
+model = hub.NAME.from_pretrained("this folder, or user/name")
+```
+
+`model.labels` are the names of its classes and `model.about` tells the run that trained it, where config.json has one;
+`torchcaps.pretrained.prepare(model, pixels)` then makes of pictures what it takes.
+"""
 CLASSES = {kind.__name__: kind for kind in (*MODELS.values(), *SENTENCE_MODELS.values())}
 
 
@@ -50,21 +65,27 @@ def of(model: nn.Module) -> nn.Module:
 
 @cache
 def on_hub(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class with the mixin. Its settings are what it is built with, plus `about`: what `torchcaps.load` leaves with a model."""
+    """The class with the mixin. Its settings are what it is built with, plus `about`, what `torchcaps.load` leaves with a model, and
+    `architecture`, its name, so that a config is not taken for that of another class.
+    """
     try:
         from huggingface_hub import PyTorchModelHubMixin
     except ImportError as error:
         raise ImportError("save_pretrained and from_pretrained are huggingface_hub's: pip install 'torchcaps[hub]'") from error
 
-    class OnHub(kind, PyTorchModelHubMixin, library_name="torchcaps", license="mit", tags=["capsule-networks", kind.__name__]):
-        def __init__(self, *settings: Any, about: dict[str, Any] | None = None, **more: Any) -> None:
+    settings = {"license": "mit", "tags": ["capsule-networks", kind.__name__], "model_card_template": CARD.replace("NAME", kind.__name__)}
+
+    class OnHub(kind, PyTorchModelHubMixin, library_name="torchcaps", **settings):
+        def __init__(self, *settings: Any, about: dict[str, Any] | None = None, architecture: str = kind.__name__, **more: Any) -> None:
+            if architecture != kind.__name__:
+                raise ValueError(f"{kind.__name__} was asked for, and this is the config of a {architecture}; take hub.{architecture}")
             super().__init__(*map(_tuples, settings), **{key: _tuples(value) for key, value in more.items()})
             if about is not None:
                 run = from_plain(about["run"])
                 self.augment = run.augment
                 describe(self, run, about)
 
-        __init__.__signature__ = _with_about(signature(kind.__init__))
+        __init__.__signature__ = _with_more(signature(kind.__init__), about=None, architecture=kind.__name__)
 
         @classmethod
         def _load_as_safetensor(cls, model: nn.Module, model_file: str, map_location: str, strict: bool) -> nn.Module:
@@ -82,11 +103,12 @@ def on_hub(kind: type[nn.Module]) -> type[nn.Module]:
     return OnHub
 
 
-def _with_about(plain: Signature) -> Signature:
-    """The mixin stores what it finds here."""
+def _with_more(plain: Signature, **more: Any) -> Signature:
+    """The mixin stores what it finds here, with its default."""
     given = list(plain.parameters.values())
     at = len(given) - (given[-1].kind is Parameter.VAR_KEYWORD)
-    return plain.replace(parameters=[*given[:at], Parameter("about", Parameter.KEYWORD_ONLY, default=None), *given[at:]])
+    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in more.items()]
+    return plain.replace(parameters=[*given[:at], *added, *given[at:]])
 
 
 def _tuples(value: Any) -> Any:

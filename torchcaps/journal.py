@@ -13,6 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from torchcaps.data.files import write_whole
 
+LINE_EVERY = 60.0  # seconds between lines of progress where a bar would not be seen
+
 
 class Journal:
     """Appends to metrics.jsonl. A resumed run drops the lines it is about to write again. Of several processes one `writes`."""
@@ -74,11 +76,21 @@ class Speed:
 
 @contextmanager
 def progress_bar(title: str, n_steps: int, done: int, shown: bool) -> Iterator[Any]:
-    """Yields update(step, text): a bar with loss, accuracy, speed and the time left."""
+    """Yields update(step, text): a bar with loss, accuracy, speed and the time left. Where no terminal is, in a log file or a sweep, a bar
+    shows nothing before its end: there it is a line now and then.
+    """
     columns = [BarColumn(bar_width=14), MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn()]
-    console = Console(stderr=True)
+    console, said = Console(stderr=True), time.perf_counter()
     if shown:
         console.print(title, style="bold", highlight=False)  # on a line of its own: the bar needs all 80 columns
     with Progress(*columns, console=console, disable=not shown) as bar:
         task = bar.add_task("", total=n_steps, completed=done, text="")
-        yield lambda step, text: bar.update(task, completed=step, text=text)
+
+        def update(step: int, text: str) -> None:
+            nonlocal said
+            bar.update(task, completed=step, text=text)
+            if shown and not console.is_terminal and step < n_steps and time.perf_counter() - said > LINE_EVERY:
+                said = time.perf_counter()
+                console.print(f"{step}/{n_steps} {text}", highlight=False, soft_wrap=True)
+
+        yield update

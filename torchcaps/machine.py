@@ -7,12 +7,17 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
+
+# Seconds. A cluster that ends a job tells every process of it, and torchrun or a sweep then tells its own once more: that is one signal.
+SAME_SIGNAL = 1.0
 
 
 def pick_device(name: str) -> torch.device:
@@ -36,9 +41,7 @@ def pick_device(name: str) -> torch.device:
 def make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".writable"
-        probe.write_text("")
-        probe.unlink()
+        TemporaryFile(dir=out).close()  # under a name that no other process takes: a sweep's all look at one folder
     except OSError as error:
         raise ValueError(f"cannot write to {out} ({error.strerror}); choose another folder with --out") from error
 
@@ -71,14 +74,17 @@ def algorithms(deterministic: bool, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def noted_signals(which: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM, or others, are noted, and the loop leaves after the step it is in. A second one leaves at once."""
+    """SIGINT and SIGTERM, or others, are noted, and the loop leaves after the step it is in. A later one leaves at once."""
     caught: list[int] = []
-    before = {}
+    before, first = {}, 0.0
 
     def note(signum: int, frame: object) -> None:
-        if caught:
+        nonlocal first
+        if not caught:
+            caught.append(signum)
+            first = time.monotonic()
+        elif time.monotonic() - first > SAME_SIGNAL:
             raise KeyboardInterrupt
-        caught.append(signum)
 
     try:
         for each in which:

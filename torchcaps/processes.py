@@ -1,7 +1,7 @@
 """Several processes that train one network together, on one machine or on several, under torchrun or whatever sets its variables.
 
 Each makes its own part of every batch, gradients and losses become those of the whole batch, and every process takes the same step.
-So all hold the same numbers at all times, the first one writes for all, and nothing that is saved knows how many there were.
+So all hold the same numbers at all times, the first one writes for all, and any number of processes can go on from what is saved.
 """
 
 import os
@@ -102,7 +102,7 @@ class Team:
 
     @contextmanager
     def first_of_each_machine(self) -> Iterator[None]:
-        """One process of a machine goes first, the others follow when it is done: it fetches files, they find them."""
+        """One process of a machine goes first, the others follow when it is done: what it decodes and keeps, they find."""
         goes_first = int(os.environ.get("LOCAL_RANK", 0)) == 0
         if not goes_first:
             self.largest(0)

@@ -98,8 +98,15 @@ def _directive(module: ModuleType, name: str) -> list[str]:
     if inspect.isroutine(thing):
         return [f".. autofunction:: {module.__name__}.{name}"]
     keys = ", ".join(f"``{key}``" for key in thing) if isinstance(thing, dict) else ""
-    about = f"Keys: {keys}" if keys else f"``{thing!r}``"
+    # a path is told from the package on: where this machine has it is nobody's business
+    said = thing.relative_to(_root(module)) if isinstance(thing, Path) and thing.is_relative_to(_root(module)) else repr(thing)
+    about = f"Keys: {keys}" if keys else f"``{said}``"
     return [f".. py:currentmodule:: {module.__name__}", "", f".. py:data:: {name}", "", f"   {about}"]
+
+
+def _root(module: ModuleType) -> Path:
+    """The folder that the package lies in."""
+    return Path(import_module(module.__name__.split(".")[0]).__file__).parent.parent
 
 
 def _rst(*lines: str) -> list[str]:

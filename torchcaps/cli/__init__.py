@@ -20,7 +20,7 @@ from torchcaps.cli.options import table as make_table
 from torchcaps.cli.own import predict, train_own
 from torchcaps.cli.play import play
 from torchcaps.cli.pretrained import pretrained, release
-from torchcaps.cli.sweep import Failed, Workers, reproduce_apart
+from torchcaps.cli.sweep import Failed, Workers, named, reproduce_apart
 from torchcaps.demo import demo as run_demo
 from torchcaps.features import Missing
 from torchcaps.figures import save_figures
@@ -225,7 +225,7 @@ def reproduce(
         _print_table(paper, results)
         _write(paper, results, device, data)
     if failures:
-        raise Failed(f"{len(failures)} of {len(apart)} runs failed, the others are done: {'; '.join(map(str, failures))}")
+        raise Failed(f"{len(failures)} of {len(apart)} runs failed, the others are done: {named(failures)}")
     if left:
         raise ValueError(f"{len(left)} rows were left out: {left[0]}")
 

@@ -23,6 +23,7 @@ Workers = Annotated[int, typer.Option(help="so many rows and seeds at once, each
 COMMAND = [sys.executable, "-m", "torchcaps"]
 POLL = 0.05  # seconds
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LEFT = (128 + signal.SIGTERM, -signal.SIGTERM)  # how a child ends that was told to leave
 
 
 class Failed(RuntimeError):
@@ -80,9 +81,10 @@ class Child:
         return self.process.poll() is not None
 
     def failure(self) -> Failure | None:
-        """Of one that has ended."""
+        """Of one that has ended. One that was told to leave and left by that signal, saved or not yet begun, has not failed."""
         self.reader.join()
-        return Failure(self.job.name, self.process.returncode, self.last) if self.process.returncode else None
+        code = self.process.returncode
+        return None if code == 0 or (self.told and code in LEFT) else Failure(self.job.name, code, self.last)
 
 
 def reproduce_apart(pairs: Sequence[tuple[Recipe, int]], n: int, device: str, options: Mapping[str, Path | bool | None]) -> list[Failure]:
@@ -109,14 +111,19 @@ def sweep(jobs: Sequence[Job], n: int, device: str, say: Callable[[str], None]) 
                         child.stop()
                     if child.ended():
                         del running[place]
-                        failures += [failure] if (failure := child.failure()) and not child.told else []
+                        failures += [failure] if (failure := child.failure()) else []
                 time.sleep(POLL)
         finally:
             for child in running.values():  # only where a second signal, or an error of our own, ended the loop
                 child.kill()
     if caught:
-        raise Interrupted("stopped; what was running is saved, finished runs are kept, and the same command goes on from there", caught[0])
+        but = f", but {named(failures)} failed" if failures else ""
+        raise Interrupted(f"stopped; what was running is saved{but}; the same command goes on from there", caught[0])
     return failures
+
+
+def named(failures: Sequence[Failure]) -> str:
+    return "; ".join(map(str, failures))
 
 
 def devices_for(device: str) -> list[str]:
