@@ -9,6 +9,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import pytest
+from test_cli import run
 
 from torchcaps import cli
 from torchcaps.cli import sweep as sweeps
@@ -162,25 +163,13 @@ def test_the_command_of_a_child_is_the_same_for_one_row_and_seed(monkeypatch):
         reproduce_apart([], 0, "cpu", options)
 
 
-def command(capsys, monkeypatch, *words: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["torchcaps", *words])
-    monkeypatch.setattr(cli.console, "_width", 300)
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as end:
-        code = end.code or 0
-    said = capsys.readouterr()
-    return code, said.out, said.err
-
-
 WORDS = ["reproduce", "smoke", "--row", "capsnet-plain", "--row", "baseline", "--seeds", "0", "--device", "cpu", "--workers", "2"]
 
 
 def test_a_sweep_that_failed_in_part_ends_with_1(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "reproduce_apart", lambda pairs, *_: [Failure(pairs[0][0].name, 2, "because")])
-    code, out, err = command(capsys, monkeypatch, *WORDS)
+    code, out, err = run(capsys, monkeypatch, *WORDS)
     assert code == 1
     assert "torchcaps: 1 of 2 runs failed, the others are done: smoke/capsnet-plain (exit code 2: because)" in err
     assert "wrote figures/smoke/table.md" in out
@@ -195,14 +184,14 @@ def test_a_sweep_names_what_failed_and_keeps_what_is_done(capsys, monkeypatch, t
     monkeypatch.setattr(sweeps, "say", lines.append)
     Path("runs/smoke").mkdir(parents=True)
     Path("runs/smoke/capsnet-plain").write_text("in the way")
-    code, out, err = command(capsys, monkeypatch, *WORDS)
+    code, out, err = run(capsys, monkeypatch, *WORDS)
     assert code == 1
     assert any(line.startswith("smoke/baseline seed 0 | ") and "20/20" in line for line in lines)
     assert "1 of 2 runs failed, the others are done: smoke/capsnet-plain seed 0 (exit code 2: torchcaps: cannot write to" in err
     assert "smoke/baseline seed 0: done, results/smoke/baseline/0.json" in out
     Path("runs/smoke/capsnet-plain").unlink()
     lines.clear()
-    code, out, err = command(capsys, monkeypatch, *WORDS)
+    code, out, err = run(capsys, monkeypatch, *WORDS)
     assert code == 0, err
     assert not any(line.startswith("smoke/baseline") for line in lines), "what is done was done again"
     assert out.count("done, results/smoke/") == 2
@@ -215,7 +204,7 @@ def test_rows_that_train_nothing_wait_for_their_networks(capsys, monkeypatch, tm
     monkeypatch.setattr(cli, "reproduce_apart", lambda pairs, *_: order.extend(row.name for row, _ in pairs) or [])
     monkeypatch.setattr(cli, "derive_one", lambda recipe, *_: order.append(recipe.name) or Path("nowhere"))
     words = ["reproduce", "rawlinson2018", "--row", "like-sparse-svm-a", "--seeds", "0", "--quick", "--device", "cpu", "--workers", "2"]
-    code, _, err = command(capsys, monkeypatch, *words)
+    code, _, err = run(capsys, monkeypatch, *words)
     assert code == 0, err
     assert order == ["rawlinson2018/like-sparse", "rawlinson2018/like-sparse-svm-a"]
 
@@ -223,7 +212,7 @@ def test_rows_that_train_nothing_wait_for_their_networks(capsys, monkeypatch, tm
 def test_only_training_is_for_processes_that_were_started_together(capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    code, _, err = command(capsys, monkeypatch, "reproduce", "smoke/capsnet")
+    code, _, err = run(capsys, monkeypatch, "reproduce", "smoke/capsnet")
     assert code == 2
     assert err.startswith("torchcaps (process 2 of 2): 2 processes were started together, which is for `torchcaps train` alone")
 

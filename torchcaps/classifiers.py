@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from torchcaps.data.files import write_whole
 from torchcaps.journal import progress_bar
+from torchcaps.processes import n_cores
 
 CACHE_MB = 1000  # of kernel values per process: all of a pair's, when there are 12,000 of both
 LARGEST_KERNEL = 16_000  # samples of a pair whose kernel is computed first, 2 GB: that is sooner done
@@ -210,6 +211,6 @@ def principal_components(features: Float[Tensor, "n f"], n: int = 256) -> Compon
 
 def processes() -> int:
     """One for each core that this process may use, but no more than fit into memory."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = n_cores()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()) else 0
     return max(1, min(cores, memory // PROCESS_BYTES)) if memory else cores

@@ -108,7 +108,8 @@ def fitted(
     if path.exists():
         return load_svm(path)
     title = f"support vector machines for {run.features} of {run.of or 'pictures'} seed {place.seed}, fitted to {run.fit}" * place.progress
-    gamma = run.classifier.gamma or 1 / (rows.shape[1] * rows.double().var(correction=0).item())
+    own = run.classifier.gamma
+    gamma = 1 / (rows.shape[1] * rows.double().var(correction=0).item()) if own is None else own
     machine = fit_svm(rows, labels, run.classifier.C, gamma, place.jobs, title)
     save_svm(path, machine)
     return machine

@@ -16,6 +16,11 @@ import torch
 from torch import Tensor, distributed
 
 
+def n_cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Lost(RuntimeError):
     """Another process of the run is gone."""
 

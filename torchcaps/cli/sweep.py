@@ -16,6 +16,7 @@ import typer
 
 from torchcaps.cli.options import say
 from torchcaps.machine import noted_signals
+from torchcaps.processes import n_cores
 from torchcaps.recipe import Recipe
 from torchcaps.train import Interrupted
 
@@ -130,7 +131,3 @@ def devices_for(device: str) -> list[str]:
     """One for each place: several GPUs are dealt out in turn, unless one is named."""
     n_gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
     return [f"cuda:{number}" for number in range(n_gpus)] if n_gpus > 1 else [device]
-
-
-def n_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
