@@ -106,7 +106,8 @@ def test_the_compiled_update_is_that_of_the_optimiser_and_the_average(recipe, re
         plain.update()
     for name, tensor in plain._everything().items():
         if name.startswith(("model/", "ema/", "optimizer/")):
-            torch.testing.assert_close(fast._everything()[name].cpu(), tensor, rtol=1e-5, atol=1e-7, msg=name)
+            size = tensor.abs().max().item()  # experts learn at a rate of 100: what rounds is as large as the largest number
+            torch.testing.assert_close(fast._everything()[name].cpu(), tensor, rtol=1e-5, atol=1e-7 * max(1.0, size), msg=name)
 
 
 @pytest.mark.gpu

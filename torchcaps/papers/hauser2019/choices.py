@@ -49,3 +49,33 @@ def choose_force_20_goal_30() -> Run:
 def choose_force_40_goal_30() -> Run:
     """The same share, held more strictly."""
     return _choose(40.0, 0.3)
+
+
+def choose_force_7_goal_20() -> Run:
+    """The weaker force, and four experts for each picture."""
+    return _choose(7.0, 0.2)
+
+
+def choose_force_7_goal_30() -> Run:
+    """The weaker force, and six experts for each picture."""
+    return _choose(7.0, 0.3)
+
+
+def choose_force_10_goal_30() -> Run:
+    """On for three pictures of ten: six experts for each."""
+    return _choose(10.0, 0.3)
+
+
+def choose_force_10_goal_40() -> Run:
+    """Eight experts for each picture."""
+    return _choose(10.0, 0.4)
+
+
+def choose_force_20_goal_40() -> Run:
+    """The same share, held more strictly."""
+    return _choose(20.0, 0.4)
+
+
+def choose_force_20_goal_50() -> Run:
+    """Half of the experts for each picture."""
+    return _choose(20.0, 0.5)
