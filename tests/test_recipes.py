@@ -32,10 +32,10 @@ SMALL = {
     "experts": {"channels": 8},
     "neurons": {"channels": 8, "width": 12},
 }
-# Steps whose losses every CPU agrees on, where not on all of them. Ladders keep the most active capsules: rounding may keep another where two
-# are nearly equal, and then the losses differ by 0.2 %; for so many steps the activities that decide lie 1e-5 apart at least, a hundred times
-# what rounding does. Scores of EM routing start at 0, and so do most of its gradients, which Adam scales up whatever their size: what rounding
-# does grows tenfold a step, from the fourth on.
+# Steps whose losses every CPU agrees on, where not on all of them. Ladders keep the most active capsules: rounding may keep another where
+# two are nearly equal, and then the losses differ by 0.2 %; for so many steps the activities that decide lie 1e-5 apart at least, a hundred
+# times what rounding does. Scores of EM routing start at 0, and so do most of its gradients, which Adam scales up whatever their size: what
+# rounding does grows tenfold a step, from the fourth on.
 SURE = {"smoke/lcapsnet": 5, "smoke/em-": 6}
 # by paper: all recipes, and those tied to a number
 COUNTS = {
