@@ -16,8 +16,9 @@ from torchcaps.data import Labelled
 from torchcaps.data.batches import Batch
 from torchcaps.diagnostics import watching
 from torchcaps.generation import study
+from torchcaps.layers import Capsules
 from torchcaps.ops import reconstruction_loss
-from torchcaps.ops.experts import Phase, chain, contrast, firing, mix_down, on_probability, sparsity, statistics, sweep
+from torchcaps.ops.experts import chain, contrast, firing, in_ball, mix_down, on_probability, sparsity, statistics, sweep
 from torchcaps.processes import as_first, mean_of_all
 from torchcaps.tasks.reconstruct import Reconstruct
 
@@ -130,13 +131,14 @@ class LearnDecoder(Reconstruct):
     def updates(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         encoder, decoder = model.encoders[self.layer], model.decoders[self.layer]
         poses, wanted = model.below(batch.images, self.layer)
-        parents = encoder(poses).poses
-        made = decoder.phase(parents)
+        parents = encoder(poses)
+        made = model.phase_down(parents.poses, self.layer)
         again = firing(mix_down(made.sums, decoder.weight.contiguous(), made.couplings), n_plain=encoder.n_plain)
-        data, dreamt = Phase(parents, wanted, made.couplings), Phase(again, made.sums, made.couplings)
-        model.visited(self.layer).lerp_(mean_of_all(parents.mean(0)), 1 - self.memory)
+        again = in_ball(again, encoder.n_plain)
+        data, dreamt = made._replace(sums=wanted), made._replace(poses=again)
+        model.visited(self.layer).lerp_(_mean_place(parents, encoder.n_plain), 1 - self.memory)
         model.loudness(self.layer).lerp_(mean_of_all(wanted.square().sum((-2, -1)).mean()).sqrt(), 1 - self.memory)
-        losses = {"loss": _missed(wanted, made.sums).mean(), "capsules_missed": _missed(parents, again).mean()}
+        losses = {"loss": _missed(wanted, made.sums).mean(), "capsules_missed": _missed(made.poses, again).mean()}
         return losses, {f"decoders.{self.layer}.weight": statistics(dreamt) - statistics(data)}
 
     def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
@@ -144,6 +146,15 @@ class LearnDecoder(Reconstruct):
 
     def study(self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int) -> dict[str, Any]:
         return study(model, train, test, device, seed, self.samples, self.judge_steps) if self.samples else {}
+
+
+def _mean_place(capsules: Capsules, n_plain: int) -> Float[Tensor, "j e"]:
+    """Where capsules point in the mean; of plain numbers the mean over the pictures that a capsule is on for."""
+    place = mean_of_all(capsules.poses.mean(0))
+    if not n_plain:
+        return place
+    on = mean_of_all(capsules.activity.mean(0)).clamp(min=1e-6).unsqueeze(-1)
+    return torch.cat([place[:, :-n_plain], place[:, -n_plain:] / on], -1)
 
 
 def _missed(wanted: Float[Tensor, "b i d"], found: Float[Tensor, "b i d"]) -> Float[Tensor, "b"]:
