@@ -225,5 +225,21 @@ def measures(rows: list[Row], names: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def choices(recipes: Mapping[str, Recipe], folder: Path, names: Sequence[str]) -> str:
+    """Settings that were tried and no claim is tied to: what their extras say of these names, ordered by the last one."""
+    lines = []
+    for name, recipe in recipes.items():
+        today = recipe.make()
+        results = [read_result(path) for path in sorted((folder / name).glob("*.json"))]
+        extras = [result["extras"] for result in results if not unlike(result["run"], today)]
+        if missing := {what for found in extras for what in names if what not in found}:
+            raise ValueError(f"{name} is not measured by {', '.join(sorted(missing))}; it has {', '.join(sorted(extras[0]))}")
+        values = [[found[what] for found in extras] for what in names]
+        cells = map(_spread, values) if extras else ["not run yet"] * len(names)
+        lines.append((mean(values[-1]) if extras else float("inf"), f"| `{name.split('/')[1]}` | {len(extras)} | {' | '.join(cells)} |"))
+    head = [f"| setting | n | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    return "\n".join([*head, *(line for _, line in sorted(lines))]) + "\n"
+
+
 def _spread(values: Sequence[float]) -> str:
     return f"{mean(values):.4g}" + (f" ± {float(f'{stdev(values):.2g}'):g}" if len(values) > 1 else "")
