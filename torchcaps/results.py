@@ -179,9 +179,16 @@ def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> tuple
     found = []
     for name in names:
         part, what = name.split(".")
-        values = tuple(numbers[what] for result in results if what in (numbers := result.get(part) or result["metrics"].get(part, {})))
+        values = tuple(
+            _one(numbers[what]) for result in results if what in (numbers := result.get(part) or result["metrics"].get(part, {}))
+        )
         found += [(what if part in ("test", "extras") else f"{part} {what}", values)] if values else []
     return tuple(found)
+
+
+def _one(value: float | Sequence[float]) -> float:
+    """A number; of several, one for each capsule, their mean."""
+    return mean(value) if isinstance(value, list) else value
 
 
 def _short(results: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:

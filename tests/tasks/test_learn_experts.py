@@ -125,6 +125,26 @@ def test_chains_that_persist_move_and_need_a_model_that_keeps_them():
         LearnExperts(persistent=True).init(model_of(), batch)
 
 
+def test_a_silent_chain_stays_silent_unless_it_may_begin_anew():
+    """Chains 1 and 3 have sent nothing; the others go on as they are."""
+    for restart in (False, True):
+        model, batch = model_of("smoke/experts-persistent"), batch_of(3)
+        task = LearnExperts(persistent=True, restart=restart)
+        task.init(model, batch)
+        model.chain(0)[[1, 3]] = 0
+        with torch.no_grad():
+            dreamt = sweep(model.encoders[0].phase(model.chain(0)), model.encoders[0].weight)
+            task.updates(model, batch)
+            pictures = model.primary_capsules(batch.images).poses
+        awake = [n for n in range(len(model.chain(0))) if n not in (1, 3)]
+        torch.testing.assert_close(model.chain(0)[awake], dreamt.poses[awake])
+        assert dreamt.poses[awake].any() and not dreamt.poses[[1, 3]].any()
+        wanted = pictures[[1, 0]] if restart else torch.zeros_like(pictures[:2])  # the fourth of three pictures is the first
+        torch.testing.assert_close(model.chain(0)[[1, 3]], wanted)
+    with pytest.raises(ValueError, match="set persistent, or leave it out"):
+        LearnExperts(restart=True).init(model_of(), batch)
+
+
 def test_longer_chains_and_drawn_magnitudes_give_other_updates():
     model, batch = model_of(), batch_of()
     LearnExperts(start_length=0.5).init(model, batch)

@@ -47,8 +47,9 @@ class LearnExperts(Reconstruct):
     """Algorithm 1: one layer of experts by contrastive divergence. The loss that is shown is the share of the capsules not reconstructed.
 
     `sweeps`: of the chain, CD-k. `sampled`: on/off is drawn, instead of its probability passed on. `persistent`: the chains go on from
-    step to step, as many as the model keeps. `sparse`: weight of a force towards being on for a share `goal` of all pictures, which
-    the paper does not have: without it, experts share every picture and none stands for a kind of it.
+    step to step, as many as the model keeps. `restart`: where every expert was drawn off nothing is sent down, and nothing wakes nothing;
+    such a chain begins anew at a picture of the batch. `sparse`: weight of a force towards being on for a share `goal` of all pictures,
+    which the paper does not have: without it, experts share every picture and none stands for a kind of it.
     `start_length`: the weights are scaled on one batch so that capsules start with this mean length; None keeps the paper's N(0, 0.01).
     """
 
@@ -58,6 +59,7 @@ class LearnExperts(Reconstruct):
     sweeps: int = 1
     sampled: bool = False
     persistent: bool = False
+    restart: bool = False
     sparse: float = 0.0
     goal: float = 0.1
     start_length: float | None = 0.2
@@ -66,6 +68,8 @@ class LearnExperts(Reconstruct):
     def init(self, model: nn.Module, batch: Batch) -> None:
         if self.persistent and not hasattr(model, f"chain_{self.layer}"):
             raise ValueError("persistent chains were asked for and the model keeps none; build it with n_chains")
+        if self.restart and not self.persistent:
+            raise ValueError("restart is for persistent chains, and these begin at the data in every step; set persistent, or leave it out")
         if self.start_length is not None:
             model.encoders[self.layer].scale_to(model.below(batch.images, self.layer)[0], self.start_length)
 
@@ -80,7 +84,8 @@ class LearnExperts(Reconstruct):
         drawn = [torch.rand_like(start.sums[..., 0]) if self.sampled else None for _ in range(self.sweeps)]
         dreamt = chain(start, weight, drawn, rule, n_plain)
         if self.persistent:
-            model.chain(self.layer).copy_(as_first(dreamt.poses.clone()))  # drawn by each process for itself
+            chains = _awake(dreamt.poses, data.poses) if self.restart else dreamt.poses
+            model.chain(self.layer).copy_(as_first(chains.clone()))  # drawn by each process for itself
         towards = contrast(data, dreamt, n_plain)
         if self.sparse:
             on = mean_of_all(on_probability(data.sums, n_plain).mean(0))
@@ -146,6 +151,12 @@ class LearnDecoder(Reconstruct):
 
     def study(self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int) -> dict[str, Any]:
         return study(model, train, test, device, seed, self.samples, self.judge_steps) if self.samples else {}
+
+
+def _awake(chains: Float[Tensor, "n i d"], data: Float[Tensor, "b i d"]) -> Float[Tensor, "n i d"]:
+    """The chains, those that are nothing but zeros replaced by pictures."""
+    pictures = data[torch.arange(len(chains), device=data.device) % len(data)]
+    return torch.where(chains.any(-1, keepdim=True).any(-2, keepdim=True), chains, pictures)
 
 
 def _mean_place(capsules: Capsules, n_plain: int) -> Float[Tensor, "j e"]:
