@@ -51,6 +51,28 @@ def test_what_else_was_measured_stands_in_columns_of_its_own():
     assert "n_pure" not in filled(bare, HOME / "results") and "n_pure" in filled(bare.replace(" bare", ""), HOME / "results")
 
 
+def test_of_a_number_for_each_capsule_the_table_has_the_mean():
+    marked = "<!-- measures hauser2019 restricted_modal_share only mnist-twice -->\n<!-- end -->"
+    shares = read_result(HOME / "results/hauser2019/mnist-twice/0.json")["extras"]["restricted_modal_share"]
+    assert len(shares) == 20
+    assert filled(marked, HOME / "results").splitlines()[-2].endswith(f"(`mnist-twice`) | 1 | {sum(shares) / 20:.4g} |")
+
+
+def test_settings_that_were_tried_stand_in_the_order_of_the_last_column():
+    marked = "<!-- choices hauser2019 choose-force restricted_n_pure probe_accuracy -->\n<!-- end -->"
+    head, _, *rows = filled(marked, HOME / "results").splitlines()[1:-1]
+    assert head == "| setting | n | restricted_n_pure | probe_accuracy |" and len(rows) == 13
+    probes = [float(row.split("|")[-2]) for row in rows]
+    assert probes == sorted(probes) and probes[0] < probes[-1]
+    kept = read_result(HOME / "results/hauser2019/choose-force-10/0.json")["extras"]
+    assert f"| `choose-force-10` | 1 | {kept['restricted_n_pure']} | {kept['probe_accuracy']:.4g} |" in rows
+    with pytest.raises(ValueError, match=r"is not measured by probe_acuracy; it has .*probe_accuracy"):
+        filled(marked.replace("probe_accuracy", "probe_acuracy"), HOME / "results")
+    with pytest.raises(ValueError, match="no setting of hauser2019 begins with 'choose-farce'"):
+        filled(marked.replace("choose-force", "choose-farce"), HOME / "results")
+    assert filled(marked, HOME / "no results").count("not run yet") == 26
+
+
 def test_the_table_of_equivariance_is_its_files():
     found = json.loads((HOME / "docs/papers/sabour2017/equivariance.json").read_text()).values()
     lines = [" | ".join(f"{value:.2f}" for value in part["r2"].values()) for part in found]

@@ -41,7 +41,7 @@ SURE = {"smoke/lcapsnet": 5, "smoke/em-": 6}
 COUNTS = {
     "sabour2017": (83, 46),
     "heinsen2019": (55, 27),
-    "hauser2019": (34, 21),
+    "hauser2019": (35, 22),
     "jeong2019": (73, 45),
     "rawlinson2018": (64, 64),
     "digits": (10, 2),

@@ -3,6 +3,7 @@
 A table stands between `<!-- table NAME -->` and `<!-- end -->`; NAME is a paper, or a paper and `ema` for averaged weights, or a
 paper and `run` for the rows that have results, or a paper and `only` with the names of rows; `bare` before that leaves out what else
 was measured. `<!-- measures PAPER NAME ... -->` has a column for each of those instead, of all rows or of those after `only`.
+`<!-- choices PAPER START NAME ... -->` has those columns for the settings whose names begin with START, of which no row is claimed.
 """
 
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.recipe import Recipe, find
-from torchcaps.results import markdown, measures, table
+from torchcaps.results import choices, markdown, measures, table
 
 MARKED = re.compile(
     r"(<!-- table (?P<paper>\w+)(?P<how> ema| run)?(?P<bare> bare)?(?: only(?P<names>( [\w-]+)+))? -->\n).*?(?P<end><!-- end -->)",
@@ -19,6 +20,8 @@ MARKED = re.compile(
 MEASURED = re.compile(
     r"(<!-- measures (?P<paper>\w+)(?P<measures>( (?!only )\w+)+)(?: only(?P<names>( [\w-]+)+))? -->\n).*?(?P<end><!-- end -->)", re.DOTALL
 )
+
+CHOSEN = re.compile(r"(<!-- choices (?P<paper>\w+) (?P<start>[\w-]+)(?P<measures>( \w+)+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 
 
 def filled(text: str, results: Path) -> str:
@@ -36,14 +39,20 @@ def filled(text: str, results: Path) -> str:
             raise ValueError(f"no row of {found['paper']} is measured by {', '.join(sorted(unknown))}; {there}")
         return found[1] + measures(rows, names) + found["end"]
 
+    def choose(found: re.Match[str]) -> str:
+        tried = {name: recipe for name, recipe in recipes_of(found).items() if name.split("/")[1].startswith(found["start"])}
+        if not tried:
+            raise ValueError(f"no setting of {found['paper']} begins with {found['start']!r}; `torchcaps ls` lists them all")
+        return found[1] + choices(tried, results, found["measures"].split()) + found["end"]
+
     def recipes_of(found: re.Match[str]) -> dict[str, Recipe]:
-        paper, names = found["paper"], found["names"]
+        paper, names = found["paper"], found.groupdict().get("names")
         if paper not in PAPERS:
             raise ValueError(f"a table of {paper!r} is marked and there is no such paper; there are {', '.join(PAPERS)}")
         recipes = {name: recipe for name, recipe in RECIPES.items() if name.startswith(paper + "/")}
         return {name: find(name, recipes) for name in (f"{paper}/{row}" for row in names.split())} if names else recipes
 
-    return MEASURED.sub(measure, MARKED.sub(fill, text))
+    return CHOSEN.sub(choose, MEASURED.sub(measure, MARKED.sub(fill, text)))
 
 
 def pages(home: Path) -> list[Path]:

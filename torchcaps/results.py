@@ -179,9 +179,16 @@ def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> tuple
     found = []
     for name in names:
         part, what = name.split(".")
-        values = tuple(numbers[what] for result in results if what in (numbers := result.get(part) or result["metrics"].get(part, {})))
+        values = tuple(
+            _one(numbers[what]) for result in results if what in (numbers := result.get(part) or result["metrics"].get(part, {}))
+        )
         found += [(what if part in ("test", "extras") else f"{part} {what}", values)] if values else []
     return tuple(found)
+
+
+def _one(value: float | Sequence[float]) -> float:
+    """A number; of several, one for each capsule, their mean."""
+    return mean(value) if isinstance(value, list) else value
 
 
 def _short(results: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
@@ -223,6 +230,22 @@ def measures(rows: list[Row], names: Sequence[str]) -> str:
         if any(name in found for name in names):
             lines.append(f"| {row.recipe.claim.row} (`{row.recipe.name.split('/')[1]}`) | {len(row.values)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def choices(recipes: Mapping[str, Recipe], folder: Path, names: Sequence[str]) -> str:
+    """Settings that were tried and no claim is tied to: what their extras say of these names, ordered by the last one."""
+    lines = []
+    for name, recipe in recipes.items():
+        today = recipe.make()
+        results = [read_result(path) for path in sorted((folder / name).glob("*.json"))]
+        extras = [result["extras"] for result in results if not unlike(result["run"], today)]
+        if missing := {what for found in extras for what in names if what not in found}:
+            raise ValueError(f"{name} is not measured by {', '.join(sorted(missing))}; it has {', '.join(sorted(extras[0]))}")
+        values = [[found[what] for found in extras] for what in names]
+        cells = map(_spread, values) if extras else ["not run yet"] * len(names)
+        lines.append((mean(values[-1]) if extras else float("inf"), f"| `{name.split('/')[1]}` | {len(extras)} | {' | '.join(cells)} |"))
+    head = [f"| setting | n | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    return "\n".join([*head, *(line for _, line in sorted(lines))]) + "\n"
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -223,6 +223,15 @@ def test_plain_numbers_are_sent_as_they_are_and_only_by_capsules_that_are_on(rng
         torch.testing.assert_close(fired[:, 0, -n_plain:], sums[:, 0, -n_plain:])
 
 
+def test_plain_numbers_come_into_the_unit_ball_and_can_be_had_back(rng):
+    fired = double(rng, 5, N_OUT, D_OUT, scale=9.0)
+    held = experts.in_ball(fired, 2)
+    inside = held[..., -2:].norm(dim=-1, keepdim=True)
+    assert (inside < 1).all() and torch.equal(held[..., :-2], fired[..., :-2])
+    torch.testing.assert_close(held[..., -2:] / (1 - inside.square()).sqrt(), fired[..., -2:])
+    assert experts.in_ball(fired) is fired
+
+
 def toy(rng):
     """Samples around two prototypes and their opposites: the mean, all that a shuffled update could learn, is nothing."""
     prototypes = double(rng, 2, 6, 3, scale=2.0)

@@ -75,6 +75,46 @@ def test_the_update_of_the_decoder_is_the_papers():
     torch.testing.assert_close(gradients["decoders.0.weight"], -wanted)
 
 
+def loud_plain_numbers(size: float):
+    """A model of which two of six numbers do not lie on the sphere, in the mean `size` long while a capsule is on."""
+    torch.manual_seed(0)
+    run = smoke()
+    model, batch = replace(run, model_args=run.model_args | {"n_plain": 2}).build(), batch_of(64)
+    LearnExperts().init(model, batch)
+    with torch.no_grad():
+        plain = model.phase(batch.images).sums[..., -2:].norm(dim=-1).mean()
+        model.encoders[0].weight[..., -2:] *= size / plain
+    return model, batch
+
+
+def test_a_decoder_of_long_plain_numbers_learns_at_the_rate_of_the_others():
+    """Nine units long, as they are after MNIST: read as they are, they overshoot, and nothing is finite after some ten steps."""
+    model, batch = loud_plain_numbers(9.0)
+    task, stage = LearnDecoder(), RECIPES["hauser2019/mnist-plain"].make().stages[-1]
+    now = [torch.tensor(number) for number in stage.optimizer.numbers(0, stage.rate, 1.0)]
+    optimizer, missed = stage.optimizer.make(task.parameters(model).values(), now), []
+    for _ in range(60):
+        with torch.no_grad():
+            losses, gradients = task.updates(model, batch)
+        model.decoders[0].weight.grad = gradients["decoders.0.weight"]
+        optimizer.step()
+        missed.append(losses["loss"].item())
+    assert max(missed) < 2 and missed[-1] < 0.8 * missed[0], missed
+    without = model.encoders[0](model.primary_capsules(batch.images)).poses.clone()
+    whole, without[..., -2:] = without.clone(), 0
+    assert not torch.allclose(model.reconstruct(whole), model.reconstruct(without), atol=0.01)  # they are not merely silenced
+
+
+def test_a_plain_number_is_remembered_as_it_was_while_its_capsule_was_on():
+    model, batch = loud_plain_numbers(0.5)
+    with torch.no_grad():
+        LearnDecoder(memory=0.0).updates(model, batch)
+        capsules, sums = model(batch.images), model.phase(batch.images).sums
+    on = capsules.activity.unsqueeze(-1)
+    torch.testing.assert_close(model.visited()[:, -2:], (on * sums[..., -2:]).sum(0) / on.sum(0))
+    torch.testing.assert_close(model.visited()[:, :-2], capsules.poses[..., :-2].mean(0))
+
+
 def test_chains_that_persist_move_and_need_a_model_that_keeps_them():
     model, batch = model_of("smoke/experts-persistent"), batch_of()
     before = model.chain(0).clone()
@@ -83,6 +123,26 @@ def test_chains_that_persist_move_and_need_a_model_that_keeps_them():
     assert not torch.equal(model.chain(0), before)
     with pytest.raises(ValueError, match="build it with n_chains"):
         LearnExperts(persistent=True).init(model_of(), batch)
+
+
+def test_a_silent_chain_stays_silent_unless_it_may_begin_anew():
+    """Chains 1 and 3 have sent nothing; the others go on as they are."""
+    for restart in (False, True):
+        model, batch = model_of("smoke/experts-persistent"), batch_of(3)
+        task = LearnExperts(persistent=True, restart=restart)
+        task.init(model, batch)
+        model.chain(0)[[1, 3]] = 0
+        with torch.no_grad():
+            dreamt = sweep(model.encoders[0].phase(model.chain(0)), model.encoders[0].weight)
+            task.updates(model, batch)
+            pictures = model.primary_capsules(batch.images).poses
+        awake = [n for n in range(len(model.chain(0))) if n not in (1, 3)]
+        torch.testing.assert_close(model.chain(0)[awake], dreamt.poses[awake])
+        assert dreamt.poses[awake].any() and not dreamt.poses[[1, 3]].any()
+        wanted = pictures[[1, 0]] if restart else torch.zeros_like(pictures[:2])  # the fourth of three pictures is the first
+        torch.testing.assert_close(model.chain(0)[[1, 3]], wanted)
+    with pytest.raises(ValueError, match="set persistent, or leave it out"):
+        LearnExperts(restart=True).init(model_of(), batch)
 
 
 def test_longer_chains_and_drawn_magnitudes_give_other_updates():

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers import Capsules, ConvAutoencoder, ExpertCapsules
 from torchcaps.ops import squash, unsquash
-from torchcaps.ops.experts import Phase, firing
+from torchcaps.ops.experts import Phase, firing, in_ball
 
 
 class ExpertNet(nn.Module):
@@ -87,10 +87,14 @@ class ExpertNet(nn.Module):
         layer = len(self.encoders) - 1
         return self.encoders[layer](self.below(images, layer)[0])
 
+    def phase_down(self, poses: Float[Tensor, "b j e"], layer: int) -> Phase:
+        """Poses, sums and couplings of that layer's decoder; it reads numbers off the sphere brought into the unit ball."""
+        return self.decoders[layer].phase(in_ball(poses, self.encoders[layer].n_plain))
+
     def decode(self, poses: Float[Tensor, "b j e"], layer: int = -1) -> Float[Tensor, "b i d"]:
         """The lowest capsules that experts of a layer stand for; if `loud`, all together as long as those of a training image."""
         for number in range(layer % len(self.encoders), -1, -1):
-            sums = self.decoders[number].phase(poses).sums
+            sums = self.phase_down(poses, number).sums
             if self.loud:
                 sums = sums * torch.rsqrt(sums.square().sum((-2, -1), keepdim=True) + 1e-12) * self.loudness(number)
             poses = self._fired(sums, self.encoders[number])

@@ -130,6 +130,18 @@ def firing(sums: Parents, on: Float[Tensor, "*b j"] | None = None, n_plain: int 
     return torch.cat([on * _unit(round_part), on * plain], -1)
 
 
+def in_ball(fired: Parents, n_plain: int = 0) -> Parents:
+    """Plain numbers r as r / (1 + |r|²)^½: of any length before, shorter than 1 after, and none is lost. Without any, the same capsules.
+
+    What a decoder reads and dreams of. Its rule is for squashed capsules: half of the update is z / (1 + |z|²) times a capsule, and
+    of capsules that are ten times as long z overshoots its most, 1, behind which a longer z has a smaller half and grows on.
+    """
+    if not n_plain:
+        return fired
+    round_part, plain = _parted(fired, n_plain)
+    return torch.cat([round_part, plain * torch.rsqrt(1 + plain.square().sum(-1, keepdim=True))], -1)
+
+
 def sample_on(sums: Parents, uniform: Float[Tensor, "*b j"], n_plain: int = 0) -> Bool[Tensor, "*b j"]:
     """Which capsules are on, by numbers drawn evenly from 0..1."""
     return uniform < on_probability(sums, n_plain)

@@ -16,8 +16,9 @@ from torchcaps.data import Labelled
 from torchcaps.data.batches import Batch
 from torchcaps.diagnostics import watching
 from torchcaps.generation import study
+from torchcaps.layers import Capsules
 from torchcaps.ops import reconstruction_loss
-from torchcaps.ops.experts import Phase, chain, contrast, firing, mix_down, on_probability, sparsity, statistics, sweep
+from torchcaps.ops.experts import chain, contrast, firing, in_ball, mix_down, on_probability, sparsity, statistics, sweep
 from torchcaps.processes import as_first, mean_of_all
 from torchcaps.tasks.reconstruct import Reconstruct
 
@@ -46,8 +47,9 @@ class LearnExperts(Reconstruct):
     """Algorithm 1: one layer of experts by contrastive divergence. The loss that is shown is the share of the capsules not reconstructed.
 
     `sweeps`: of the chain, CD-k. `sampled`: on/off is drawn, instead of its probability passed on. `persistent`: the chains go on from
-    step to step, as many as the model keeps. `sparse`: weight of a force towards being on for a share `goal` of all pictures, which
-    the paper does not have: without it, experts share every picture and none stands for a kind of it.
+    step to step, as many as the model keeps. `restart`: where every expert was drawn off nothing is sent down, and nothing wakes nothing;
+    such a chain begins anew at a picture of the batch. `sparse`: weight of a force towards being on for a share `goal` of all pictures,
+    which the paper does not have: without it, experts share every picture and none stands for a kind of it.
     `start_length`: the weights are scaled on one batch so that capsules start with this mean length; None keeps the paper's N(0, 0.01).
     """
 
@@ -57,6 +59,7 @@ class LearnExperts(Reconstruct):
     sweeps: int = 1
     sampled: bool = False
     persistent: bool = False
+    restart: bool = False
     sparse: float = 0.0
     goal: float = 0.1
     start_length: float | None = 0.2
@@ -65,6 +68,8 @@ class LearnExperts(Reconstruct):
     def init(self, model: nn.Module, batch: Batch) -> None:
         if self.persistent and not hasattr(model, f"chain_{self.layer}"):
             raise ValueError("persistent chains were asked for and the model keeps none; build it with n_chains")
+        if self.restart and not self.persistent:
+            raise ValueError("restart is for persistent chains, and these begin at the data in every step; set persistent, or leave it out")
         if self.start_length is not None:
             model.encoders[self.layer].scale_to(model.below(batch.images, self.layer)[0], self.start_length)
 
@@ -79,7 +84,8 @@ class LearnExperts(Reconstruct):
         drawn = [torch.rand_like(start.sums[..., 0]) if self.sampled else None for _ in range(self.sweeps)]
         dreamt = chain(start, weight, drawn, rule, n_plain)
         if self.persistent:
-            model.chain(self.layer).copy_(as_first(dreamt.poses.clone()))  # drawn by each process for itself
+            chains = _awake(dreamt.poses, data.poses) if self.restart else dreamt.poses
+            model.chain(self.layer).copy_(as_first(chains.clone()))  # drawn by each process for itself
         towards = contrast(data, dreamt, n_plain)
         if self.sparse:
             on = mean_of_all(on_probability(data.sums, n_plain).mean(0))
@@ -130,13 +136,14 @@ class LearnDecoder(Reconstruct):
     def updates(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         encoder, decoder = model.encoders[self.layer], model.decoders[self.layer]
         poses, wanted = model.below(batch.images, self.layer)
-        parents = encoder(poses).poses
-        made = decoder.phase(parents)
+        parents = encoder(poses)
+        made = model.phase_down(parents.poses, self.layer)
         again = firing(mix_down(made.sums, decoder.weight.contiguous(), made.couplings), n_plain=encoder.n_plain)
-        data, dreamt = Phase(parents, wanted, made.couplings), Phase(again, made.sums, made.couplings)
-        model.visited(self.layer).lerp_(mean_of_all(parents.mean(0)), 1 - self.memory)
+        again = in_ball(again, encoder.n_plain)
+        data, dreamt = made._replace(sums=wanted), made._replace(poses=again)
+        model.visited(self.layer).lerp_(_mean_place(parents, encoder.n_plain), 1 - self.memory)
         model.loudness(self.layer).lerp_(mean_of_all(wanted.square().sum((-2, -1)).mean()).sqrt(), 1 - self.memory)
-        losses = {"loss": _missed(wanted, made.sums).mean(), "capsules_missed": _missed(parents, again).mean()}
+        losses = {"loss": _missed(wanted, made.sums).mean(), "capsules_missed": _missed(made.poses, again).mean()}
         return losses, {f"decoders.{self.layer}.weight": statistics(dreamt) - statistics(data)}
 
     def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
@@ -144,6 +151,21 @@ class LearnDecoder(Reconstruct):
 
     def study(self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int) -> dict[str, Any]:
         return study(model, train, test, device, seed, self.samples, self.judge_steps) if self.samples else {}
+
+
+def _awake(chains: Float[Tensor, "n i d"], data: Float[Tensor, "b i d"]) -> Float[Tensor, "n i d"]:
+    """The chains, those that are nothing but zeros replaced by pictures."""
+    pictures = data[torch.arange(len(chains), device=data.device) % len(data)]
+    return torch.where(chains.any(-1, keepdim=True).any(-2, keepdim=True), chains, pictures)
+
+
+def _mean_place(capsules: Capsules, n_plain: int) -> Float[Tensor, "j e"]:
+    """Where capsules point in the mean; of plain numbers the mean over the pictures that a capsule is on for."""
+    place = mean_of_all(capsules.poses.mean(0))
+    if not n_plain:
+        return place
+    on = mean_of_all(capsules.activity.mean(0)).clamp(min=1e-6).unsqueeze(-1)
+    return torch.cat([place[:, :-n_plain], place[:, -n_plain:] / on], -1)
 
 
 def _missed(wanted: Float[Tensor, "b i d"], found: Float[Tensor, "b i d"]) -> Float[Tensor, "b"]:

@@ -1,6 +1,7 @@
 """How strong the force towards sparse experts is, and where to: tried on 5,000 training images kept aside. No test set is seen.
 
-A strong force makes capsules that stand for one class and numbers that tell little of the others; wanted is a setting with both.
+A strong force makes capsules that stand for one class and numbers that tell little of the others; wanted was a setting with both.
+There is none (docs/papers/hauser2019.md). The shares below are what the force pulls to; experts end up on for more pictures.
 """
 
 from dataclasses import replace

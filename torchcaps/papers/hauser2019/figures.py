@@ -1,14 +1,16 @@
-"""Figures 1 and 2, and the growth phase: each where the run that it shows is there."""
+"""Figures 1 and 2, the growth phase, and what the force on experts costs: each where the runs that it shows are there."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchcaps.checkpoint import load_checkpoint, load_model
+from torchcaps.checkpoint import load_model
 from torchcaps.data import load
 from torchcaps.figures.samples import architecture, growth_curve, sample_sheets
-from torchcaps.papers.hauser2019 import rows
+from torchcaps.figures.tradeoff import Setting, purity_against_probe
+from torchcaps.papers.hauser2019 import choices, rows
+from torchcaps.papers.made import finished, results_of, runs_of
 from torchcaps.recipe import Recipe, Run, recipes_of, unlike
 from torchcaps.results import read_result
 
@@ -35,7 +37,7 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
     made, today, claims = {}, _today(), _claims()
     for recipe, name in SHEETS.items():
         checkpoint = runs / "hauser2019" / recipe / "0" / "checkpoint.safetensors"
-        if not checkpoint.exists() or not _finished(checkpoint, today[recipe]):
+        if not finished(checkpoint, today[recipe]):
             continue
         model, run, about = load_model(checkpoint, device)
         made[name] = sample_sheets(model, load(run.data, "train", root, about["seed"]), device, row=claims[recipe])
@@ -45,7 +47,21 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
     growth = results / "hauser2019" / "mnist-growth" / "0.json"
     if growth.exists() and not unlike((result := read_result(growth))["run"], today["mnist-growth"]):
         made["growth"] = growth_curve(result["curve"])
+    if settings := _settings(results):
+        made["force"] = purity_against_probe(settings, n_pure=15, probe_accuracy=95, n_capsules=20)
     return made
+
+
+def _settings(results: Path) -> list[Setting]:
+    """What the runs on held-out digits say, each seed by itself."""
+    today = runs_of("hauser2019", choices)
+    tasks = {name: run.stages[1].task for name, run in today.items()}
+    found = results_of("hauser2019", results, today)
+    return [
+        Setting(tasks[name].sparse, tasks[name].goal, result["extras"]["restricted_n_pure"], result["extras"]["probe_accuracy"])
+        for name, those in found.items()
+        for result in those
+    ]
 
 
 def _today() -> dict[str, Run]:
@@ -60,9 +76,3 @@ def _claims() -> dict[str, str]:
 
 def _recipes() -> dict[str, Recipe]:
     return {name.removeprefix("hauser2019/"): recipe for name, recipe in recipes_of("hauser2019", rows).items()}
-
-
-def _finished(checkpoint: Path, run: Run) -> bool:
-    """Whether it is of today's run, and of its last stage's end."""
-    about = load_checkpoint(checkpoint).about
-    return about.get("ended", False) and about["stage"] == len(run.stages) - 1 and not unlike(about["run"], run)

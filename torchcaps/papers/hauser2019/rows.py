@@ -36,8 +36,14 @@ _BESIDE = (
     "extras.restricted_inverted_percent",
     "extras.complete_inverted_percent",
     "extras.swapped_percent",
+    "extras.restricted_modal_share",
+    "extras.restricted_entropy_nats",
     "extras.restricted_frechet",
     "extras.complete_frechet",
+    "extras.restricted_nearest_mean",
+    "extras.restricted_nearest_least",
+    "extras.test_nearest_mean",
+    "extras.test_nearest_least",
     "extras.probe_accuracy",
     "extras.probe_accuracy_unsquashed",
     "extras.probe_accuracy_untrained",
@@ -167,6 +173,12 @@ def mnist_cd5() -> Run:
 def mnist_persistent() -> Run:
     """128 chains that go on from step to step."""
     return _learnt(_with(_MNIST, n_chains=128), sampled=True, persistent=True)
+
+
+@reproduces(table="ablation", row="our way, but persistent chains that begin anew once silent, on/off drawn", metric=_ERROR, beside=_BESIDE)
+def mnist_restarted() -> Run:
+    """The same; a chain in which every expert was drawn off, which would stay so for ever, goes on from a picture."""
+    return _learnt(mnist_persistent(), restart=True)
 
 
 @reproduces(table="future work", row="our way, but capsules on S^11 x R^4 x (0, 1)", metric=_ERROR, beside=_BESIDE)
