@@ -124,7 +124,8 @@ def _is_there(path: Path) -> bool:
 
 def read_files(listing: Listing, folder: Path, size: int, channels: int, skip_unreadable: bool) -> Pictures:
     """All of them as [n c size size]. Files that cannot be read are refused by name, or left out and named."""
-    stats = tuple((str(path), stat.st_mtime_ns, stat.st_size) for path in listing.files for stat in [path.stat(follow_symlinks=path.exists())])
+    seen = ((path, path.stat(follow_symlinks=path.exists())) for path in listing.files)
+    stats = tuple((str(path), stat.st_mtime_ns, stat.st_size) for path, stat in seen)
     found = _read(stats, listing, folder, size, channels)
     if found.unreadable and not skip_unreadable:
         lines = "".join(f"\n  {bad.file}: {bad.reason}" for bad in found.unreadable[:10])
