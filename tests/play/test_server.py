@@ -214,6 +214,11 @@ def test_sentences_are_read_where_a_network_of_them_is_loaded(client, answers):
     assert without.post("/sentence", json={"text": "good"}).status_code == 404
 
 
+def test_a_trained_model_keeps_the_name_that_was_typed():
+    networks, _ = load_all([Path("capsnet-digits-pairs")], None)
+    assert [network.name for network in networks] == ["capsnet-digits-pairs", "capsnet-digits", "baseline-digits"]
+
+
 def test_no_pickle_is_ever_loaded(tmp_path):
     torch.save({"weights": torch.zeros(3)}, tmp_path / "model.pt")
     with pytest.raises(ValueError, match="not a whole checkpoint"):
