@@ -237,7 +237,7 @@ def test_it_says_where_it_listens_and_whether_others_can_reach_it(answers, monke
     serve(answers, "0.0.0.0", 0, said.append)
     assert re.match(r"playground: http://127\.0\.0\.1:\d+ .*this machine alone", said[0])
     assert "OPEN TO THE NETWORK" in said[1]
-    with listen("127.0.0.1", 0) as taken, pytest.raises(ValueError, match="choose another --port"):
+    with listen("127.0.0.1", 0) as taken, pytest.raises(ValueError, match="choose another --host or --port"):
         listen("127.0.0.1", taken.getsockname()[1])
 
 
