@@ -164,8 +164,12 @@ def test_balanced_drawing_finds_a_rare_class(bars):
         ({"epochs": -1}, (10, 8, 8), "epochs must be a whole number, 0 .* or more; got -1"),
         ({"epochs": 1.5}, (10, 8, 8), "epochs must be a whole number"),
         ({"shift": 8}, (10, 8, 8), "shift must be .* less than the side of the images, 8x8; got 8"),
-        ({"rate": float("nan")}, (10, 8, 8), "rate must be 0 or more; got nan"),
-        ({"reconstruction_weight": -1.0}, (10, 8, 8), "reconstruction_weight must be 0 or more"),
+        ({"rate": float("nan")}, (10, 8, 8), "rate must be a number, 0 or more; got nan"),
+        ({"rate": None}, (10, 8, 8), "rate must be a number, 0 or more; got None"),
+        ({"reconstruction_weight": -1.0}, (10, 8, 8), "reconstruction_weight must be a number, 0 or more"),
+        ({"shift": True}, (10, 8, 8), "shift must be a whole number of pixels .*; got True"),
+        ({"image_shape": (-8, -8)}, (10, 64), r"image_shape \(-8, -8\) does not hold rows of 64"),
+        ({}, (10, 20, 18, 3), r"look like \[n h w c\].* give np\.moveaxis\(X, -1, 1\), or image_shape=\(20, 18, 3\)"),
         ({}, (0, 8, 8), r"Found array with 0 sample\(s\)"),
     ],
 )
@@ -181,6 +185,20 @@ def test_other_pictures_than_it_was_fitted_to_are_refused(bars, fitted):
         clone(fitted).fit(bars[0], np.repeat("flat", len(bars[0])))
 
 
-def test_a_rate_that_breaks_it_is_named(bars):
+@pytest.mark.parametrize("batch", [32, 1000])
+def test_a_rate_that_breaks_it_is_named(bars, batch):
+    """Also in the last step, or the only one: its weights are asked for no loss."""
     with pytest.raises(Diverged, match="give a lower rate than inf"):
-        CapsNetClassifier(**TINY, epochs=2, rate=float("inf")).fit(*bars[:2])
+        CapsNetClassifier(**TINY, epochs=1, rate=float("inf"), batch=batch).fit(*bars[:2])
+
+
+def test_pictures_may_come_one_by_one_in_a_list(bars):
+    images, names, others, _ = bars
+    fitted = CapsNetClassifier(**TINY, epochs=1).fit(list(images), list(names))
+    np.testing.assert_array_equal(fitted.lengths(others.tolist()), fitted.lengths(others.astype(int)))
+
+
+def test_channels_that_come_last_are_taken_for_what_they_are_said_to_be(bars):
+    images, names, *_ = bars
+    odd = np.stack([images[:, :, :3]] * 5, axis=1)  # [n 5 8 3]
+    assert CapsNetClassifier(**TINY, epochs=0, image_shape=(5, 8, 3)).fit(odd, names).image_shape_ == (5, 8, 3)

@@ -144,3 +144,18 @@ def test_em_routing_shows_which_places_it_used(command, folder, tmp_path):
     assert code == 0, err
     code, _, err = command("explain", out / "checkpoint.safetensors", "--data", folder, "--out", tmp_path, "--device", "cpu")
     assert code == 0 and (tmp_path / "places.png").exists(), err
+
+
+def test_names_with_brackets_and_colons_are_told_as_they_are(command, folder, tmp_path):
+    """Rich would take them for colours and pictures, and a path without them leads nowhere."""
+    place = tmp_path / "birds [new] :cat:"
+    for name, source in (("[bold]a", "flat"), ("b", "steep")):
+        (place / name).mkdir(parents=True)
+        for number, path in enumerate(sorted((folder / source).iterdir())[:5]):
+            (place / name / f"{number}.png").write_bytes(path.read_bytes())
+    code, out, errors = command("train", "--data", place, "--epochs", 1, "--device", "cpu")
+    assert code == 0
+    assert (tmp_path / "runs/own/birds [new] :cat:-capsnet/0/checkpoint.safetensors").exists()
+    assert "checkpoint: runs/own/birds [new] :cat:-capsnet/0/checkpoint.safetensors" in out
+    assert "own/birds [new] :cat:-capsnet seed 0, test:" in out and out.count("[bold]a ") == 2
+    assert "own/birds [new] :cat:-capsnet seed 0 on" in errors

@@ -1,4 +1,4 @@
-"""The commands of docs/own-data.md, typed as they stand there, one after another, on a folder of pictures."""
+"""Blocks of commands on the pages, typed as they stand there: own pictures, releases, several processes and machines, make."""
 
 import os
 import subprocess
@@ -6,14 +6,118 @@ import sys
 
 import pytest
 import torch
-from test_pages import HOME, commands
+from test_pages import HOME, PAGES, SHELLS, blocks_of, commands
+from test_processes import free_port
 
 from torchcaps.data.generated import generate
 from torchcaps.play.web import RUNTIME
+from torchcaps.results import read_result
 
 Image = pytest.importorskip("PIL.Image", reason="pip install 'torchcaps[experiments]'")
 pytest.importorskip("onnxruntime", reason="pip install 'torchcaps[export]'")
 pytest.importorskip("starlette", reason="pip install 'torchcaps[play]'")
+
+
+def shell_blocks(name: str) -> list[str]:
+    return [block.code for block in blocks_of((HOME / name).read_text()) if block.language in SHELLS]
+
+
+def test_every_block_of_commands_is_run_by_a_test_of_this_file():
+    found = {str(page.relative_to(HOME)): len(shell_blocks(page)) for page in PAGES if shell_blocks(page)}
+    assert found == {"README.md": 2, "docs/own-data.md": 2, "docs/pretrained.md": 1, "docs/several-machines.md": 4, "docs/start.md": 1}
+
+
+# programs that a cluster has; the two machines of its job are both this one
+PROGRAMS = {
+    "torchcaps": f'exec "{sys.executable}" -m torchcaps "$@"',
+    "torchrun": f'exec "{sys.executable}" -m torch.distributed.run "$@"',
+    "scontrol": "echo 127.0.0.1",
+    "srun": '"$@" & first=$!; "$@"; second=$?; wait $first && exit $second',
+}
+
+
+@pytest.fixture
+def typed(tmp_path):
+    """Types a block into a shell in an empty folder, after some words are replaced; what it says comes back."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, line in PROGRAMS.items():
+        (programs / name).write_text(f"#!/bin/sh\n{line}\n")
+        (programs / name).chmod(0o755)
+    slurm = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_ID": "17", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    paths = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
+
+    def type_it(block: str, **replaced: str) -> str:
+        for old, new in replaced.items():
+            assert old in block, f"the page says {old} no more"
+            block = block.replace(old, new)
+        command = ["bash", "-e", "-c", block]
+        done = subprocess.run(command, cwd=tmp_path, env=os.environ | paths | slurm, text=True, capture_output=True, timeout=280)
+        assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    return type_it
+
+
+# a row of the paper wants its data and an hour; one of seconds takes the same way
+SMALL = {"sabour2017/mnist-r3-recon": "smoke/capsnet"}
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_and_released_as_the_page_says(typed, tmp_path):
+    (block,) = shell_blocks("docs/pretrained.md")
+    said = typed(block, **{"sabour2017/mnist-r3-recon-64": "smoke/capsnet", "--without-decoder": "--without-decoder --folder here"})
+    assert "# capsnet-mnist" in said and "left out: the decoder" in said
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {
+        "capsnet-mnist.safetensors", "capsnet-mnist.json", "capsnet-mnist.md", "registry.json",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_sweep_runs_as_the_page_says(typed, tmp_path):
+    typed(shell_blocks("docs/several-machines.md")[0], sabour2017="digits --quick", **{"0,1,2": "0,1"})
+    assert len(list(tmp_path.rglob("checkpoint.safetensors"))) == 4  # two rows, two seeds
+
+
+@pytest.mark.slow
+def test_one_machine_runs_as_the_page_says(typed, tmp_path):
+    typed(shell_blocks("docs/several-machines.md")[1], **SMALL, **{"torchrun": f"torchrun --master-port {free_port()}"})
+    assert read_result(tmp_path / "runs/smoke/capsnet/0/result.json")["processes"] == 2
+
+
+@pytest.mark.slow
+def test_two_machines_run_as_the_page_says(typed, tmp_path):
+    """The same command on both, one process each."""
+    block = shell_blocks("docs/several-machines.md")[2]
+    words = SMALL | {"node 8": "node 1", "head:29500": f"127.0.0.1:{free_port()}", "/shared/mnist": str(tmp_path / "shared")}
+    typed("srun " + block, **words)
+    assert read_result(tmp_path / "shared/result.json")["processes"] == 2
+
+
+@pytest.mark.slow
+def test_a_job_of_slurm_runs_as_the_page_says(typed, tmp_path):
+    typed(shell_blocks("docs/several-machines.md")[3], **SMALL, **{"node 8": "node 1", "29500": str(free_port())})
+    assert read_result(tmp_path / "runs/mnist/result.json")["processes"] == 2
+
+
+def test_make_starts_what_the_pages_say(tmp_path):
+    """With programs that only say how they were called: the demonstration, the playground and the tests have tests of their own."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("torchcaps", "python"):
+        (programs / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        (programs / name).chmod(0o755)
+    lines = [line for page in ("README.md", "docs/start.md") for block in shell_blocks(page) for line in block.splitlines()]
+    assert len(lines) == 4
+    said = ""
+    for line in lines:
+        assert line.startswith("make ")
+        # the environment is taken for made; bash, for the comment behind the command
+        command = line.replace("make ", f"make -s -o .venv/done -o .venv/kernels/done BIN={programs} ", 1)
+        said += subprocess.run(["bash", "-e", "-c", command], cwd=HOME, check=True, capture_output=True, text=True).stdout
+    *first, play, demo = said.splitlines()
+    assert first[0] == demo == "torchcaps demo" and play == "torchcaps play"
+    assert first[1:] and all(line.startswith("python -m pytest -q") for line in first[1:])
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_imports import LINE as ORDER
 
-from torchcaps.papers import RECIPES
+from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.readme import filled, pages
 from torchcaps.recipe import from_plain
 from torchcaps.results import read_result
@@ -112,6 +112,17 @@ def test_every_metric_on_mnist_recomputes():
     for path in paths:
         result = read_result(path)
         assert all(check.passed for check in check_metrics(result, from_plain(result["run"]), None)), path
+
+
+@pytest.mark.parametrize("paper", [*PAPERS])
+def test_a_paper_is_said_not_to_be_run_only_while_it_is_not(paper):
+    """In the words of README and of its page; its tables are computed."""
+    begun = any(path.parts[-3] == paper for path in CLAIMED)
+    said = [line for line in README.splitlines() if f"(docs/papers/{paper}.md) |" in line]
+    page = HOME / "docs" / "papers" / f"{paper}.md"
+    assert len(said) == page.exists()
+    assert not begun or "not run yet" not in "".join(said)
+    assert not begun or not page.exists() or not re.search(r"No row [\w ]*has been", page.read_text())
 
 
 def test_the_import_order_is_told_as_it_is_enforced():

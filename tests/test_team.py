@@ -10,6 +10,7 @@ import pytest
 import torch
 from one_of_two import CASES, MixesAnyhow, go
 
+from torchcaps import processes
 from torchcaps import train as loop
 from torchcaps.data import Labelled
 from torchcaps.data.batches import Batches, Shift
@@ -118,6 +119,31 @@ def test_each_process_of_a_machine_takes_its_own_gpu(monkeypatch):
         assert pick_device("auto") == pick_device("cuda") == torch.device("cuda", rank)
     with pytest.raises(ValueError, match="2 processes of this machine were all told cuda:1; use --device cuda"):
         pick_device("cuda:1")
+
+
+@pytest.mark.parametrize(
+    ("device", "n_gpus", "here", "wanted"),
+    [
+        ("cuda", 2, 2, "cpu:gloo,cuda:nccl"),  # a GPU for each: nccl for what lies there, gloo for what lies on the host
+        ("cuda", 8, 1, "cpu:gloo,cuda:nccl"),  # one process of each of several machines
+        ("cuda", 1, 2, "gloo"),  # shared, which nccl refuses
+        ("cpu", 2, 2, "gloo"),
+        ("cpu", 0, 2, "gloo"),
+    ],
+)
+def test_gpus_talk_by_nccl_unless_processes_share_one(monkeypatch, device, n_gpus, here, wanted):
+    """As it is asked for where processes meet: there is nobody here to meet."""
+    asked = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
+    for name, value in {"WORLD_SIZE": 2, "RANK": 0, "LOCAL_WORLD_SIZE": here, "MASTER_ADDR": "x", "MASTER_PORT": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(processes, "_meeting_place", torch.distributed.HashStore)
+    monkeypatch.setattr(processes, "_common_name", lambda store, rank, size: "name")
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **rest: asked.append((backend, rest["world_size"])))
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: asked.append("left"))
+    with processes.joined(torch.device(device)) as team:
+        assert (team.rank, team.size) == (0, 2)
+    assert asked == [(wanted, 2), "left"]
 
 
 # what the docs say

@@ -25,14 +25,14 @@ def demo(out: Path, seed: int, console: Console) -> Path:
     trained = {}
     for name, about in SPLITS.items():
         n_train = info(RECIPES[name].make().data).n_train
-        console.print(f"Training on {n_train:,} digits, [bold]{about}[/]", highlight=False)
+        console.print(f"Training on {n_train:,} digits, [bold]{about}[/]", highlight=False, markup=True)
         trained[name] = _train(name, seed)
     first = next(iter(SPLITS))
     data = load(RECIPES[first].make().data, "test", seed=seed)
     pictures = all_figures(trained[first].model, data, trained[first].curve, torch.device("cpu"))
     report = write_report(out / "report.html", "A capsule network reads handwriting", _facts(trained, len(data.labels)), pictures)
     for name, about in SPLITS.items():
-        console.print(f"test accuracy, {about}: [bold green]{_accuracy(trained[name]):.2f} %[/]", highlight=False)
+        console.print(f"test accuracy, {about}: [bold green]{_accuracy(trained[name]):.2f} %[/]", highlight=False, markup=True)
     console.print(f"report: {report.resolve()}", soft_wrap=True, highlight=False)
     return report
 

@@ -4,7 +4,7 @@ It trains by the same step, batches and task as every recipe; what it leaves out
 """
 
 from math import isqrt
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ except ImportError as error:
 
 SMALL = 16  # a side below which convolutions keep the size of the picture: without that little would be left
 AT_ONCE = 500  # images, in prediction
+COLOURS = (1, 3, 4)  # channels that pictures have
 
 
 class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
@@ -130,11 +131,18 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
 
     def _rows(self, X: Any) -> tuple[Any, tuple[int, int, int] | None]:
         """Flat rows, and the c h w that they come from, where the array says it."""
+        if isinstance(X, list) and np.ndim(X[0] if X else 0) > 1:
+            X = np.stack(X)  # images one by one
         if not isinstance(X, np.ndarray | Tensor) or X.ndim <= 2:
             return X, None  # lists, tables and the like are flat rows, or refused by scikit-learn's own words
         X = np.asarray(X)
         if X.ndim > 4:
             raise ValueError(f"CapsNetClassifier expects images [n h w] or [n c h w], or flat rows [n p]; got {list(X.shape)}")
+        if X.ndim == 4 and X.shape[3] in COLOURS and X.shape[1] not in COLOURS and self.image_shape is None:
+            raise ValueError(
+                f"images {list(X.shape)} look like [n h w c], and CapsNetClassifier expects [n c h w]; give np.moveaxis(X, -1, 1), "
+                f"or image_shape={tuple(X.shape[1:])} if they are {X.shape[1]} channels of {X.shape[2]}x{X.shape[3]}"
+            )
         return X.reshape(len(X), int(np.prod(X.shape[1:]))), (X.shape[1:] if X.ndim == 4 else (1, *X.shape[1:]))
 
     def _image_shape(self, found: tuple[int, int, int] | None, n_features: int) -> tuple[int, int, int]:
@@ -142,7 +150,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         said = None
         if self.image_shape is not None:
             said = (1, *self.image_shape) if np.size(self.image_shape) == 2 else tuple(np.atleast_1d(self.image_shape).tolist())
-            if len(said) != 3 or np.prod(said) != n_features:
+            if len(said) != 3 or min(said) < 1 or np.prod(said) != n_features:
                 raise ValueError(f"image_shape {self.image_shape} does not hold rows of {n_features} feature(s); give (h, w) or (c, h, w)")
         if found is not None and said is not None and tuple(found) != said:
             raise ValueError(
@@ -162,18 +170,18 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     def _check_settings(self) -> None:
         """What would otherwise pass in silence, or fail in words of others."""
         for name in ("n_iters", "channels", "n_types", "d_class", "batch"):
-            if not isinstance(value := getattr(self, name), Integral) or value < 1:
+            if not _is_whole(value := getattr(self, name)) or value < 1:
                 raise ValueError(f"{name} must be a whole number, 1 or more; got {value!r}")
-        if not isinstance(self.epochs, Integral) or self.epochs < 0:
+        if not _is_whole(self.epochs) or self.epochs < 0:
             raise ValueError(f"epochs must be a whole number, 0 (the network as it is drawn) or more; got {self.epochs!r}")
-        if not isinstance(self.shift, Integral) or not 0 <= self.shift < min(self.image_shape_[1:]):
+        if not _is_whole(self.shift) or not 0 <= self.shift < min(self.image_shape_[1:]):
             h, w = self.image_shape_[1:]
             raise ValueError(
                 f"shift must be a whole number of pixels from 0 to less than the side of the images, {h}x{w}; got {self.shift!r}"
             )
         for name in ("rate", "reconstruction_weight"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)!r}")
+            if not isinstance(value := getattr(self, name), Real) or not value >= 0:
+                raise ValueError(f"{name} must be a number, 0 or more; got {value!r}")
 
     def _set_range(self, X: np.ndarray) -> None:
         self.range_ = (0.0, 255.0) if X.dtype == np.uint8 else (float(X.min()), float(X.max()))
@@ -207,6 +215,8 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
                     step()
         if int(step.first_bad) >= 0:
             raise Diverged(f"the loss was no finite number in step {int(step.first_bad) + 1}; give a lower rate than {self.rate:g}")
+        if not all(parameter.isfinite().all() for parameter in model.parameters()):  # after the last step no loss is left to tell
+            raise Diverged(f"the weights are no finite numbers after the last step; give a lower rate than {self.rate:g}")
         return model.cpu().eval()
 
     def _model(self) -> CapsNet:
@@ -230,3 +240,8 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         seen = [model(part.to(device).float() / 255) for part in self._images(X).split(AT_ONCE)]
         model.cpu()
         return Capsules(*(torch.cat(parts).cpu() for parts in zip(*seen, strict=True)))
+
+
+def _is_whole(value: Any) -> bool:
+    """True and False are whole numbers to Python, and a mistake here."""
+    return isinstance(value, Integral) and not isinstance(value, bool)

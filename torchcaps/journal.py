@@ -80,7 +80,7 @@ def progress_bar(title: str, n_steps: int, done: int, shown: bool) -> Iterator[A
     shows nothing before its end: there it is a line now and then.
     """
     columns = [BarColumn(bar_width=14), MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn()]
-    console, said = Console(stderr=True), time.perf_counter()
+    console, said = Console(stderr=True, markup=False, emoji=False), time.perf_counter()
     if shown:
         console.print(title, style="bold", highlight=False)  # on a line of its own: the bar needs all 80 columns
     with Progress(*columns, console=console, disable=not shown) as bar:

@@ -87,6 +87,13 @@ def test_unreadable_files_are_refused_by_name_or_left_out(folder):
     assert found.data.n_train + found.data.n_test == 16
 
 
+def test_a_link_that_leads_nowhere_is_a_file_that_cannot_be_read(folder):
+    (folder / "red" / "gone.png").symlink_to(folder / "nothing.png")
+    with pytest.raises(DataError, match=r"(?s)1 of .* pictures cannot be read:\s+red/gone\.png: .*No such file"):
+        survey(folder, 0)
+    assert [bad.file for bad in survey(folder, 0, skip_unreadable=True).unreadable] == ["red/gone.png"]
+
+
 def test_a_fifth_of_every_class_is_held_out_by_the_seed(folder):
     labels = torch.tensor([0] * 50 + [1] * 10 + [2] * 5)
     train, test = split_by_class(labels, seed=3)

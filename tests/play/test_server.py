@@ -214,6 +214,11 @@ def test_sentences_are_read_where_a_network_of_them_is_loaded(client, answers):
     assert without.post("/sentence", json={"text": "good"}).status_code == 404
 
 
+def test_a_trained_model_keeps_the_name_that_was_typed():
+    networks, _ = load_all([Path("capsnet-digits-pairs")], None)
+    assert [network.name for network in networks] == ["capsnet-digits-pairs", "capsnet-digits", "baseline-digits"]
+
+
 def test_no_pickle_is_ever_loaded(tmp_path):
     torch.save({"weights": torch.zeros(3)}, tmp_path / "model.pt")
     with pytest.raises(ValueError, match="not a whole checkpoint"):
@@ -232,7 +237,7 @@ def test_it_says_where_it_listens_and_whether_others_can_reach_it(answers, monke
     serve(answers, "0.0.0.0", 0, said.append)
     assert re.match(r"playground: http://127\.0\.0\.1:\d+ .*this machine alone", said[0])
     assert "OPEN TO THE NETWORK" in said[1]
-    with listen("127.0.0.1", 0) as taken, pytest.raises(ValueError, match="choose another --port"):
+    with listen("127.0.0.1", 0) as taken, pytest.raises(ValueError, match="choose another --host or --port"):
         listen("127.0.0.1", taken.getsockname()[1])
 
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from torchcaps.bench.cases import CASES, Case, select
 from torchcaps.bench.memory import free
@@ -98,7 +98,7 @@ def _table(rows: Sequence[Row]) -> Table:
     for row in rows:
         name = [row.case.op, row.case.shape, _short(row.dtype), row.backend]
         if row.wrong:
-            lines.add_row(*name, f"[red]wrong: {escape(row.wrong)}")
+            lines.add_row(*name, Text(f"wrong: {row.wrong}", style="red"))
         elif row.measured is None:
             lines.add_row(*name, *["-"] * 5)
         else:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import torch
 import typer
+from rich.markup import escape
 
 from torchcaps import data as datasets
 from torchcaps.cli import checkpoints, derived, sets, speed
@@ -97,7 +98,7 @@ def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the 
     if as_json:
         print(json.dumps(to_plain(run), indent=1))
         return
-    console.print(f"[bold]{found.name}[/]: {found.about}")
+    console.print(f"[bold]{found.name}[/]: {escape(found.about)}", markup=True)
     if found.claim:
         console.print(found.claim)
     console.print_json(json.dumps(to_plain(run)))
@@ -312,6 +313,7 @@ def verify_result(
     """Recompute a result file's metrics from its predictions, check recipe and commit; exit code 1 if anything disagrees."""
     checks = verify(read_result(file), RECIPES, data, replay, device)
     for check in checks:
-        console.print(f"{'[green]ok [/]' if check.passed else '[red]BAD[/]'} {check.name}: {check.text}", highlight=False, soft_wrap=True)
+        mark = "[green]ok [/]" if check.passed else "[red]BAD[/]"
+        console.print(f"{mark} {escape(f'{check.name}: {check.text}')}", highlight=False, soft_wrap=True, markup=True)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)

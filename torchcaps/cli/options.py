@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-console = Console()
+# names of folders, classes and files may hold brackets and colons, which mean nothing here
+console = Console(markup=False, emoji=False)
 say = partial(print, file=sys.stderr, flush=True)  # progress: what is piped away stays clean
 
 Trained = Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="a checkpoint, or a name of `torchcaps pretrained`")]

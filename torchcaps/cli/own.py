@@ -83,7 +83,7 @@ def tell_by_class(predictions: torch.Tensor, labels: torch.Tensor, data: OwnImag
 
 
 def _say(line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True, markup=False)
+    console.print(line, highlight=False, soft_wrap=True)
 
 
 def predict(
@@ -99,7 +99,8 @@ def predict(
     if about.kind != "images" or about.n_labels > 1 or not isinstance(task, Classify | ClassifyLogits) or about.shape[0] not in (1, 3):
         raise ValueError(
             f"predict answers for networks that tell one class of a grey or colour picture; {checkpoint} was trained by "
-            f"{type(task).__name__} on {run.data} of {about.shape[0]} channels"
+            f"{type(task).__name__} on {run.data} of {about.shape[0]} channel(s); "
+            "give another, or call the network itself by torchcaps.load"
         )
     image_module()  # without Pillow no other file would help
     files = [file for path in image for file in _pictures(path)]

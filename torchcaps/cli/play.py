@@ -11,7 +11,7 @@ from torchcaps.models import EMSentenceNet
 from torchcaps.play.networks import Network, bundled_networks, network_of
 from torchcaps.play.sentences import SentenceReader
 from torchcaps.play.server import Answers, serve
-from torchcaps.pretrained import open_model
+from torchcaps.pretrained import entries, open_model
 
 Checkpoints = Annotated[list[Path] | None, typer.Argument(help="networks of your own beside those that come along; any number")]
 
@@ -36,7 +36,9 @@ def load_all(checkpoints: list[Path], root: Path | None) -> tuple[list[Network],
             say(f"loading the transformer of {about['name']}")
             sentences = SentenceReader(model, run, f"{about['name']} seed {about['seed']}", root)
         else:
-            found = network_of(model, run, about)
+            # a trained model by the name that was typed; checkpoints of one run in two folders by their paths
+            found = network_of(model, run, about, str(path) if str(path) in entries() else "")
             taken = {network.name for network in networks}
             networks.append(found if found.name not in taken else network_of(model, run, about, str(path)))
-    return networks + bundled_networks(), sentences
+    taken = {network.name for network in networks}
+    return networks + [network for network in bundled_networks() if network.name not in taken], sentences

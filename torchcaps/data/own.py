@@ -100,7 +100,7 @@ def list_folder(folder: Path) -> Listing:
     if len(classes) > 1 and {path.name.lower() for path in classes} <= PARTS and any(_folders(path) for path in classes):
         names = ", ".join(path.name for path in classes)
         raise DataError(f"{names} in {folder} look like parts, not classes; give one of them, {classes[0]} say")
-    inside = [sorted(path for path in one.rglob("*") if path.is_file() and not path.name.startswith(".")) for one in classes]
+    inside = [sorted(path for path in one.rglob("*") if _is_there(path) and not path.name.startswith(".")) for one in classes]
     pictures = [[path for path in paths if path.suffix.lower() in ENDINGS] for paths in inside]
     ignored = sum(map(len, inside)) - sum(map(len, pictures))
     if len(classes) < 2:
@@ -117,9 +117,15 @@ def _folders(path: Path) -> list[Path]:
     return [inner for inner in path.iterdir() if inner.is_dir()]
 
 
+def _is_there(path: Path) -> bool:
+    """A file, or a link that leads nowhere: someone thinks that it is one."""
+    return path.is_file() or (path.is_symlink() and not path.exists())
+
+
 def read_files(listing: Listing, folder: Path, size: int, channels: int, skip_unreadable: bool) -> Pictures:
     """All of them as [n c size size]. Files that cannot be read are refused by name, or left out and named."""
-    stats = tuple((str(path), stat.st_mtime_ns, stat.st_size) for path in listing.files for stat in [path.stat()])
+    seen = ((path, path.stat(follow_symlinks=path.exists())) for path in listing.files)
+    stats = tuple((str(path), stat.st_mtime_ns, stat.st_size) for path, stat in seen)
     found = _read(stats, listing, folder, size, channels)
     if found.unreadable and not skip_unreadable:
         lines = "".join(f"\n  {bad.file}: {bad.reason}" for bad in found.unreadable[:10])

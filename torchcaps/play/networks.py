@@ -165,7 +165,7 @@ def network_of(model: nn.Module, run: Run, about: dict[str, Any], name: str = ""
     if shape[0] != 1 or shape[1] != shape[2]:
         raise ValueError(
             f"the playground draws grey pictures, square and of one channel; {about['name']} takes {'x'.join(map(str, shape))}: "
-            "give a checkpoint trained on digits or MNIST"
+            "give one trained on digits, on MNIST or on grey pictures of your own"
         )
     for parameter in model.parameters():
         parameter.requires_grad_(False)

@@ -226,7 +226,7 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
-        raise ValueError(f"cannot listen on {host}:{port} ({error}); choose another --port, or 0 for any that is free") from error
+        raise ValueError(f"cannot listen on {host}:{port} ({error}); choose another --host or --port, 0 for any that is free") from error
 
 
 def serve(answers: Answers, host: str, port: int, say: Callable[[str], object]) -> None:
