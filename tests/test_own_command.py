@@ -105,11 +105,14 @@ def test_settings_for_own_pictures_and_recipes_do_not_mix(command, folder):
     refuses(command("train", "--data", folder, "--epochs", "0"), "--epochs must be 1 or more")
 
 
-def test_export_wants_to_know_what_to_write(command, trained):
+def test_export_wants_to_know_what_to_write(command, trained, tmp_path):
     refuses(command("export", trained[0] / "checkpoint.safetensors"), "--onnx net.onnx, --program net.pt2, --web FOLDER")
     refuses(command("export", "--onnx", "net.onnx"), "write one network, got 0 checkpoints; give one")
     refuses(command("export", "a", "b", "--program", "net.pt2"), "got 2 checkpoints")
     refuses(command("export", "a", "--onnx", "net.onnx", "--runtime", "x.tgz"), "give --web FOLDER too")
+    (taken := tmp_path / "taken").write_text("")
+    refuses(command("export", "a", "--onnx", taken / "net.onnx"), f"{taken} is a file; name another folder")
+    refuses(command("export", "--web", taken), f"{taken} is a file; name another folder")
 
 
 def test_few_pictures_are_shown_more_often(folder):

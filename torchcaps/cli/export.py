@@ -40,6 +40,9 @@ def export(
         raise ValueError("--runtime is what a page computes with; give --web FOLDER too, or leave it out")
     if (onnx or program) and len(given) != 1:
         raise ValueError(f"--onnx and --program write one network, got {len(given)} checkpoints; give one")
+    for option, folder in (("--onnx", onnx and onnx.parent), ("--program", program and program.parent), ("--web", web)):
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise ValueError(f"{option} writes into a folder, and {folder} is a file; name another folder, or move the file away")
     if onnx or program:
         model, run, _ = open_model(given[0], torch.device("cpu"))
         if program is not None:

@@ -18,7 +18,7 @@ def card(name: str, made: Entry, result: dict[str, Any]) -> str:
     lines = [
         f"# {name}",
         "",
-        f"{made.about.rstrip('.')}. A `{made.model}` of {made.n_parameters:,} parameters{left_out}.",
+        f"{made.about.rstrip('.')}. Model `{made.model}`, {made.n_parameters:,} parameters{left_out}.",
         "",
         "```python",
         "import torchcaps",
