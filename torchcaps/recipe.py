@@ -100,6 +100,9 @@ class Watch:
     every: int = 1  # epochs
 
 
+PRECISIONS = ("bfloat16", "float32")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """One task trained for a number of epochs (or of steps, where given) with one schedule."""
@@ -116,6 +119,13 @@ class Stage:
     stop: Stop | None = None  # before the last step, which the schedule still counts on
     probe_every: int = 0  # steps between two looks of the task's `probe` at the model; 0: none
     watch: Watch | None = None
+    # of convolutions and products while training on CUDA: by autocast, or as the tensors are, where cuDNN rounds what it convolves to
+    # TF32, ten bits, unless PyTorch is told otherwise. On a CPU, and in evaluation everywhere, nothing is cast.
+    precision: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"a stage's precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

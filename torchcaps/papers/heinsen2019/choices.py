@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from torchcaps.data.batches import Light
 from torchcaps.optimizers import RAdam
 from torchcaps.papers.heinsen2019 import rows
 from torchcaps.recipe import Run
@@ -14,6 +15,17 @@ def _toys(run: Run, **stage) -> Run:
 def choose_smallnorb() -> Run:
     """The row as it is: beta1 between 0.9 and 0.81, as in the author's code."""
     return _toys(rows.smallnorb())
+
+
+def choose_smallnorb_float32() -> Run:
+    """Convolutions not in bfloat16: as the author's, but for cuDNN's TF32."""
+    return _toys(rows.smallnorb(), precision="float32")
+
+
+def choose_smallnorb_light() -> Run:
+    """Brightness and contrast at random as well, as Hinton et al. 2018 have it for smallNORB; not this paper's training."""
+    run = _toys(rows.smallnorb())
+    return replace(run, augment=(Light(32, 0.4), *run.augment))
 
 
 def choose_text() -> Run:
