@@ -51,6 +51,18 @@ def test_what_else_was_measured_stands_in_columns_of_its_own():
     assert "n_pure" not in filled(bare, HOME / "results") and "n_pure" in filled(bare.replace(" bare", ""), HOME / "results")
 
 
+def test_choices_stand_with_what_they_try_and_what_the_part_kept_aside_says(tmp_path):
+    marked = "<!-- choices heinsen2019 accuracy_percent only choose-sst5-fast choose-sst5 -->\n<!-- end -->"
+    head, _, fast, plain = filled(marked, HOME / "results").splitlines()[1:-1]
+    stored = json.loads((HOME / "results/heinsen2019/choose-sst5-fast/0.json").read_text())["metrics"]["test"]["accuracy_percent"]
+    assert head == "| tried | accuracy_percent, kept aside | command |"
+    assert fast == f"| Twice the rate. | {stored:.3f} (n=1) | `torchcaps reproduce heinsen2019/choose-sst5-fast --seeds 0` |"
+    assert plain.startswith("| The routing as it is: the paper's rate. | ")
+    assert filled(marked, tmp_path).count("| not run yet |") == 2
+    with pytest.raises(ValueError, match="heinsen2019/sst5 is a row, not a choice"):
+        filled(marked.replace("choose-sst5 ", "sst5 "), HOME / "results")
+
+
 def test_the_table_of_equivariance_is_its_files():
     found = json.loads((HOME / "docs/papers/sabour2017/equivariance.json").read_text()).values()
     lines = [" | ".join(f"{value:.2f}" for value in part["r2"].values()) for part in found]

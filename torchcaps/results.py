@@ -4,7 +4,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 from torchcaps.checkpoint import tensors_sha256
 from torchcaps.data.files import write_whole
 from torchcaps.metrics import error_percent
-from torchcaps.recipe import Recipe, Run, to_plain, unlike
+from torchcaps.recipe import Claim, Recipe, Run, to_plain, unlike
 from torchcaps.train import Trained
 
 REPLAYED = 200  # steps whose losses are kept in full, for `torchcaps verify --replay`
@@ -222,6 +222,15 @@ def measures(rows: list[Row], names: Sequence[str]) -> str:
         cells = [_spread(found[name]) if name in found else "-" for name in names]
         if any(name in found for name in names):
             lines.append(f"| {row.recipe.claim.row} (`{row.recipe.name.split('/')[1]}`) | {len(row.values)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def choices(recipes: Mapping[str, Recipe], folder: Path, metric: str) -> str:
+    """What was tried before a row is run, with the numbers of the part that was kept aside: these runs see no test set."""
+    claims = {name: Claim(table="choice", row=recipe.about, metric=f"test.{metric}") for name, recipe in recipes.items()}
+    lines = [f"| tried | {metric}, kept aside | command |", "|---|---|---|"]
+    for row in table({name: replace(recipe, claim=claims[name]) for name, recipe in recipes.items()}, folder):
+        lines.append(f"| {row.recipe.about} | {row.ours()} | `{row.command()}` |")
     return "\n".join(lines) + "\n"
 
 
