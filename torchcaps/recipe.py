@@ -116,6 +116,7 @@ class Stage:
     schedule: Exponential | Cosine | OneCycle = Exponential()
     optimizer: Adam | RAdam | SGD = Adam()  # noqa: RUF009, frozen
     ema: float = 0.0  # decay of an average of the weights; 0 keeps none
+    unmixed: int = 0  # batches, not mixed, over which batch norm's statistics are taken anew at the end, for further numbers (norms.py)
     stop: Stop | None = None  # before the last step, which the schedule still counts on
     probe_every: int = 0  # steps between two looks of the task's `probe` at the model; 0: none
     watch: Watch | None = None
@@ -231,6 +232,7 @@ def quick(run: Run, steps: int = 20) -> Run:
             batch=min(stage.batch, 16),
             stop=None,
             probe_every=min(stage.probe_every, steps // 2),
+            unmixed=min(stage.unmixed, 2),
         )
         for stage in run.stages
     )
