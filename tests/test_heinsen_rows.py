@@ -15,6 +15,7 @@ from torchcaps.recipe import differences, to_plain
 from torchcaps.step import TrainingStep
 
 ROWS = {name.removeprefix("heinsen2019/"): recipe for name, recipe in RECIPES.items() if name.startswith("heinsen2019/") and recipe.claim}
+TRIED = {"long": "stages[0].epochs: 3, 6", "float32": "stages[0].precision: bfloat16, float32", "no-mixup": "augment: "}
 TABLE_2 = ["smallnorb", "smallnorb-capsnet", "smallnorb-cnn"]
 
 
@@ -57,6 +58,21 @@ def test_an_ablation_changes_one_thing(name, changed):
     other = differences(to_plain(ROWS["smallnorb"].make()), to_plain(ROWS[f"smallnorb-{name}"].make()))
     other = [line for line in other if not line.startswith("stages[0].watch")]  # a curve changes nothing
     assert len(other) == 1 and other[0].startswith(changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "as_it_is", "changed"),
+    [
+        ("choose-smallnorb-float32", "choose-smallnorb", ["stages[0].precision: bfloat16, float32"]),
+        ("choose-smallnorb-light", "choose-smallnorb", ["augment: "]),
+        *[(f"choose-sst2{kind}-{name}", f"choose-sst2{kind}", [line]) for kind in ("", "-mlp", "-linear") for name, line in TRIED.items()],
+    ],
+)
+def test_a_choice_changes_one_thing(name, as_it_is, changed):
+    """And the baselines have the choices of the routing."""
+    runs = [to_plain(RECIPES[f"heinsen2019/{each}"].make()) for each in (as_it_is, name)]
+    other = differences(*runs)
+    assert len(other) == len(changed) and all(line.startswith(start) for line, start in zip(other, changed, strict=True))
 
 
 def test_rows_of_viewpoints_say_on_what_they_were_trained():

@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "torchcaps"
 LINE = [
     "processes",
     "ops", "layers", "models", "data", "metrics", "diagnostics", "equivariance", "journal", "classifiers", "generation", "tasks",
-    "optimizers", "recipe", "readings", "parts", "machine", "checkpoint", "features", "attacks", "step", "state", "judging", "train",
-    "estimator", "derive", "results", "verify", "pretrained", "hub", "export", "own", "figures",
+    "optimizers", "recipe", "readings", "parts", "norms", "machine", "checkpoint", "features", "attacks", "step", "state", "judging",
+    "train", "estimator", "derive", "results", "verify", "pretrained", "hub", "export", "own", "figures",
     "papers", "report", "readme", "bench", "demo", "play", "cli", "__main__",
 ]
 # fmt: on

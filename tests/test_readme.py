@@ -59,7 +59,7 @@ def test_of_a_number_for_each_capsule_the_table_has_the_mean():
 
 
 def test_settings_that_were_tried_stand_in_the_order_of_the_last_column():
-    marked = "<!-- choices hauser2019 choose-force restricted_n_pure probe_accuracy -->\n<!-- end -->"
+    marked = "<!-- settings hauser2019 choose-force restricted_n_pure probe_accuracy -->\n<!-- end -->"
     head, _, *rows = filled(marked, HOME / "results").splitlines()[1:-1]
     assert head == "| setting | n | restricted_n_pure | probe_accuracy |" and len(rows) == 13
     probes = [float(row.split("|")[-2]) for row in rows]
@@ -71,6 +71,18 @@ def test_settings_that_were_tried_stand_in_the_order_of_the_last_column():
     with pytest.raises(ValueError, match="no setting of hauser2019 begins with 'choose-farce'"):
         filled(marked.replace("choose-force", "choose-farce"), HOME / "results")
     assert filled(marked, HOME / "no results").count("not run yet") == 26
+
+
+def test_choices_stand_with_what_they_try_and_what_the_part_kept_aside_says(tmp_path):
+    marked = "<!-- choices heinsen2019 accuracy_percent only choose-sst5-fast choose-sst5 -->\n<!-- end -->"
+    head, _, fast, plain = filled(marked, HOME / "results").splitlines()[1:-1]
+    stored = json.loads((HOME / "results/heinsen2019/choose-sst5-fast/0.json").read_text())["metrics"]["test"]["accuracy_percent"]
+    assert head == "| tried | accuracy_percent, kept aside | command |"
+    assert fast == f"| Twice the rate. | {stored:.3f} (n=1) | `torchcaps reproduce heinsen2019/choose-sst5-fast --seeds 0` |"
+    assert plain.startswith("| The routing as it is: the paper's rate. | ")
+    assert filled(marked, tmp_path).count("| not run yet |") == 2
+    with pytest.raises(ValueError, match="heinsen2019/sst5 is a row, not a choice"):
+        filled(marked.replace("choose-sst5 ", "sst5 "), HOME / "results")
 
 
 def test_the_table_of_equivariance_is_its_files():

@@ -10,7 +10,7 @@ import torch
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.readings import Reading
-from torchcaps.recipe import Run, Stage, differences, find, from_plain, quick, to_plain
+from torchcaps.recipe import Run, Stage, differences, find, from_plain, quick, to_plain, unlike
 from torchcaps.train import Options, train
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -40,7 +40,7 @@ SURE = {"smoke/lcapsnet": 5, "smoke/em-": 6}
 # by paper: all recipes, and those tied to a number
 COUNTS = {
     "sabour2017": (83, 46),
-    "heinsen2019": (55, 27),
+    "heinsen2019": (67, 27),
     "hauser2019": (35, 22),
     "jeong2019": (73, 45),
     "rawlinson2018": (64, 64),
@@ -109,6 +109,20 @@ def test_choices_see_no_test_set():
 def test_a_misspelt_field_is_a_type_error():
     with pytest.raises(TypeError, match="epoch"):
         Stage(epoch=3)
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(ValueError, match="precision must be one of bfloat16, float32; got 'half'"):
+        Stage(precision="half")
+
+
+def test_a_run_stored_before_there_was_a_precision_had_that_of_today_and_no_other():
+    run = RECIPES["heinsen2019/smallnorb"].make()
+    stored = to_plain(run)
+    assert stored["stages"][0].pop("precision") == "bfloat16"
+    assert unlike(stored, run) == []
+    exact = replace(run, stages=(replace(run.stages[0], precision="float32"),))
+    assert unlike(stored, exact) == ["stages[0].precision: bfloat16, float32"]
 
 
 def test_a_run_is_frozen():

@@ -1,6 +1,7 @@
 """Warming up and capturing a step leaves no trace, here with a graph that replays by calling the step again."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -18,13 +19,13 @@ CPU = torch.device("cpu")
 each_optimizer = pytest.mark.parametrize("recipe", ["smoke/capsnet", "smoke/em-capsnet-mixup", "smoke/sparsecaps", "smoke/experts"])
 
 
-def make_step(recipe: str = "smoke/capsnet", n_steps: int = 6, device: torch.device = CPU) -> TrainingStep:
+def make_step(recipe: str = "smoke/capsnet", n_steps: int = 6, device: torch.device = CPU, **changed) -> TrainingStep:
     run = RECIPES[recipe].make()
     torch.manual_seed(0)
     batches = Batches(load(run.data, "train"), 16, run.augment, device)
     batches.new_epoch(torch.Generator().manual_seed(0))
     stage = next((stage for stage in run.stages if not stage.task.backpropagates), run.stages[0])
-    return TrainingStep(stage, run.build().to(device), batches, n_steps, device)
+    return TrainingStep(replace(stage, **changed), run.build().to(device), batches, n_steps, device)
 
 
 @pytest.fixture
@@ -73,6 +74,66 @@ def test_capturing_after_a_resume_keeps_everything_too_even_at_the_last_step(gra
     captured()
     assert everything(captured) == everything(eager)
     assert captured.read_means() == eager.read_means()
+
+
+@pytest.fixture
+def cuda_casts(monkeypatch):
+    """A stand-in for CUDA's autocast: that of the CPU is entered in its place, so that a CPU shows what would be cast."""
+    real = torch.autocast
+    monkeypatch.setattr(torch, "autocast", lambda kind, dtype, enabled: real({"cuda": "cpu"}[kind], dtype, enabled=enabled))
+
+
+def convolved(step: TrainingStep) -> tuple[dict, set[torch.dtype]]:
+    """The losses of a step, and in what the network's convolutions answered."""
+    found, held = set(), []
+    for layer in step.model.modules():
+        if isinstance(layer, torch.nn.Conv2d):
+            held.append(layer.register_forward_hook(lambda layer, args, out: found.add(out.dtype)))
+    losses, _ = step.losses(step.batches.at(step.counter))
+    for hook in held:
+        hook.remove()
+    return losses, found
+
+
+@pytest.mark.parametrize(("precision", "seen"), [("bfloat16", torch.bfloat16), ("float32", torch.float32)])
+def test_on_cuda_convolutions_have_the_precision_of_the_stage(cuda_casts, precision, seen):
+    step = make_step("smoke/em-capsnet-mixup", precision=precision)
+    losses, found = convolved(step)
+    assert found == {torch.float32} and not step.casts  # on a CPU nothing is cast
+    step.device = torch.device("cuda")
+    losses, found = convolved(step)
+    assert found == {seen} and step.casts == (seen == torch.bfloat16)
+    assert losses["loss"].dtype == torch.float32
+
+
+def test_on_a_cpu_the_precision_of_a_stage_changes_nothing():
+    steps = [make_step("smoke/em-capsnet-mixup", precision=precision) for precision in ("bfloat16", "float32")]
+    for step in steps:
+        for _ in range(3):
+            step()
+    assert everything(steps[0]) == everything(steps[1])
+
+
+def test_a_task_without_backpropagation_casts_nothing(cuda_casts):
+    step = make_step("smoke/experts")
+    step.device = torch.device("cuda")
+    assert step.precision == "bfloat16" and not step.casts
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_on_cuda_float32_is_nearer_to_the_cpu_than_bfloat16(monkeypatch):
+    """One captured step from the same weights: without TF32 what RAdam keeps of the gradients is that of the CPU (bfloat16 is 3 % off)."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    plain, far = make_step("smoke/em-capsnet-mixup"), {}
+    plain()
+    for precision in ("bfloat16", "float32"):
+        fast = make_step("smoke/em-capsnet-mixup", device=torch.device("cuda"), precision=precision)
+        fast()
+        means = {name: tensor for name, tensor in plain.state().items() if name.endswith("/mean")}
+        pairs = [(tensor, fast.state()[name].cpu()) for name, tensor in means.items()]
+        far[precision] = sum((a - b).square().sum() for a, b in pairs).sqrt() / sum(a.square().sum() for a, _ in pairs).sqrt()
+    assert far["float32"] < 1e-3 and far["bfloat16"] > 5e-3, far
 
 
 def test_the_comparison_sees_a_step_more(graphs):

@@ -11,6 +11,7 @@ from torchcaps.data.batches import in_order
 from torchcaps.data.sentences import Sentences
 from torchcaps.diagnostics import diagnose
 from torchcaps.machine import made_by, peak_memory
+from torchcaps.norms import unmixed_statistics
 from torchcaps.recipe import Stage
 from torchcaps.state import State, Trained
 from torchcaps.tasks import Evaluation
@@ -85,22 +86,26 @@ def journal(state: State, at: int, part: str, evaluation: Evaluation) -> None:
 
 
 def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_early: bool = False) -> Trained:
-    """Evaluate once, with the weights of the last step; averaged weights are a labelled extra. Nothing of a run that is to go on."""
+    """Evaluate once, with the weights of the last step; averaged weights, or other statistics of batch norm, are labelled extras.
+
+    Nothing of a run that is to go on.
+    """
     unjudged = stopped_early and not state.options.as_is
     seconds, memory, task = state.spent(), peak_memory(device), state.run.stages[-1].task
     hashes = {name: fingerprint(data) for name, data in state.data.items()}
-    evaluations, labels = {}, {}
+    evaluations, labels, others = {}, {}, {"_ema": ema} | ({} if unjudged else _unmixed(state, device))
     for name in () if unjudged else parts.names(state.run):
         data = state.data[name] if name in state.data else parts.part(state.run, name, state.options.root, state.seed)
         hashes[name] = hashes.get(name) or fingerprint(data)
         evaluations[name], labels[name] = task.evaluate(state.model, data, device), data.labels
         if name.startswith(parts.HELD):
             journal(state, state.done, name, evaluations[name])
-        if ema:
-            raw = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
-            load_into(state.model, raw | ema, "the average")
-            evaluations[f"{name}_ema"], labels[f"{name}_ema"] = task.evaluate(state.model, data, device), data.labels
-            load_into(state.model, raw, "the run")
+        for kind, tensors in others.items():
+            if tensors:
+                raw = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
+                load_into(state.model, raw | tensors, "what is evaluated beside the run")
+                evaluations[name + kind], labels[name + kind] = task.evaluate(state.model, data, device), data.labels
+                load_into(state.model, raw, "the run")
     state.journal.close()
     judged = state.data[parts.names(state.run)[0]]
     diagnostics, extras = ({}, {}) if unjudged else (diagnose(state.model, judged, device), task.extras(state.model, judged, device))
@@ -112,6 +117,15 @@ def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_e
         curve=state.journal.lines, data=hashes, routing=state.routing, diagnostics=diagnostics, extras=extras, planned=planned, met=met,
         made_by=state.made_by, evaluated_by=made_by(device), stopped_early=stopped_early,
     )  # fmt: skip
+
+
+def _unmixed(state: State, device: torch.device) -> dict[str, dict[str, Tensor]]:
+    """By the ending that such numbers have."""
+    stage = state.run.stages[-1]
+    if not stage.unmixed:
+        return {}
+    found = unmixed_statistics(state.model, state.data["train"], stage.batch, state.run.augment, stage.unmixed, device, state.seed)
+    return {"_unmixed": found}
 
 
 def n_steps_of(stage: Stage, data: Labelled) -> int:

@@ -3,7 +3,8 @@
 A table stands between `<!-- table NAME -->` and `<!-- end -->`; NAME is a paper, or a paper and `ema` for averaged weights, or a
 paper and `run` for the rows that have results, or a paper and `only` with the names of rows; `bare` before that leaves out what else
 was measured. `<!-- measures PAPER NAME ... -->` has a column for each of those instead, of all rows or of those after `only`.
-`<!-- choices PAPER START NAME ... -->` has those columns for the settings whose names begin with START, of which no row is claimed.
+`<!-- settings PAPER START NAME ... -->` has those columns for the settings whose names begin with START, of which no row is claimed.
+`<!-- choices PAPER METRIC only NAME ... -->` is of recipes that make no claim: what was tried on a part that was kept aside.
 """
 
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.recipe import Recipe, find
-from torchcaps.results import choices, markdown, measures, table
+from torchcaps.results import choices, markdown, measures, settings, table
 
 MARKED = re.compile(
     r"(<!-- table (?P<paper>\w+)(?P<how> ema| run)?(?P<bare> bare)?(?: only(?P<names>( [\w-]+)+))? -->\n).*?(?P<end><!-- end -->)",
@@ -20,8 +21,8 @@ MARKED = re.compile(
 MEASURED = re.compile(
     r"(<!-- measures (?P<paper>\w+)(?P<measures>( (?!only )\w+)+)(?: only(?P<names>( [\w-]+)+))? -->\n).*?(?P<end><!-- end -->)", re.DOTALL
 )
-
-CHOSEN = re.compile(r"(<!-- choices (?P<paper>\w+) (?P<start>[\w-]+)(?P<measures>( \w+)+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+CHOSEN = re.compile(r"(<!-- choices (?P<paper>\w+) (?P<metric>\w+) only(?P<names>( [\w-]+)+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+TRIED = re.compile(r"(<!-- settings (?P<paper>\w+) (?P<start>[\w-]+)(?P<measures>( \w+)+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 
 
 def filled(text: str, results: Path) -> str:
@@ -39,11 +40,17 @@ def filled(text: str, results: Path) -> str:
             raise ValueError(f"no row of {found['paper']} is measured by {', '.join(sorted(unknown))}; {there}")
         return found[1] + measures(rows, names) + found["end"]
 
-    def choose(found: re.Match[str]) -> str:
+    def compare(found: re.Match[str]) -> str:
         tried = {name: recipe for name, recipe in recipes_of(found).items() if name.split("/")[1].startswith(found["start"])}
         if not tried:
             raise ValueError(f"no setting of {found['paper']} begins with {found['start']!r}; `torchcaps ls` lists them all")
-        return found[1] + choices(tried, results, found["measures"].split()) + found["end"]
+        return found[1] + settings(tried, results, found["measures"].split()) + found["end"]
+
+    def choose(found: re.Match[str]) -> str:
+        recipes = recipes_of(found)
+        if rows := [name for name, recipe in recipes.items() if recipe.claim]:
+            raise ValueError(f"{', '.join(rows)} is a row, not a choice: it belongs into a table")
+        return found[1] + choices(recipes, results, found["metric"]) + found["end"]
 
     def recipes_of(found: re.Match[str]) -> dict[str, Recipe]:
         paper, names = found["paper"], found.groupdict().get("names")
@@ -52,7 +59,7 @@ def filled(text: str, results: Path) -> str:
         recipes = {name: recipe for name, recipe in RECIPES.items() if name.startswith(paper + "/")}
         return {name: find(name, recipes) for name in (f"{paper}/{row}" for row in names.split())} if names else recipes
 
-    return CHOSEN.sub(choose, MEASURED.sub(measure, MARKED.sub(fill, text)))
+    return TRIED.sub(compare, CHOSEN.sub(choose, MEASURED.sub(measure, MARKED.sub(fill, text))))
 
 
 def pages(home: Path) -> list[Path]:

@@ -100,6 +100,9 @@ class Watch:
     every: int = 1  # epochs
 
 
+PRECISIONS = ("bfloat16", "float32")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """One task trained for a number of epochs (or of steps, where given) with one schedule."""
@@ -113,9 +116,17 @@ class Stage:
     schedule: Exponential | Cosine | OneCycle = Exponential()
     optimizer: Adam | RAdam | SGD = Adam()  # noqa: RUF009, frozen
     ema: float = 0.0  # decay of an average of the weights; 0 keeps none
+    unmixed: int = 0  # batches, not mixed, over which batch norm's statistics are taken anew at the end, for further numbers (norms.py)
     stop: Stop | None = None  # before the last step, which the schedule still counts on
     probe_every: int = 0  # steps between two looks of the task's `probe` at the model; 0: none
     watch: Watch | None = None
+    # of convolutions and products while training on CUDA: by autocast, or as the tensors are, where cuDNN rounds what it convolves to
+    # TF32, ten bits, unless PyTorch is told otherwise. On a CPU, and in evaluation everywhere, nothing is cast.
+    precision: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"a stage's precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +232,7 @@ def quick(run: Run, steps: int = 20) -> Run:
             batch=min(stage.batch, 16),
             stop=None,
             probe_every=min(stage.probe_every, steps // 2),
+            unmixed=min(stage.unmixed, 2),
         )
         for stage in run.stages
     )

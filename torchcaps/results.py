@@ -4,7 +4,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 from torchcaps.checkpoint import tensors_sha256
 from torchcaps.data.files import write_whole
 from torchcaps.metrics import error_percent
-from torchcaps.recipe import Recipe, Run, to_plain, unlike
+from torchcaps.recipe import Claim, Recipe, Run, to_plain, unlike
 from torchcaps.train import Trained
 
 REPLAYED = 200  # steps whose losses are kept in full, for `torchcaps verify --replay`
@@ -232,7 +232,7 @@ def measures(rows: list[Row], names: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def choices(recipes: Mapping[str, Recipe], folder: Path, names: Sequence[str]) -> str:
+def settings(recipes: Mapping[str, Recipe], folder: Path, names: Sequence[str]) -> str:
     """Settings that were tried and no claim is tied to: what their extras say of these names, ordered by the last one."""
     lines = []
     for name, recipe in recipes.items():
@@ -246,6 +246,15 @@ def choices(recipes: Mapping[str, Recipe], folder: Path, names: Sequence[str]) -
         lines.append((mean(values[-1]) if extras else float("inf"), f"| `{name.split('/')[1]}` | {len(extras)} | {' | '.join(cells)} |"))
     head = [f"| setting | n | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
     return "\n".join([*head, *(line for _, line in sorted(lines))]) + "\n"
+
+
+def choices(recipes: Mapping[str, Recipe], folder: Path, metric: str) -> str:
+    """What was tried before a row is run, with the numbers of the part that was kept aside: these runs see no test set."""
+    claim = Claim(table="choice", row="", metric=f"test.{metric}", beside=(f"test_unmixed.{metric}",))
+    lines = [f"| tried | {metric}, kept aside | command |", "|---|---|---|"]
+    for row in table({name: replace(recipe, claim=claim) for name, recipe in recipes.items()}, folder):
+        lines.append(f"| {row.recipe.about} | {row.ours()} | `{row.command()}` |")
+    return "\n".join(lines) + "\n"
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -23,6 +23,7 @@ class TrainingStep:
     def __init__(self, stage: Stage, model: nn.Module, batches: Batches, n_steps: int, device: torch.device, team: Team = ALONE) -> None:
         self.task, self.model, self.batches, self.device, self.team = stage.task, model, batches, device, team
         on_cuda = device.type == "cuda"
+        self.precision = stage.precision
         self.parameters = self.task.parameters(model)
         self.counter = torch.zeros((), dtype=torch.long, device=device)  # steps done in this stage
         # a few more than there are steps: warming up close to the end looks beyond it
@@ -39,6 +40,11 @@ class TrainingStep:
         self.update = torch.compile(self._update, dynamic=False) if on_cuda else self._update
         self.graph: torch.cuda.CUDAGraph | None = None
         self.routing = _routing(model, on_cuda, team)
+
+    @property
+    def casts(self) -> bool:
+        """Whether convolutions and products are rounded to bfloat16. A task that does without backpropagation has no part in it."""
+        return self.device.type == "cuda" and self.precision == "bfloat16" and self.task.backpropagates
 
     def __call__(self) -> None:
         if self.team.size > 1:
@@ -95,7 +101,7 @@ class TrainingStep:
         if not self.task.backpropagates:
             with torch.no_grad():
                 return self.task.updates(self.model, batch)
-        with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.casts):
             return self.task.losses(self.model, batch), {}
 
     def gradients(self) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchcaps import parts
+from torchcaps import norms, parts
 from torchcaps.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint, tensors_sha256
 from torchcaps.data.batches import Batches
 from torchcaps.data.pair_batches import batches_for
@@ -58,6 +58,7 @@ def _begin(run: Run, name: str, seed: int, options: Options, device: torch.devic
     with team.first_of_each_machine():
         data = {name: parts.part(run, name, options.root, seed) for name in ("train", *parts.names(run)) if name not in run.tests}
     model = run.build() if team.size == 1 else share_statistics(run.build())
+    norms.check(run, model)
     model = model.to(device, memory_format=torch.channels_last) if device.type == "cuda" else model.to(device)
     state = State(run, name, seed, model, torch.Generator().manual_seed(seed), data, options, team)
     found = load_checkpoint(state.path) if state.path.exists() else None

@@ -31,6 +31,7 @@ class Trained(NamedTuple):
     """One way to compute the step."""
 
     routing: str
+    precision: str
     losses: list[float]  # the mean of each of the first chunks
     ms: float
     memory: str
@@ -49,7 +50,7 @@ def bench_train(recipe: Recipe, device: torch.device, steps: int) -> str:
     run = recipe.make()
     fast = _train(run, device, steps)
     batch = run.stages[0].batch
-    line = f"{recipe.name}: {fast.words(batch)} (batch {batch}, {here(device)})"
+    line = f"{recipe.name}: {fast.words(batch)} (batch {batch}, {fast.precision}, {here(device)})"
     if device.type != "cuda" and fast.routing in ("none", "reference"):
         return f"{line}\n  nothing to compare: without a GPU this step is the reference itself"
     plain = _train(run, device, steps, reference=True)
@@ -85,7 +86,7 @@ def trained(run: Run, device: torch.device, steps: int, reference: bool = False)
             repeated(step)
             losses.append(step.read_means()["loss"])
         ms = time_ms(lambda: repeated(step), device, repeats) / CHUNK
-        yield step, Trained(step.routing, losses, ms, str(peak))
+        yield step, Trained(step.routing, "bfloat16" if step.casts else "float32", losses, ms, str(peak))
 
 
 def repeated(work: Callable[[], object]) -> None:

@@ -18,6 +18,7 @@ from torchcaps.cli.explain import explain
 from torchcaps.cli.export import export
 from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, seeds_of
 from torchcaps.cli.options import table as make_table
+from torchcaps.cli.order import in_order
 from torchcaps.cli.own import predict, train_own
 from torchcaps.cli.play import play
 from torchcaps.cli.pretrained import pretrained, release
@@ -29,7 +30,6 @@ from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.machine import make_folder, pick_device
 from torchcaps.papers import FIGURES, PAPERS, RECIPES
 from torchcaps.processes import Lost, started
-from torchcaps.readings import Reading
 from torchcaps.recipe import Recipe, find, quick, to_plain, unlike
 from torchcaps.results import DEFAULT_SEEDS, make_result, markdown, read_result, result_path, table, write_result
 from torchcaps.train import Diverged, Interrupted, Options, train
@@ -265,17 +265,7 @@ def _wanted(name: str, rows: list[str] | None) -> list[Recipe]:
         asked = [recipe for recipe in RECIPES.values() if recipe.name.startswith(name + "/") and (recipe.claim or name == "smoke")]
     members = {recipe.name: recipe.claim.members if recipe.claim else "" for recipe in asked}
     names = [f"{whole.split('/')[0]}/{part}" if part else whole for whole, part in members.items()]
-    return sorted((RECIPES[each] for each in dict.fromkeys(names)), key=_cost)
-
-
-def _cost(recipe: Recipe) -> float:
-    """The cheapest first: planned images times their pixels. What reads another row's network comes behind all networks."""
-    run = recipe.make()
-    if isinstance(run, Reading):
-        return float("inf")
-    about = datasets.info(run.data)
-    images = sum(stage.batch * stage.steps if stage.steps else stage.epochs * about.n_train for stage in run.stages)
-    return images * about.shape[1] * about.shape[2]
+    return in_order([RECIPES[each] for each in dict.fromkeys(names)])
 
 
 @app.command("table")

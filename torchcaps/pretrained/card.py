@@ -63,5 +63,5 @@ def _takes(data: DataInfo) -> str:
 def _row(part: str, metric: str, value: float, made: Entry) -> str:
     again = made.measured.get(part, {}).get(metric)
     # an average of the weights is not in the file
-    words = "another model" if part.endswith("_ema") else f"not measured: {made.unmeasured.get(part)}"
+    words = "another model" if part.endswith(("_ema", "_unmixed")) else f"not measured: {made.unmeasured.get(part)}"
     return f"| {part} | {metric} | {value:.6g} | {words if again is None else f'{again:.6g}'} |"

@@ -1,4 +1,4 @@
-"""What is chosen for the sentence rows, on SST's own validation part: rates, layers and sizes. No test set is seen."""
+"""What is chosen for the sentence rows, on SST's own validation part: rates, epochs, layers and sizes. No test set is seen."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,10 +7,10 @@ from torchcaps.papers.heinsen2019 import sentences
 from torchcaps.recipe import Run
 
 
-def _choose(run: Run, rate: float | None = None, **model_args: Any) -> Run:
-    stage = replace(run.stages[0], watch=None)  # there the validation part is what the run is judged on
-    stage = stage if rate is None else replace(stage, rate=rate)
-    return replace(run, data=f"{run.data}-dev", model_args=run.model_args | model_args, stages=(stage,))
+def _choose(run: Run, stage: dict[str, Any] | None = None, **model_args: Any) -> Run:
+    # no curve: there the validation part is what the run is judged on
+    changed = replace(run.stages[0], watch=None, **(stage or {}))
+    return replace(run, data=f"{run.data}-dev", model_args=run.model_args | model_args, stages=(changed,))
 
 
 def choose_sst5() -> Run:
@@ -20,12 +20,12 @@ def choose_sst5() -> Run:
 
 def choose_sst5_fast() -> Run:
     """Twice the rate."""
-    return _choose(sentences.sst5(), rate=1e-3)
+    return _choose(sentences.sst5(), {"rate": 1e-3})
 
 
 def choose_sst5_faster() -> Run:
     """Four times the rate."""
-    return _choose(sentences.sst5(), rate=2e-3)
+    return _choose(sentences.sst5(), {"rate": 2e-3})
 
 
 def choose_sst5_mlp() -> Run:
@@ -35,7 +35,7 @@ def choose_sst5_mlp() -> Run:
 
 def choose_sst5_mlp_slow() -> Run:
     """A fifth of the rate."""
-    return _choose(sentences.sst5_mlp(), rate=1e-4)
+    return _choose(sentences.sst5_mlp(), {"rate": 1e-4})
 
 
 def choose_sst5_mlp_dropout() -> Run:
@@ -55,12 +55,12 @@ def choose_sst5_linear() -> Run:
 
 def choose_sst5_linear_slow() -> Run:
     """A fifth of the rate."""
-    return _choose(sentences.sst5_linear(), rate=1e-4)
+    return _choose(sentences.sst5_linear(), {"rate": 1e-4})
 
 
 def choose_sst5_linear_last() -> Run:
     """The last layer alone, with a higher rate for its fewer weights."""
-    return _choose(sentences.sst5_linear(), rate=2e-3, layers="last")
+    return _choose(sentences.sst5_linear(), {"rate": 2e-3}, layers="last")
 
 
 def choose_sst2() -> Run:
@@ -70,7 +70,27 @@ def choose_sst2() -> Run:
 
 def choose_sst2_fast() -> Run:
     """Twice the rate."""
-    return _choose(sentences.sst2(), rate=1e-3)
+    return _choose(sentences.sst2(), {"rate": 1e-3})
+
+
+def choose_sst2_faster() -> Run:
+    """Four times the rate."""
+    return _choose(sentences.sst2(), {"rate": 2e-3})
+
+
+def choose_sst2_long() -> Run:
+    """Six epochs: nearly as many steps as three are with five labels, where nothing is dropped for being neutral."""
+    return _choose(sentences.sst2(), {"epochs": 6})
+
+
+def choose_sst2_float32() -> Run:
+    """Votes and features not in bfloat16, as the author's."""
+    return _choose(sentences.sst2(), {"precision": "float32"})
+
+
+def choose_sst2_no_mixup() -> Run:
+    """Every training example is one phrase."""
+    return replace(_choose(sentences.sst2()), augment=())
 
 
 def choose_sst2_mlp() -> Run:
@@ -80,7 +100,22 @@ def choose_sst2_mlp() -> Run:
 
 def choose_sst2_mlp_slow() -> Run:
     """A fifth of the rate."""
-    return _choose(sentences.sst2_mlp(), rate=1e-4)
+    return _choose(sentences.sst2_mlp(), {"rate": 1e-4})
+
+
+def choose_sst2_mlp_long() -> Run:
+    """Six epochs."""
+    return _choose(sentences.sst2_mlp(), {"epochs": 6})
+
+
+def choose_sst2_mlp_float32() -> Run:
+    """Products not in bfloat16."""
+    return _choose(sentences.sst2_mlp(), {"precision": "float32"})
+
+
+def choose_sst2_mlp_no_mixup() -> Run:
+    """Every training example is one phrase."""
+    return replace(_choose(sentences.sst2_mlp()), augment=())
 
 
 def choose_sst2_mlp_last() -> Run:
@@ -95,9 +130,24 @@ def choose_sst2_linear() -> Run:
 
 def choose_sst2_linear_slow() -> Run:
     """A fifth of the rate."""
-    return _choose(sentences.sst2_linear(), rate=1e-4)
+    return _choose(sentences.sst2_linear(), {"rate": 1e-4})
+
+
+def choose_sst2_linear_long() -> Run:
+    """Six epochs."""
+    return _choose(sentences.sst2_linear(), {"epochs": 6})
+
+
+def choose_sst2_linear_float32() -> Run:
+    """Products not in bfloat16."""
+    return _choose(sentences.sst2_linear(), {"precision": "float32"})
+
+
+def choose_sst2_linear_no_mixup() -> Run:
+    """Every training example is one phrase."""
+    return replace(_choose(sentences.sst2_linear()), augment=())
 
 
 def choose_sst2_linear_last() -> Run:
     """The last layer alone, with a higher rate for its fewer weights."""
-    return _choose(sentences.sst2_linear(), rate=2e-3, layers="last")
+    return _choose(sentences.sst2_linear(), {"rate": 2e-3}, layers="last")
