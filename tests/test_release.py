@@ -137,8 +137,10 @@ def test_where_the_data_are_missing_the_card_says_so(finished, tmp_path, monkeyp
 
     monkeypatch.setattr(parts, "part", missing)
     made = release(finished, "one", folder=tmp_path)
-    assert made.measured == {} and made.metrics and made.unmeasured == {"test": "the data were not at hand"}
-    assert "not measured: the data were not at hand" in (tmp_path / "one.md").read_text()
+    exact = "the data were not at hand; the weights are those trained, to the bit"
+    assert made.measured == {} and made.metrics and made.unmeasured == {"test": exact}
+    assert f"not measured: {exact}" in (tmp_path / "one.md").read_text()
+    assert release(finished, "two", rounded=True, folder=tmp_path).unmeasured == {"test": "the data were not at hand"}
 
 
 def test_other_data_than_those_of_the_result_are_not_measured(finished, tmp_path, monkeypatch):

@@ -21,8 +21,8 @@ def pretrained(name: Annotated[str | None, typer.Argument(help="one of them, who
         return
     lines = make_table("name", "what it is", "parameters", "MB", "this file, of its test part")
     for key, one in models.entries().items():
-        numbers = next(iter(one.measured.values()), None)
-        said = ", ".join(f"{metric} {value:.2f}" for metric, value in numbers.items()) if numbers else "not measured"
+        numbers = next(iter((one.measured or one.metrics).values()))
+        said = ", ".join(f"{metric} {value:.2f}" for metric, value in numbers.items()) + ", as trained" * (not one.measured)
         lines.add_row(key, one.about, f"{one.n_parameters:,}", f"{one.bytes / 1e6:.2f}", said)
     console.print(lines)
 
