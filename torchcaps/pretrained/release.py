@@ -50,7 +50,8 @@ def describe_file(path: Path, about: str, root: Path | None = None, device: torc
     model, run, header = load_model(path, device)
     seen = measure(model, run, header["seed"], said, root, device)
     if tensors_sha256(found.part("model")) == said.get("weights_sha256"):
-        seen = seen._replace(unmeasured={part: f"{why}; the weights are those trained, to the bit" for part, why in seen.unmeasured.items()})
+        exact = {part: f"{why}; the weights are those trained, to the bit" for part, why in seen.unmeasured.items()}
+        seen = seen._replace(unmeasured=exact)
     numbers: Counter[str] = Counter()
     for tensor in found.tensors.values():
         numbers[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
