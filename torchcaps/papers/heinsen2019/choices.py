@@ -7,8 +7,6 @@ from torchcaps.optimizers import RAdam
 from torchcaps.papers.heinsen2019 import rows
 from torchcaps.recipe import Run
 
-_UNMIXED = 200  # batches: 4,000 images
-
 
 def _toys(run: Run, **stage) -> Run:
     return replace(run, data=f"{run.data}-toys", stages=(replace(run.stages[0], watch=None, **stage),))
@@ -16,17 +14,17 @@ def _toys(run: Run, **stage) -> Run:
 
 def choose_smallnorb() -> Run:
     """The row as it is: beta1 between 0.9 and 0.81, as in the author's code; beside it, batch norm's statistics of unmixed pictures."""
-    return _toys(rows.smallnorb(), unmixed=_UNMIXED)
+    return _toys(rows.smallnorb(), unmixed=rows.UNMIXED)
 
 
 def choose_smallnorb_float32() -> Run:
     """Convolutions not in bfloat16: as the author's, but for cuDNN's TF32."""
-    return _toys(rows.smallnorb(), unmixed=_UNMIXED, precision="float32")
+    return _toys(rows.smallnorb(), unmixed=rows.UNMIXED, precision="float32")
 
 
 def choose_smallnorb_light() -> Run:
     """Brightness and contrast at random as well, as Hinton et al. 2018 have it for smallNORB; not this paper's training."""
-    run = _toys(rows.smallnorb(), unmixed=_UNMIXED)
+    run = _toys(rows.smallnorb(), unmixed=rows.UNMIXED)
     return replace(run, augment=(Light(32, 0.4), *run.augment))
 
 
