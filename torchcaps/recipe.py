@@ -224,12 +224,13 @@ def unlike(stored: dict[str, Any], run: Run) -> list[str]:
 
 def quick(run: Run, steps: int = 20) -> Run:
     """The same run made seconds long: generated images, a few small steps per stage. For smoke tests, not for numbers."""
+    large = info(run.data).kind != "sentences" and info(run.data).shape[-1] >= 96
     stages = tuple(
         replace(
             stage,
             task=stage.task.quick(),
             steps=steps,
-            batch=min(stage.batch, 16),
+            batch=min(stage.batch, 4 if large else 16),
             stop=None,
             probe_every=min(stage.probe_every, steps // 2),
             unmixed=min(stage.unmixed, 2),

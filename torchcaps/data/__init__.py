@@ -147,7 +147,7 @@ def _digits_set(name: str, about: str, read: Callable[..., tuple[Tensor, Tensor]
 
 def _generated_set(name: str, size: int) -> DataSet:
     about = "bars and half rings made from the seed, for tests and smoke runs"
-    n_train, n_test = generated.N_TRAIN, generated.N_TEST
+    n_train, n_test = generated.counts(size)
     facts = DataInfo(name=name, shape=(1, size, size), n_classes=generated.N_CLASSES, n_train=n_train, n_test=n_test, about=about)
     return DataSet(facts, lambda split, root, seed: generated.read_split(split, seed, size))
 
