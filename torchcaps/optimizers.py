@@ -75,18 +75,25 @@ class SGD:
         return MomentumSGD(parameters, now, self)
 
 
-class MomentumSGD:
-    """The update of `SGD`. PyTorch's own takes the momentum as a Python number, which a captured step could not change."""
+class _OnDevice:
+    """What the updates below share: the numbers of the step are tensors, since a captured step cannot change a Python number."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]], settings: SGD) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]], settings: SGD | RAdam) -> None:
         self.parameters, self.now, self.settings = list(parameters), list(now), settings
-        self.sums = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self.state = {parameter: {"sum": held} for parameter, held in zip(self.parameters, self.sums, strict=True)}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         assert set_to_none
         for parameter in self.parameters:
             parameter.grad = None
+
+
+class MomentumSGD(_OnDevice):
+    """The update of `SGD`. PyTorch's own takes the momentum as a Python number, which a captured step could not change."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]], settings: SGD) -> None:
+        super().__init__(parameters, now, settings)
+        self.sums = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.state = {parameter: {"sum": held} for parameter, held in zip(self.parameters, self.sums, strict=True)}
 
     @torch.no_grad()
     def step(self) -> None:
@@ -100,19 +107,14 @@ class MomentumSGD:
         torch._foreach_sub_(parameters, torch._foreach_mul(sums, rate))
 
 
-class RectifiedAdam:
+class RectifiedAdam(_OnDevice):
     """The update of `RAdam`. PyTorch's own takes beta1 as a Python number, which a captured step could not change."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]], settings: RAdam) -> None:
-        self.parameters, self.now, self.settings = list(parameters), list(now), settings
+        super().__init__(parameters, now, settings)
         self.means, self.squares = ([torch.zeros_like(parameter) for parameter in self.parameters] for _ in range(2))
         parts = zip(self.parameters, self.means, self.squares, strict=True)
         self.state = {parameter: {"mean": mean, "square": square} for parameter, mean, square in parts}
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        assert set_to_none
-        for parameter in self.parameters:
-            parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:

@@ -12,12 +12,7 @@ from torchcaps.data import DataError, affnist, load
 from torchcaps.data.files import FileSet
 
 scipy_io = pytest.importorskip("scipy.io")
-
-
-@pytest.fixture(autouse=True)
-def no_files_at_hand(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_files_at_hand")
 
 
 def mat(n: int, first: int = 0, **changed) -> bytes:

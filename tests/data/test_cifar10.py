@@ -18,12 +18,7 @@ from torchcaps.data.forms import read_split
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 REAL_CACHE = os.environ.get("TORCHCAPS_CACHE", "")
 OFFICIAL, PACKAGE = FORMS
-
-
-@pytest.fixture(autouse=True)
-def no_files_at_hand(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_files_at_hand")
 
 
 def batch(number: int) -> np.ndarray:

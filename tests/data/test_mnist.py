@@ -15,12 +15,7 @@ from torchcaps.data import DATASETS, DataError, Labelled, fingerprint, get, hold
 from torchcaps.data.files import FileSet, Package
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
-
-
-@pytest.fixture(autouse=True)
-def no_files_at_hand(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_files_at_hand")
 
 
 def idx(shape: list[int], values: bytes) -> bytes:

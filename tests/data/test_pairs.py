@@ -195,7 +195,6 @@ def test_overlap_by_hand():
 def test_multimnist_overlaps_less_than_the_paper_says(shift, nominal, ink):
     """E|difference of two shifts| = 80/27 for 4, so (1 - 80/27/20)² = 72.6 %; the paper says 80 %."""
     pairs = load(f"multimnist-{shift}", "test", root=REAL_FILES)
-    print(overlap_line(f"multimnist-{shift}", pairs))
     assert overlap(pairs) == pytest.approx((nominal, ink), abs=0.3)
     assert len(pairs.labels) == info(f"multimnist-{shift}").n_test == 100_000
     assert pairs.picks[:, 0].bincount().tolist() == [10] * 10_000

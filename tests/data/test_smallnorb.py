@@ -20,12 +20,7 @@ from torchcaps.data.smallnorb import CATEGORIES, FORMS, PARTS, by_toys, factors,
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 real = pytest.mark.skipif(not REAL_FILES, reason="TORCHCAPS_DATA names no folder")
 PACKED, UNPACKED, COPY = FORMS
-
-
-@pytest.fixture(autouse=True)
-def no_files_at_hand(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_files_at_hand")
 
 
 def matrix(values: np.ndarray) -> bytes:

@@ -16,12 +16,7 @@ from torchcaps.data.svhn import FORMS
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 OFFICIAL, COPY = FORMS
-
-
-@pytest.fixture(autouse=True)
-def no_files_at_hand(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_files_at_hand")
 
 
 def pixels(n: int) -> np.ndarray:

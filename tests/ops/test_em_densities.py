@@ -5,13 +5,11 @@ from math import exp, inf, sqrt
 
 import pytest
 import torch
-from test_em import WEIGHTS, gradients, problem
+from em_problems import N_IN, N_OUT, WEIGHTS, gradients, problem
 from torch.autograd import gradcheck
 
 from torchcaps.ops import DENSITIES, em_routing, em_routing_steps, own_output_prior
 from torchcaps.ops.em_densities import EPS
-
-N_IN, N_OUT = 6, 3
 
 
 def test_the_table_holds_what_the_paper_proposes():

@@ -1,53 +1,36 @@
 """The command line. Names, seeds and places go in; what decides a result stands in a recipe."""
 
-import json
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
-from rich.markup import escape
 
 from torchcaps import data as datasets
-from torchcaps.cli import checkpoints, derived, sets, speed
+from torchcaps.cli import checkpoints, derived, recipes, sets, speed
 from torchcaps.cli.derived import Jobs, derive_one, is_derived, with_networks
 from torchcaps.cli.explain import explain
 from torchcaps.cli.export import export
 from torchcaps.cli.options import Device, Out, Results, Root, Seed, console, numbers_of, plainly, seeds_of
-from torchcaps.cli.options import table as make_table
 from torchcaps.cli.order import in_order
 from torchcaps.cli.own import predict, train_own
 from torchcaps.cli.play import play
 from torchcaps.cli.pretrained import pretrained, release
+from torchcaps.cli.recipes import recipes_of_paper, tell_table
 from torchcaps.cli.sweep import Failed, Workers, named, reproduce_apart
 from torchcaps.demo import demo as run_demo
 from torchcaps.features import Missing
 from torchcaps.figures import save_figures
-from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.machine import make_folder, pick_device
 from torchcaps.papers import FIGURES, PAPERS, RECIPES
 from torchcaps.processes import Lost, started
-from torchcaps.recipe import Recipe, find, quick, to_plain, unlike
+from torchcaps.recipe import Recipe, find, quick, unlike
 from torchcaps.results import DEFAULT_SEEDS, make_result, markdown, read_result, result_path, table, write_result
 from torchcaps.train import Diverged, Interrupted, Options, train
-from torchcaps.verify import verify
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Capsule networks in PyTorch.")
-app.add_typer(sets.app, name="data")
-app.add_typer(speed.app, name="bench")
-app.command("eval")(checkpoints.evaluate)
-app.command()(checkpoints.figures)
-app.command()(checkpoints.equivariance)
-app.command()(derived.features)
-app.command()(explain)
-app.command()(predict)
-app.command()(export)
-app.command()(play)
-app.command()(pretrained)
-app.command("release")(release)
 
 
 def main() -> None:
@@ -75,43 +58,11 @@ def _leave(message: str, code: int) -> None:
     sys.exit(code)
 
 
-@app.command()
 def demo(out: Annotated[Path, typer.Option(help="folder for the report")] = Path("demo"), seed: Seed = 0) -> None:
     """Train a CapsNet on 1,797 handwritten digits in under a minute and show what it learnt."""
     run_demo(out, seed, console)
 
 
-@app.command("ls")
-def list_recipes() -> None:
-    """All recipes, with the number each is for."""
-    lines = make_table("recipe", "what it is", "printed")
-    for name, recipe in RECIPES.items():
-        lines.add_row(name, recipe.about.splitlines()[0], f"{recipe.claim.printed:g}" if recipe.claim and recipe.claim.printed else "")
-    console.print(lines)
-
-
-@app.command()
-def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the run alone, as result files store it")] = False) -> None:
-    """One recipe whole: its claim, its run, its model, and the backend that routing takes here."""
-    found = find(recipe, RECIPES)
-    run = found.make()
-    if as_json:
-        print(json.dumps(to_plain(run), indent=1))
-        return
-    console.print(f"[bold]{found.name}[/]: {escape(found.about)}", markup=True)
-    if found.claim:
-        console.print(found.claim)
-    console.print_json(json.dumps(to_plain(run)))
-    with torch.device("meta"):
-        model = run.build()
-    console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
-    for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
-        routed = [layer for layer in model.modules() if isinstance(layer, EMCapsules | ExpertCapsules | RoutedCapsules)]
-        taken = {layer.to_empty(device=device).backend_here() for layer in routed}
-        console.print(f"routing on {device}: {', '.join(sorted(taken)) or 'none'}", highlight=False)
-
-
-@app.command("train")
 def train_one(
     recipe: Annotated[str | None, typer.Argument(help="`torchcaps ls` names them; none: on your own pictures in --data FOLDER")] = None,
     seed: Seed = 0,
@@ -173,7 +124,6 @@ def _train(recipe: Recipe, seed: int, out, device, data, hold_out, deterministic
     return path
 
 
-@app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(help="a paper, sabour2017, or one recipe, sabour2017/mnist-r3-recon")],
     row: Annotated[list[str] | None, typer.Option(help="only these rows of the paper")] = None,
@@ -223,7 +173,7 @@ def reproduce(
                 write_result(kept, read_result(path))
     if not smoke and with_table:
         paper = wanted[0].name.split("/")[0]
-        _print_table(paper, results)
+        tell_table(paper, results)
         _write(paper, results, device, data)
     if failures:
         raise Failed(f"{len(failures)} of {len(apart)} runs failed, the others are done: {named(failures)}")
@@ -245,14 +195,10 @@ def _write(paper: str, results: Path, device: str, data: Path | None) -> None:
     """Table and figures of the paper, as far as results and checkpoints are there."""
     folder = Path("figures") / paper
     make_folder(folder)
-    (folder / "table.md").write_text(markdown(table(_recipes_of(paper), results)))
+    (folder / "table.md").write_text(markdown(table(recipes_of_paper(paper), results)))
     made = FIGURES[paper](results, Path("runs"), data, pick_device(device)) if paper in FIGURES else {}
     for path in (folder / "table.md", *save_figures(made, folder)):
         console.print(f"wrote {path}", soft_wrap=True)
-
-
-def _recipes_of(paper: str) -> dict[str, Recipe]:
-    return {name: recipe for name, recipe in RECIPES.items() if name.startswith(paper + "/")}
 
 
 def _wanted(name: str, rows: list[str] | None) -> list[Recipe]:
@@ -268,42 +214,23 @@ def _wanted(name: str, rows: list[str] | None) -> list[Recipe]:
     return in_order([RECIPES[each] for each in dict.fromkeys(names)])
 
 
-@app.command("table")
-def print_table(
-    paper: str,
-    results: Results = Path("results"),
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="as README holds it")] = False,
-    ema: Annotated[bool, typer.Option(help="the averaged weights' numbers instead")] = False,
-) -> None:
-    """The paper's table beside ours: mean, sd and n over seeds, computed from the result files."""
-    if paper not in PAPERS:
-        raise ValueError(f"no paper {paper!r}; there are {', '.join(PAPERS)}")
-    _print_table(paper, results, as_markdown, "_ema" if ema else "")
-
-
-def _print_table(paper: str, results: Path, as_markdown: bool = False, extra: str = "") -> None:
-    rows = table(_recipes_of(paper), results, extra)
-    if as_markdown:
-        print(markdown(rows), end="")
-        return
-    lines = make_table("recipe", "row", "metric", "printed", "ours", title=paper)
-    for row in rows:
-        place = f"{row.recipe.claim.table}: {row.recipe.claim.row}"
-        lines.add_row(row.recipe.name, place, row.metric, row.printed(), row.ours())
-    console.print(lines)
-
-
-@app.command("verify")
-def verify_result(
-    file: Path,
-    replay: Annotated[bool, typer.Option(help="train the first steps again")] = False,
-    device: Device = "auto",
-    data: Root = None,
-) -> None:
-    """Recompute a result file's metrics from its predictions, check recipe and commit; exit code 1 if anything disagrees."""
-    checks = verify(read_result(file), RECIPES, data, replay, device)
-    for check in checks:
-        mark = "[green]ok [/]" if check.passed else "[red]BAD[/]"
-        console.print(f"{mark} {escape(f'{check.name}: {check.text}')}", highlight=False, soft_wrap=True, markup=True)
-    if not all(check.passed for check in checks):
-        raise typer.Exit(1)
+# every command, in the order of --help
+app.command("eval")(checkpoints.evaluate)
+app.command()(checkpoints.figures)
+app.command()(checkpoints.equivariance)
+app.command()(derived.features)
+app.command()(explain)
+app.command()(predict)
+app.command()(export)
+app.command()(play)
+app.command()(pretrained)
+app.command("release")(release)
+app.command()(demo)
+app.command("ls")(recipes.list_recipes)
+app.command()(recipes.show)
+app.command("train")(train_one)
+app.command()(reproduce)
+app.command("table")(recipes.print_table)
+app.command("verify")(recipes.verify_result)
+app.add_typer(sets.app, name="data")
+app.add_typer(speed.app, name="bench")

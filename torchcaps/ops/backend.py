@@ -109,6 +109,17 @@ def many_programs():
     return config.patch({"recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit": 64})
 
 
+def compiled_whole(reference: Callable[..., tuple]) -> Callable[..., tuple]:
+    """The backend "compiled" of an op, made of its reference."""
+    program = torch.compile(reference, fullgraph=True)
+
+    def run(**args) -> tuple:
+        with many_programs():
+            return program(**args)
+
+    return run
+
+
 def choose(op: str, implementations: dict[str, Implementation], backend: str, tensor: Tensor, args: dict, compiling: bool = False) -> str:
     """The name of the backend that runs `op` on these arguments; `tensor` says on which device, `compiling` to pretend."""
     whole = compiling or torch.compiler.is_compiling()

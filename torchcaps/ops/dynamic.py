@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.ops.backend import Implementation, cannot_block, cannot_compile, choose, many_programs
+from torchcaps.ops.backend import Implementation, cannot_block, cannot_compile, choose, compiled_whole
 from torchcaps.ops.couplings import FIXED, coupling
 from torchcaps.ops.dynamic_triton import cannot_fuse, fused
 from torchcaps.ops.squash import squash
@@ -117,13 +117,7 @@ def _reference(poses, weight, bias, n_iters, prior, couplings, detach) -> Routed
 
 @cache
 def _compiled() -> Callable[..., Routed]:
-    program = torch.compile(_reference, fullgraph=True)
-
-    def run(**args) -> Routed:
-        with many_programs():
-            return program(**args)
-
-    return run
+    return compiled_whole(_reference)
 
 
 def _blocked() -> Callable[..., Routed]:

@@ -30,7 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from torchcaps.ops.backend import Implementation, cannot_compile, choose, many_programs
+from torchcaps.ops.backend import Implementation, cannot_compile, choose, compiled_whole
 from torchcaps.ops.em_densities import DENSITIES, density_named, fit
 
 INF = float("inf")
@@ -154,13 +154,7 @@ def _reference(**args) -> EMRouted:
 
 @cache
 def _compiled() -> Callable[..., EMRouted]:
-    program = torch.compile(_reference, fullgraph=True)
-
-    def run(**args) -> EMRouted:
-        with many_programs():
-            return program(**args)
-
-    return run
+    return compiled_whole(_reference)
 
 
 def _triton() -> Callable[..., EMRouted]:

@@ -1,0 +1,88 @@
+"""Commands about recipes and what came of them; they train nothing."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.markup import escape
+
+from torchcaps.cli.options import Device, Results, Root, console
+from torchcaps.cli.options import table as make_table
+from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
+from torchcaps.papers import PAPERS, RECIPES
+from torchcaps.recipe import Recipe, find, to_plain
+from torchcaps.results import markdown, read_result, table
+from torchcaps.verify import verify
+
+
+def list_recipes() -> None:
+    """All recipes, with the number each is for."""
+    lines = make_table("recipe", "what it is", "printed")
+    for name, recipe in RECIPES.items():
+        lines.add_row(name, recipe.about.splitlines()[0], f"{recipe.claim.printed:g}" if recipe.claim and recipe.claim.printed else "")
+    console.print(lines)
+
+
+def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the run alone, as result files store it")] = False) -> None:
+    """One recipe whole: its claim, its run, its model, and the backend that routing takes here."""
+    found = find(recipe, RECIPES)
+    run = found.make()
+    if as_json:
+        print(json.dumps(to_plain(run), indent=1))
+        return
+    console.print(f"[bold]{found.name}[/]: {escape(found.about)}", markup=True)
+    if found.claim:
+        console.print(found.claim)
+    console.print_json(json.dumps(to_plain(run)))
+    with torch.device("meta"):
+        model = run.build()
+    console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
+    for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
+        routed = [layer for layer in model.modules() if isinstance(layer, EMCapsules | ExpertCapsules | RoutedCapsules)]
+        taken = {layer.to_empty(device=device).backend_here() for layer in routed}
+        console.print(f"routing on {device}: {', '.join(sorted(taken)) or 'none'}", highlight=False)
+
+
+def recipes_of_paper(paper: str) -> dict[str, Recipe]:
+    return {name: recipe for name, recipe in RECIPES.items() if name.startswith(paper + "/")}
+
+
+def print_table(
+    paper: str,
+    results: Results = Path("results"),
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="as README holds it")] = False,
+    ema: Annotated[bool, typer.Option(help="the averaged weights' numbers instead")] = False,
+) -> None:
+    """The paper's table beside ours: mean, sd and n over seeds, computed from the result files."""
+    if paper not in PAPERS:
+        raise ValueError(f"no paper {paper!r}; there are {', '.join(PAPERS)}")
+    tell_table(paper, results, as_markdown, "_ema" if ema else "")
+
+
+def tell_table(paper: str, results: Path, as_markdown: bool = False, extra: str = "") -> None:
+    rows = table(recipes_of_paper(paper), results, extra)
+    if as_markdown:
+        print(markdown(rows), end="")
+        return
+    lines = make_table("recipe", "row", "metric", "printed", "ours", title=paper)
+    for row in rows:
+        place = f"{row.recipe.claim.table}: {row.recipe.claim.row}"
+        lines.add_row(row.recipe.name, place, row.metric, row.printed(), row.ours())
+    console.print(lines)
+
+
+def verify_result(
+    file: Path,
+    replay: Annotated[bool, typer.Option(help="train the first steps again")] = False,
+    device: Device = "auto",
+    data: Root = None,
+) -> None:
+    """Recompute a result file's metrics from its predictions, check recipe and commit; exit code 1 if anything disagrees."""
+    checks = verify(read_result(file), RECIPES, data, replay, device)
+    for check in checks:
+        mark = "[green]ok [/]" if check.passed else "[red]BAD[/]"
+        console.print(f"{mark} {escape(f'{check.name}: {check.text}')}", highlight=False, soft_wrap=True, markup=True)
+    if not all(check.passed for check in checks):
+        raise typer.Exit(1)

@@ -1,0 +1,127 @@
+"""The data sets by name: a new one is a line here, made by a function of `entries`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from torchcaps.data import affine, affnist, cifar10, digits, mnist, smallnorb, svhn, viewpoints
+from torchcaps.data.encoders import ENCODERS
+from torchcaps.data.entries import (
+    DataInfo,
+    DataSet,
+    digits_pairs,
+    digits_set,
+    forms_set,
+    generated_pairs,
+    generated_sentences,
+    generated_set,
+    idx_set,
+    mnist_on_40,
+    multimnist,
+    norb_toys,
+    norb_views,
+    own_set,
+    sst_set,
+)
+from torchcaps.data.own import OwnImages
+
+
+def _by_name(sets: Iterable[DataSet]) -> dict[str, DataSet]:
+    return {entry.info.name: entry for entry in sets}
+
+
+DATASETS: dict[str, DataSet] = {
+    "mnist": idx_set(mnist.MNIST, "handwritten digits"),
+    "fashion-mnist": idx_set(mnist.FASHION_MNIST, "pieces of clothing"),
+    "mnist-40": mnist_on_40(
+        "mnist-40", 60_000, 10_000, "MNIST's digits on 40x40: in the middle to train, placed once for all to test", affine.read_placed
+    ),
+    "affnist-like": mnist_on_40(
+        "affnist-like",
+        0,
+        10_000 * affine.N_EACH,
+        "MNIST's test digits under small affine maps by a rule fitted to affNIST, which it is not",
+        affine.read_like,
+    ),
+    "affnist": DataSet(
+        DataInfo(
+            name="affnist",
+            shape=(1, affnist.SIZE, affnist.SIZE),
+            n_classes=10,
+            n_train=0,
+            n_test=320_000,
+            about="MNIST's test digits under small affine maps, the official file",
+            files=1,
+        ),
+        lambda split, root, seed: affnist.read_split(split, root),
+        affnist.ONE,
+        "scipy",
+    ),
+    "multimnist-4": multimnist(4),
+    "multimnist-6": multimnist(6),
+    "digits": digits_set(
+        "digits",
+        "scikit-learn's handwritten digits; a stratified fifth, drawn by the seed, is the test part",
+        lambda split, root, seed: digits.read_split(split, seed),
+    ),
+    "digits-writers": digits_set(
+        "digits-writers",
+        "scikit-learn's handwritten digits; the last fifth, by other writers, is the test part",
+        lambda split, root, seed: digits.read_split_by_writer(split),
+    ),
+    "digits-pairs": digits_pairs(),
+    "smallnorb": forms_set(
+        smallnorb.FORMS,
+        DataInfo(
+            name="smallnorb",
+            shape=(2, 96, 96),
+            n_classes=5,
+            n_train=24_300,
+            n_test=24_300,
+            about="toys, other ones in the test; stereo pairs",
+        ),
+    ),
+    "smallnorb-48": forms_set(
+        smallnorb.FORMS,
+        DataInfo(name="smallnorb-48", shape=(2, 48, 48), n_classes=5, n_train=24_300, n_test=24_300, about="the same at half the size"),
+        smallnorb.halved,
+    ),
+    "smallnorb-toys": norb_toys("smallnorb-toys", smallnorb.SIZE),
+    "smallnorb-48-toys": norb_toys("smallnorb-48-toys", smallnorb.SIZE // 2, smallnorb.halved),
+    **_by_name(norb_views(vary, size, old) for vary in viewpoints.FAMILIAR for size in (96, 48) for old in (False, True)),
+    "svhn": forms_set(
+        svhn.FORMS,
+        DataInfo(
+            name="svhn", shape=(3, 32, 32), n_classes=10, n_train=73_257, n_test=26_032, about="digits of house numbers, photographed"
+        ),
+    ),
+    "cifar10": forms_set(
+        cifar10.FORMS,
+        DataInfo(
+            name="cifar10", shape=(3, 32, 32), n_classes=10, n_train=50_000, n_test=10_000, about="photographs of ten kinds of things"
+        ),
+    ),
+    "generated": generated_set("generated", 28),
+    "generated-16": generated_set("generated-16", 16),
+    "generated-40": generated_set("generated-40", 40),
+    "generated-48": generated_set("generated-48", 48),
+    "generated-96": generated_set("generated-96", 96),
+    "generated-pairs": generated_pairs(),
+    "generated-sentences": generated_sentences(),
+}
+DATASETS |= {
+    made.info.name: made
+    for encoder in ENCODERS
+    for made in (sst_set(n_labels, encoder, part) for n_labels in (5, 2) for part in ("", "roots", "dev"))
+}
+
+
+def entry_of(name: str | OwnImages) -> DataSet:
+    if isinstance(name, OwnImages):
+        return own_set(name)
+    if name not in DATASETS:
+        near = difflib.get_close_matches(name, DATASETS, n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(DATASETS)}"
+        raise ValueError(f"no data set {name!r}; {hint}")
+    return DATASETS[name]
