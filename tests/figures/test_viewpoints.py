@@ -121,3 +121,4 @@ def test_a_toy_that_is_mistaken_somewhere_is_orange():
     figure, words = pose_changes(found, "azimuth", 6)
     first, second, *_ = figure.axes[0].lines
     assert first.get_color() != second.get_color() and "3 of 4 pictures" in words
+    assert words.count("at 20") == 3  # distance, norm and cosine: the farthest view is the last one, and is told once

@@ -54,8 +54,11 @@ def _change_words(found: Tracks, moved: Changes, vary: str, number: int) -> str:
     mean = [part.mean((0, 2)) for part in moved]  # [v]
     far = int(mean[0].argmax())
     n, sure = found.right.numel(), int(found.right.sum())
-    at = ", ".join(f"{name} {part[far]:.2f} at {found.degrees[far]} and {part[-1]:.2f} at {found.degrees[-1]} degrees"
-                   for name, part in zip(Changes._fields, mean, strict=True))  # fmt: skip
+    told = sorted({far, len(found.degrees) - 1})  # where the poses are farthest from the first view, and the last one, if it is another
+    at = ", ".join(
+        f"{name} {' and '.join(f'{part[view]:.2f} at {found.degrees[view]}' for view in told)} degrees"
+        for name, part in zip(Changes._fields, mean, strict=True)
+    )
     return (
         f"{len(found.toys)} toys of the test part, {len(found.degrees)} views each, {_kept(vary)}. Poses are those of the capsule of the "
         f"toy's own class, which wins in {sure} of {n} pictures; a toy for which it does not always win is orange. Dark blue is the "
