@@ -143,6 +143,13 @@ def test_where_the_data_are_missing_the_card_says_so(finished, tmp_path, monkeyp
     assert release(finished, "two", rounded=True, folder=tmp_path).unmeasured == {"test": "the data were not at hand"}
 
 
+def test_a_file_that_is_not_to_be_measured_again_says_so(finished, tmp_path):
+    """Its data are at hand, which is not the reason."""
+    made = release(finished, "one", rounded=True, folder=tmp_path, again=False)
+    assert made.measured == made.changed == {} and made.unmeasured == {"test": "it was not asked for"}
+    assert "| not measured: it was not asked for |" in (tmp_path / "one.md").read_text()
+
+
 def test_other_data_than_those_of_the_result_are_not_measured(finished, tmp_path, monkeypatch):
     real = parts.part
     monkeypatch.setattr(parts, "part", lambda run, name, root, seed: real(run, name, root, seed + 1))

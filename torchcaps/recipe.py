@@ -224,23 +224,22 @@ def unlike(stored: dict[str, Any], run: Run) -> list[str]:
 
 def quick(run: Run, steps: int = 20) -> Run:
     """The same run made seconds long: generated images, a few small steps per stage. For smoke tests, not for numbers."""
-    large = info(run.data).kind != "sentences" and info(run.data).shape[-1] >= 96
+    sets = {16: "generated-16", 28: "generated", 40: "generated-40", 48: "generated-48", 96: "generated-96"}
+    data = sets[max(size for size in sets if size <= max(16, info(run.data).shape[-1]))]  # no smaller than it must be: crops have to fit
+    data = "generated-pairs" if info(run.data).n_labels == 2 else data
+    data = "generated-sentences" if info(run.data).kind == "sentences" else data
     stages = tuple(
         replace(
             stage,
             task=stage.task.quick(),
             steps=steps,
-            batch=min(stage.batch, 4 if large else 16),
+            batch=min(stage.batch, 4 if data == "generated-96" else 16),
             stop=None,
             probe_every=min(stage.probe_every, steps // 2),
             unmixed=min(stage.unmixed, 2),
         )
         for stage in run.stages
     )
-    sets = {16: "generated-16", 28: "generated", 40: "generated-40", 48: "generated-48", 96: "generated-96"}
-    data = sets[max(size for size in sets if size <= max(16, info(run.data).shape[-1]))]  # no smaller than it must be: crops have to fit
-    data = "generated-pairs" if info(run.data).n_labels == 2 else data
-    data = "generated-sentences" if info(run.data).kind == "sentences" else data
     return replace(run, data=data, stages=stages, hold_out=0, views=(), tests=()).quickly()
 
 

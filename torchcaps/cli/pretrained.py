@@ -38,6 +38,7 @@ def release(
     folder: Annotated[Path, typer.Option(help="where files, card and registry go")] = models.FOLDER,
     device: Device = "auto",
     data: Root = None,
+    measure: Annotated[bool, typer.Option(help="again, with the weights in the file; large test sets take hours on a CPU")] = True,
 ) -> None:
     """Make a trained model of a finished run: a small file, its card and its line in the registry, measured where its data are at hand."""
     recipe = RECIPES.get(load_checkpoint(checkpoint).about["name"])
@@ -54,5 +55,6 @@ def release(
         folder=folder,
         root=data,
         device=pick_device(device),
+        again=measure,
     )
     print((folder / made.file).with_suffix(".md").read_text(), end="")

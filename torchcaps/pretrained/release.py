@@ -23,9 +23,12 @@ LARGE = 1024  # numbers of a tensor from which rounding it saves anything: biase
 
 def release(
     checkpoint: Path, name: str, *, result: Path | None = None, rounded: bool = False, drop: tuple[str, ...] = (), about: str = "",
-    licence: str = "MIT", folder: Path = FOLDER, root: Path | None = None, device: torch.device | None = None,
+    licence: str = "MIT", folder: Path = FOLDER, root: Path | None = None, device: torch.device | None = None, again: bool = True,
 ) -> Entry:  # fmt: skip
-    """Write NAME.safetensors, .json and .md into the folder. `rounded`: large tensors to bfloat16; `drop`: parts to leave out."""
+    """Write NAME.safetensors, .json and .md into the folder.
+
+    `rounded`: large tensors to bfloat16; `drop`: parts to leave out; `again`: the file is measured where its data are at hand.
+    """
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise ValueError(f"a name is small letters, digits and single dashes, as capsnet-mnist; got {name!r}")
     found = load_checkpoint(checkpoint)
@@ -40,15 +43,20 @@ def release(
     path = folder / f"{name}.safetensors"
     save_checkpoint(path, {f"model/{key}": tensor for key, tensor in weights.items()}, header)
     write_result(path.with_suffix(".json"), said)
-    return describe_file(path, about or f"{run.model} on {run.data}", root, device, licence)
+    return describe_file(path, about or f"{run.model} on {run.data}", root, device, licence, again)
 
 
-def describe_file(path: Path, about: str, root: Path | None = None, device: torch.device | None = None, licence: str = "MIT") -> Entry:
+def describe_file(
+    path: Path, about: str, root: Path | None = None, device: torch.device | None = None, licence: str = "MIT", again: bool = True
+) -> Entry:
     """Measure a released file, beside which its result file lies, and write its card and its line in the registry."""
     said, content, found = read_result(path.with_suffix(".json")), path.read_bytes(), load_checkpoint(path)
     device = device or torch.device("cpu")
     model, run, header = load_model(path, device)
-    seen = measure(model, run, header["seed"], said, root, device)
+    if again:
+        seen = measure(model, run, header["seed"], said, root, device)
+    else:
+        seen = Measured({}, {}, dict.fromkeys(parts.names(run), "it was not asked for"))
     if tensors_sha256(found.part("model")) == said.get("weights_sha256"):
         exact = {part: f"{why}; the weights are those trained, to the bit" for part, why in seen.unmeasured.items()}
         seen = seen._replace(unmeasured=exact)
