@@ -15,7 +15,7 @@ def _choose(run: Run, stage: dict[str, Any] | None = None, **model_args: Any) ->
 
 def choose_sst5() -> Run:
     """The routing as it is: the paper's rate."""
-    return _choose(sentences.sst5())
+    return _choose(sentences.sst5(), {"rate": 5e-4})
 
 
 def choose_sst5_fast() -> Run:
@@ -30,7 +30,7 @@ def choose_sst5_faster() -> Run:
 
 def choose_sst5_mlp() -> Run:
     """The MLP as it is."""
-    return _choose(sentences.sst5_mlp())
+    return _choose(sentences.sst5_mlp(), {"rate": 5e-4})
 
 
 def choose_sst5_mlp_slow() -> Run:
@@ -40,17 +40,17 @@ def choose_sst5_mlp_slow() -> Run:
 
 def choose_sst5_mlp_dropout() -> Run:
     """Half of the hidden numbers left out at random."""
-    return _choose(sentences.sst5_mlp(), dropout=0.5)
+    return _choose(sentences.sst5_mlp(), {"rate": 5e-4}, dropout=0.5)
 
 
 def choose_sst5_mlp_last() -> Run:
     """The last layer alone."""
-    return _choose(sentences.sst5_mlp(), layers="last")
+    return _choose(sentences.sst5_mlp(), {"rate": 5e-4}, layers="last")
 
 
 def choose_sst5_linear() -> Run:
     """The linear probe as it is."""
-    return _choose(sentences.sst5_linear())
+    return _choose(sentences.sst5_linear(), {"rate": 5e-4})
 
 
 def choose_sst5_linear_slow() -> Run:

@@ -21,30 +21,32 @@ _LINEAR = {"hidden": (), "layers": "all"}
 _ACCURACY = "test.accuracy_percent"
 
 
-def _routed(data: str, **model_args: Any) -> Run:
-    return Run(data=data, model="em-sentences", model_args=_ROUTING | model_args, augment=(Mixup(0.2),), stages=(_STAGE,))
+def _routed(data: str, rate: float = 5e-4, **model_args: Any) -> Run:
+    stage = replace(_STAGE, rate=rate)
+    return Run(data=data, model="em-sentences", model_args=_ROUTING | model_args, augment=(Mixup(0.2),), stages=(stage,))
 
 
-def _pooled(data: str, model_args: dict[str, Any]) -> Run:
-    return Run(data=data, model="pooled-sentences", model_args=model_args, augment=(Mixup(0.2),), stages=(_STAGE,))
+def _pooled(data: str, model_args: dict[str, Any], rate: float = 5e-4) -> Run:
+    stage = replace(_STAGE, rate=rate)
+    return Run(data=data, model="pooled-sentences", model_args=model_args, augment=(Mixup(0.2),), stages=(stage,))
 
 
 @reproduces(table="3", row="EM routing, SST-5/R, layers of all-mpnet-base-v2 (paper: GPT-2 large)", metric=_ACCURACY, printed=58.5)
 def sst5() -> Run:
     """Five labels, trained on every unique phrase of the training trees, tested on whole sentences."""
-    return _routed("sst5-mpnet")
+    return _routed("sst5-mpnet", rate=1e-3)
 
 
 @reproduces(table="3", row="mean of the tokens + MLP, trained alike", metric=_ACCURACY)
 def sst5_mlp() -> Run:
     """The means of all layers through a hidden layer of 256: the same phrases and training."""
-    return _pooled("sst5-mpnet", _MLP)
+    return _pooled("sst5-mpnet", _MLP, rate=1e-4)
 
 
 @reproduces(table="3", row="mean of the tokens + linear probe, trained alike", metric=_ACCURACY)
 def sst5_linear() -> Run:
     """A linear map of the means of all layers: the same phrases and training."""
-    return _pooled("sst5-mpnet", _LINEAR)
+    return _pooled("sst5-mpnet", _LINEAR, rate=1e-4)
 
 
 @reproduces(table="4", row="EM routing, SST-2/R, layers of all-mpnet-base-v2 (paper: GPT-2 large)", metric=_ACCURACY, printed=95.6)
