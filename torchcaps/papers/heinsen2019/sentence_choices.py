@@ -151,3 +151,28 @@ def choose_sst2_linear_no_mixup() -> Run:
 def choose_sst2_linear_last() -> Run:
     """The last layer alone, with a higher rate for its fewer weights."""
     return _choose(sentences.sst2_linear(), {"rate": 2e-3}, layers="last")
+
+
+def choose_sst2_fast_no_mixup() -> Run:
+    """Twice the rate, and every training example is one phrase."""
+    return replace(_choose(sentences.sst2(), {"rate": 1e-3}), augment=())
+
+
+def choose_sst2_mlp_slow_no_mixup() -> Run:
+    """A fifth of the rate, and every training example is one phrase."""
+    return replace(_choose(sentences.sst2_mlp(), {"rate": 1e-4}), augment=())
+
+
+def choose_sst5_fast_no_mixup() -> Run:
+    """Twice the rate, and every training example is one phrase."""
+    return replace(_choose(sentences.sst5(), {"rate": 1e-3}), augment=())
+
+
+def choose_sst5_mlp_slow_no_mixup() -> Run:
+    """A fifth of the rate, and every training example is one phrase."""
+    return replace(_choose(sentences.sst5_mlp(), {"rate": 1e-4}), augment=())
+
+
+def choose_sst5_linear_slow_no_mixup() -> Run:
+    """A fifth of the rate, and every training example is one phrase."""
+    return replace(_choose(sentences.sst5_linear(), {"rate": 1e-4}), augment=())
