@@ -88,6 +88,7 @@ class EMCapsNet(nn.Module):
 def _stage(c_in: int, c_out: int, stride: int) -> nn.Sequential:
     convolution = nn.Conv2d(c_in, c_out, KERNEL, stride)
     nn.init.kaiming_normal_(convolution.weight)  # these only: the author's 1x1 convolutions start like PyTorch's
+    nn.init.zeros_(convolution.bias)
     return nn.Sequential(nn.BatchNorm2d(c_in), convolution, nn.SiLU())
 
 

@@ -53,8 +53,8 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
 
 
 def _settings(results: Path) -> list[Setting]:
-    """What the runs on held-out digits say, each seed by itself."""
-    today = runs_of("hauser2019", choices)
+    """What the runs on held-out digits say of the force alone, each seed by itself."""
+    today = {name: run for name, run in runs_of("hauser2019", choices).items() if not run.model_args.get("n_plain")}
     tasks = {name: run.stages[1].task for name, run in today.items()}
     found = results_of("hauser2019", results, today)
     return [

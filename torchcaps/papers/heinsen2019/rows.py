@@ -38,6 +38,12 @@ def smallnorb_float32() -> Run:
     return replace(_SMALLNORB, stages=(replace(_WATCHED, precision="float32", unmixed=UNMIXED),))
 
 
+@reproduces(table="2", row="the same, weights averaged over steps", metric="test_ema.error_percent", printed=0.9, beside=(_ERROR,))
+def smallnorb_average() -> Run:
+    """An average of the weights, half of it from the last 700 steps; beside it, the weights of the last step."""
+    return replace(_SMALLNORB, stages=(replace(_WATCHED, ema=0.999),))
+
+
 @reproduces(table="2", row="CapsNet at 48x48, trained alike, 10.6M parameters, 50 epochs", metric=_ERROR)
 def smallnorb_capsnet() -> Run:
     """Sabour's network without its decoder under the same training; at 96x96 it would have 38M parameters."""
