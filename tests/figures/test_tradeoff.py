@@ -24,6 +24,14 @@ def test_a_dot_for_every_setting_and_a_line_for_every_force():
         purity_against_probe([], **WANTED)
 
 
+def test_numbers_off_the_sphere_are_diamonds_of_their_own():
+    settings = [Setting(10, 0.1, 17, 89.0), Setting(10, 0.2, 18, 92.0), Setting(10, 0.1, 13, 96.0, 4)]
+    axes = purity_against_probe(settings, **WANTED)[0].axes[0]
+    lines = {line.get_label(): (line.get_marker(), line.get_linestyle(), line.get_xydata().tolist()) for line in axes.lines}
+    assert lines == {"10": ("o", "-", [[89.0, 17.0], [92.0, 18.0]]), "10, some numbers off the sphere": ("D", "None", [[96.0, 13.0]])}
+    assert "0.1, R^4" in [text.get_text() for text in axes.texts]
+
+
 def test_the_dots_are_those_of_the_result_files():
     settings = drawing._settings(RESULTS)
     assert len(settings) >= 13

@@ -20,10 +20,14 @@ class Setting(NamedTuple):
     goal: float
     n_pure: float
     probe_accuracy: float
+    n_plain: int = 0  # numbers of a capsule off the sphere
 
 
 def purity_against_probe(settings: Sequence[Setting], *, n_pure: int, probe_accuracy: float, n_capsules: int) -> tuple[Figure, str]:
-    """A dot for every setting, a colour for every force, the goal beside it; the corner where both are as wanted is shaded."""
+    """A dot for every setting, a colour for every force, the goal beside it; the corner where both are as wanted is shaded.
+
+    Capsules with numbers off the sphere are diamonds, and no line joins them: they differ in more than the goal.
+    """
     forces = sorted({setting.force for setting in settings})
     if not forces or len(forces) > len(COLOURS):
         raise ValueError(f"purity_against_probe has a colour for each of 1 to {len(COLOURS)} forces, got {len(forces)}")
@@ -35,11 +39,15 @@ def purity_against_probe(settings: Sequence[Setting], *, n_pure: int, probe_accu
         axes.text(right - 0.08, n_capsules - 0.4, "wanted", ha="right", va="top", fontsize=8, color=MUTED)
         for force, colour in zip(forces, COLOURS, strict=False):
             those = sorted((setting for setting in settings if setting.force == force), key=lambda setting: setting.goal)
-            across, up = [setting.probe_accuracy for setting in those], [setting.n_pure for setting in those]
-            axes.plot(across, up, "o-", color=colour, linewidth=1, markersize=5, label=f"{force:g}")
+            for plain, style in ((False, "o-"), (True, "D")):
+                some = [setting for setting in those if bool(setting.n_plain) == plain]
+                across, up = [setting.probe_accuracy for setting in some], [setting.n_pure for setting in some]
+                label = f"{force:g}" + ", some numbers off the sphere" * plain
+                if some:
+                    axes.plot(across, up, style, color=colour, linewidth=1, markersize=5, label=label)
             for setting in those:
-                at = setting.probe_accuracy, setting.n_pure
-                axes.annotate(f"{setting.goal:g}", at, (4, 4), textcoords="offset points", fontsize=7, color=colour, bbox=bare)
+                at, words = (setting.probe_accuracy, setting.n_pure), f"{setting.goal:g}" + f", R^{setting.n_plain}" * bool(setting.n_plain)
+                axes.annotate(words, at, (4, 4), textcoords="offset points", fontsize=7, color=colour, bbox=bare)
         axes.set(
             xlim=(None, right),
             ylim=(0, n_capsules),

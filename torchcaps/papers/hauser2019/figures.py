@@ -53,15 +53,15 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
 
 
 def _settings(results: Path) -> list[Setting]:
-    """What the runs on held-out digits say of the force alone, each seed by itself."""
-    today = {name: run for name, run in runs_of("hauser2019", choices).items() if not run.model_args.get("n_plain")}
-    tasks = {name: run.stages[1].task for name, run in today.items()}
+    """What the runs on held-out digits say, each seed by itself."""
+    today = runs_of("hauser2019", choices)
     found = results_of("hauser2019", results, today)
-    return [
-        Setting(tasks[name].sparse, tasks[name].goal, result["extras"]["restricted_n_pure"], result["extras"]["probe_accuracy"])
-        for name, those in found.items()
-        for result in those
-    ]
+    return [_setting(today[name], result["extras"]) for name, those in found.items() for result in those]
+
+
+def _setting(run: Run, extras: dict[str, Any]) -> Setting:
+    task = run.stages[1].task
+    return Setting(task.sparse, task.goal, extras["restricted_n_pure"], extras["probe_accuracy"], run.model_args.get("n_plain", 0))
 
 
 def _today() -> dict[str, Run]:
