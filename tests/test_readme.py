@@ -9,7 +9,7 @@ import pytest
 from test_imports import LINE as ORDER
 
 from torchcaps.papers import PAPERS, RECIPES
-from torchcaps.readme import filled, pages
+from torchcaps.readme import NUMBER, filled, pages
 from torchcaps.recipe import from_plain, to_plain
 from torchcaps.results import read_result, write_result
 from torchcaps.verify import check_metrics, check_recipe
@@ -26,7 +26,7 @@ def test_every_path_exists(page):
 
 
 @pytest.mark.parametrize("page", pages(HOME), ids=lambda page: page.name)
-def test_every_table_is_computed_from_the_result_files(page):
+def test_every_table_and_marked_number_is_computed_from_the_result_files(page):
     assert filled(page.read_text(), HOME / "results") == page.read_text(), "run `make table`"
 
 
@@ -135,6 +135,77 @@ def test_a_typed_result_would_be_noticed():
     typed = re.sub(r"\d\.\d+ ± \d\.\d+ \(n=3\)", "0.001 ± 0.001 (n=3)", README)
     assert typed != README
     assert filled(typed, HOME / "results") != typed
+
+
+@pytest.mark.parametrize("page", ["hauser2019.md", "heinsen2019.md"])
+def test_a_typed_number_in_a_sentence_would_be_noticed(page):
+    """Each of them: another last digit, and the page is not what its results make of it."""
+    text = (HOME / "docs/papers" / page).read_text()
+    numbers = list(NUMBER.finditer(text))
+    assert len(numbers) >= 4
+    for found in numbers:
+        last = found.end("written") - 1
+        typed = text[:last] + str((int(text[last]) + 1) % 10) + text[last + 1 :]
+        sentence = typed[found.start() : found.end()]  # the whole page for each of them would take seconds
+        assert filled(sentence, HOME / "results") == found[0] != sentence
+
+
+def kept(folder: Path, **errors: float) -> Path:
+    """Results of one row with these errors, by the names `seed_0` and so on."""
+    result = read_result(HOME / "results/heinsen2019/smallnorb/0.json")
+    for name, error in errors.items():
+        seed = int(name.removeprefix("seed_"))
+        metrics = {"test": {"error_percent": error}, "test_unmixed": {"error_percent": error + 1}}
+        write_result(
+            folder / f"heinsen2019/smallnorb/{seed}.json", {**result, "seed": seed, "metrics": metrics, "extras": {"parts": [1, 2]}}
+        )
+    return folder
+
+
+def said(words: str, results: Path, written: str = "0.00") -> str:
+    mark = f"<!-- heinsen2019/smallnorb {words} -->"
+    text = filled(f"In (so {written}{mark} %) words.", results)
+    assert text.startswith("In (so ") and text.endswith(f"{mark} %) words.")
+    return text.removeprefix("In (so ").removesuffix(f"{mark} %) words.")
+
+
+def test_a_number_in_a_sentence_is_the_mean_with_the_decimals_that_are_written(tmp_path):
+    results = kept(tmp_path, seed_0=1.0, seed_1=2.0, seed_2=4.0)
+    assert said("error_percent", results) == "2.33"
+    assert said("error_percent", results, "17") == "2"
+    assert said("error_percent", results, "9.9 ± 0.99") == "2.3 ± 1.53"  # the sd of 1, 2 and 4 is 1.5275
+    assert said("100-error_percent", results, "0.000 ± 0.0") == "97.667 ± 1.5"
+    assert said("test_unmixed.error_percent", results) == "3.33"
+    assert [said(f"error_percent {which}", results) for which in ("least", "most", "seed 1")] == ["1.00", "4.00", "2.00"]
+    assert said("100-error_percent least", results) == "96.00"
+    assert said("parts", results) == "1.50"  # one for each of two: their mean
+    assert said("error_percent", kept(tmp_path / "one", seed_0=1.0), "9.9 ± 0.9") == "1.0"
+
+
+def test_a_number_in_a_sentence_that_nobody_ran_says_so(tmp_path):
+    assert said("error_percent", tmp_path) == said("error_percent", tmp_path, "not run yet") == "not run yet"
+    results = kept(tmp_path, seed_0=1.0, seed_1=2.0)
+    assert said("error_percent seed 2", results) == "not run yet"
+    assert said("error_percent", results, "not run yet") == "1.5 ± 0.71"
+    stale = read_result(results / "heinsen2019/smallnorb/1.json")
+    write_result(results / "heinsen2019/smallnorb/1.json", {**stale, "run": {**stale["run"], "model": "another"}})
+    assert said("error_percent", results) == "1.00"
+
+
+@pytest.mark.parametrize(
+    "wrong, why",
+    {
+        "of<!-- heinsen2019/smallnorb error_percent -->": "'of<!-- heinsen2019/smallnorb error_percent -->' marks no table and no number",
+        "24,300<!-- heinsen2019/smallnorb error_percent -->": "no number",
+        "2.02 <!-- heinsen2019/smallnorb error_percent -->": "no number",
+        "2.02<!-- heinsen2019/smallnorb error_percent median -->": "no number",
+        "2.02<!-- heinsen2019/smalnorb error_percent -->": "no recipe 'heinsen2019/smalnorb'; did you mean heinsen2019/smallnorb",
+        "2.02<!-- heinsen2019/smallnorb eror_percent -->": "heinsen2019/smallnorb is not measured by eror_percent; it has error_percent",
+    }.items(),
+)
+def test_a_mark_that_would_keep_no_number_honest_is_refused(wrong, why):
+    with pytest.raises(ValueError, match=re.escape(why)):
+        filled(f"It is {wrong} %.", HOME / "results")
 
 
 CLAIMED = [path for path in sorted((HOME / "results").rglob("*.json")) if RECIPES[read_result(path)["recipe"]].claim]

@@ -1,4 +1,4 @@
-"""Write the generated tables into README.md and docs/: `python -m torchcaps.readme` (or `make table`).
+"""Write the generated tables and numbers into README.md and docs/: `python -m torchcaps.readme` (or `make table`).
 
 A table stands between `<!-- table NAME -->` and `<!-- end -->`; NAME is a paper, or a paper and `ema` for averaged weights, or a
 paper and `run` for the rows that have results, or a paper and `only` with the names of rows; `bare` before that leaves out what else
@@ -6,14 +6,19 @@ was measured. `<!-- measures PAPER NAME ... -->` has a column for each of those 
 `<!-- tried PAPER NAME ... only RECIPE ... -->` has those columns for recipes that make no claim: what was tried on a part that was kept
 aside; NAME is a metric of the tests or an extra, or `PART.METRIC`. In place of recipes `START-*` is all that begin so, in the order of the
 last column; `told` before the names has what each recipe says of itself and its command, not its name.
+
+A number in a sentence has behind it where it is from: `89.95<!-- hauser2019/mnist probe_accuracy -->`, with a name as for what was tried.
+It is the mean over the seeds and keeps the decimals that are written; `97.98 ± 0.40` has the sd too. Behind the name `least`, `most` or
+`seed 0` is another number than the mean; `100-error_percent` is what is missing to 100.
 """
 
 import re
 from pathlib import Path
+from statistics import mean, stdev
 
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.recipe import Recipe, find
-from torchcaps.results import markdown, measures, table, tried
+from torchcaps.results import by_seed, markdown, measures, spread, table, tried
 
 ONLY = r"(?: only(?P<names>( [\w-]+\*?)+))"
 MARKS = {
@@ -23,14 +28,41 @@ MARKS = {
 }
 # no comment inside: a mark without an end shall not take that of the next
 MARKED = re.compile(rf"(?P<mark><!-- (?P<kind>{'|'.join(MARKS)}) (?P<words>[^<>]+) -->\n)(?:(?!<!--).)*(?P<end><!-- end -->)", re.DOTALL)
+NUMBER = re.compile(
+    r"(?P<written>(?<![\d.,])-?\d+(?:\.(?P<decimals>\d+))?(?: ± \d+(?:\.(?P<sd>\d+))?)?|not run yet)"
+    r"(?P<mark><!-- (?P<recipe>\w+/[\w-]+) (?P<rest>100-)?(?P<name>[\w.]+)(?: (?P<which>least|most|seed \d+))? -->)"
+)
 NAMES = re.compile(r"<!-- names [\w.]+ -->")  # filled by docs/sphinx_parts
 
 
 def filled(text: str, results: Path) -> str:
-    """The text with every marked table computed from the result files."""
-    if left := re.search(r"<!--.*", NAMES.sub("", MARKED.sub("", text))):
-        raise ValueError(f"{left[0]!r} begins or ends no table; tables begin with {', '.join(MARKS)}, see torchcaps/readme.py")
-    return MARKED.sub(lambda found: found["mark"] + _table(found["kind"], found["words"], results) + found["end"], text)
+    """The text with every marked table and number computed from the result files."""
+    left = text
+    for understood in (MARKED, NUMBER, NAMES):
+        left = understood.sub("", left)
+    if odd := re.search(r"\S*<!--.*?(?:-->|$)", left, re.MULTILINE):
+        kinds = f"a table begins with {', '.join(MARKS)}, and a number stands right before its mark"
+        raise ValueError(f"{odd[0]!r} marks no table and no number: {kinds}; see torchcaps/readme.py")
+    text = MARKED.sub(lambda found: found["mark"] + _table(found["kind"], found["words"], results) + found["end"], text)
+    return NUMBER.sub(lambda found: _number(found, results) + found["mark"], text)
+
+
+def _number(found: re.Match[str], results: Path) -> str:
+    values = by_seed(find(found["recipe"], RECIPES), results, found["name"])
+    if found["rest"]:
+        values = {seed: 100 - value for seed, value in values.items()}
+    which = found["which"] or ""
+    if which.startswith("seed"):
+        values = {seed: value for seed, value in values.items() if seed == int(which.split()[1])}
+    if not values:
+        return "not run yet"
+    if which in ("least", "most"):
+        values = {0: min(values.values()) if which == "least" else max(values.values())}
+    numbers = list(values.values())
+    if found["written"] == "not run yet":
+        return spread(numbers)
+    said = f"{mean(numbers):.{len(found['decimals'] or '')}f}"
+    return said + f" ± {stdev(numbers):.{len(found['sd'] or '')}f}" * ("±" in found["written"]) if len(numbers) > 1 else said
 
 
 def _table(kind: str, words: str, results: Path) -> str:

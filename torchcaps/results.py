@@ -182,8 +182,18 @@ def todays(recipe: Recipe, folder: Path) -> tuple[list[dict[str, Any]], int]:
 def measured(result: Mapping[str, Any]) -> dict[str, float]:
     """Numbers by name: of the tests and the extras that alone, of another part as `test_unmixed.error_percent`."""
     parts = {f"{part}.{what}": value for part, metrics in result["metrics"].items() for what, value in metrics.items()}
-    extras = {what: value for what, value in result["extras"].items() if isinstance(value, (int, float, list))}
-    return extras | {name.removeprefix("test."): value for name, value in parts.items()}
+    named = result.get("extras", {}) | {name.removeprefix("test."): value for name, value in parts.items()}
+    numbers = {what: value if isinstance(value, list) else [value] for what, value in named.items()}
+    return {what: mean(found) for what, found in numbers.items() if found and all(isinstance(one, (int, float)) for one in found)}
+
+
+def by_seed(recipe: Recipe, folder: Path, name: str) -> dict[int, float]:
+    """One number of all results of today's recipe."""
+    found = {result["seed"]: measured(result) for result in todays(recipe, folder / recipe.name)[0]}
+    for numbers in found.values():
+        if name not in numbers:
+            raise ValueError(f"{recipe.name} is not measured by {name}; it has {', '.join(sorted(numbers))}")
+    return {seed: numbers[name] for seed, numbers in found.items()}
 
 
 def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, tuple[float, ...]], ...]:
@@ -245,7 +255,7 @@ def measures(rows: list[Row], names: Sequence[str]) -> str:
     lines = [f"| row | n | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
     for row in rows:
         found = dict(row.beside)
-        cells = [_spread(found[name]) if name in found else "-" for name in names]
+        cells = [spread(found[name]) if name in found else "-" for name in names]
         if any(name in found for name in names):
             lines.append(f"| {row.recipe.claim.row} (`{row.recipe.name.split('/')[1]}`) | {len(row.values)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -261,7 +271,7 @@ def tried(recipes: Mapping[str, Recipe], folder: Path, names: Sequence[str], *, 
         fresh, stale = todays(recipe, folder / name)
         numbers = {result["seed"]: measured(result) for result in fresh}
         known.update(*numbers.values())
-        beside = {what: tuple(_one(found[what]) for found in numbers.values() if what in found) for what in names}
+        beside = {what: tuple(found[what] for found in numbers.values() if what in found) for what in names}
         values = dict.fromkeys(numbers, float("nan"))  # no one number is what the run is for
         rows.append(Row(recipe, "", values, stale, _dirty(fresh), (), _short(fresh), _unmet(fresh), tuple(beside.items())))
     if known and (unknown := set(names) - known):
@@ -271,11 +281,12 @@ def tried(recipes: Mapping[str, Recipe], folder: Path, names: Sequence[str], *, 
     head = ["tried" if told else "setting", "n", *names, *["command"] * told]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in rows:
-        cells = [(_spread(found) if found else "-") if row.values else "not run yet" for _, found in row.beside]
+        cells = [(spread(found) if found else "-") if row.values else "not run yet" for _, found in row.beside]
         first, last = (row.recipe.about, [f"`{row.command()}`"]) if told else (f"`{row.recipe.name.split('/')[1]}`", [])
         lines.append(f"| {' | '.join([first, f'{len(row.values)}{row.behind_n()}', *cells, *last])} |")
     return "\n".join(lines) + "\n"
 
 
-def _spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float]) -> str:
+    """Mean to four digits, and ± sd to two if there are several."""
     return f"{mean(values):.4g}" + (f" ± {float(f'{stdev(values):.2g}'):g}" if len(values) > 1 else "")
