@@ -16,5 +16,5 @@ def slow_step(self) -> None:
 
 
 TrainingStep.__call__ = slow_step
-cli.Options = partial(cli.Options, save_every=4)
+cli.training.Options = partial(cli.training.Options, save_every=4)
 cli.main()

@@ -274,7 +274,7 @@ def test_rows_that_read_a_network_follow_it_and_need_only_its_features(command, 
     claims = {"net": "test.squared_error", "read": "generated-16/test.error_percent"}
     made = {"net": lambda: network, "read": lambda: read}
     recipes = {f"smoke/{name}": Recipe(f"smoke/{name}", made[name], Claim(table="1", row=name, metric=claims[name])) for name in made}
-    for module in (cli, cli.derived):
+    for module in (cli.training, cli.reproduction, cli.derived):
         monkeypatch.setattr(module, "RECIPES", recipes)
     options = "--seeds", "0", "--device", "cpu", "--results", "kept", "--jobs", "1"
     code, out, err = command("reproduce", "smoke", *options)

@@ -190,7 +190,7 @@ def test_a_papers_figures_from_the_command_line(tmp_path, monkeypatch, capsys):
 
 def test_a_run_that_keeps_images_aside_does_not_watch_the_test_part(tmp_path, monkeypatch, capsys):
     run = small(RECIPES["heinsen2019/smallnorb"].make())
-    monkeypatch.setitem(cli.RECIPES, "heinsen2019/smallnorb", replace(RECIPES["heinsen2019/smallnorb"], make=lambda: run))
+    monkeypatch.setitem(RECIPES, "heinsen2019/smallnorb", replace(RECIPES["heinsen2019/smallnorb"], make=lambda: run))
     assert run_cli(monkeypatch, "train", "heinsen2019/smallnorb", "--hold-out", 64, "--out", tmp_path, "--device", "cpu") == 0
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines and not any("test" in name for line in lines for name in line)

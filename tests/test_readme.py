@@ -9,9 +9,9 @@ import pytest
 from test_imports import LINE as ORDER
 
 from torchcaps.papers import PAPERS, RECIPES
-from torchcaps.readme import filled, pages
-from torchcaps.recipe import from_plain
-from torchcaps.results import read_result
+from torchcaps.readme import NUMBER, filled, pages
+from torchcaps.recipe import from_plain, to_plain
+from torchcaps.results import read_result, write_result
 from torchcaps.verify import check_metrics, check_recipe
 
 HOME = Path(__file__).parent.parent
@@ -26,7 +26,7 @@ def test_every_path_exists(page):
 
 
 @pytest.mark.parametrize("page", pages(HOME), ids=lambda page: page.name)
-def test_every_table_is_computed_from_the_result_files(page):
+def test_every_table_and_marked_number_is_computed_from_the_result_files(page):
     assert filled(page.read_text(), HOME / "results") == page.read_text(), "run `make table`"
 
 
@@ -59,30 +59,70 @@ def test_of_a_number_for_each_capsule_the_table_has_the_mean():
 
 
 def test_settings_that_were_tried_stand_in_the_order_of_the_last_column():
-    marked = "<!-- settings hauser2019 choose-force restricted_n_pure probe_accuracy -->\n<!-- end -->"
+    marked = "<!-- tried hauser2019 restricted_n_pure probe_accuracy only choose-force-* -->\n<!-- end -->"
     head, _, *rows = filled(marked, HOME / "results").splitlines()[1:-1]
     assert head == "| setting | n | restricted_n_pure | probe_accuracy |" and len(rows) == 13
     probes = [float(row.split("|")[-2]) for row in rows]
     assert probes == sorted(probes) and probes[0] < probes[-1]
     kept = read_result(HOME / "results/hauser2019/choose-force-10/0.json")["extras"]
     assert f"| `choose-force-10` | 1 | {kept['restricted_n_pure']} | {kept['probe_accuracy']:.4g} |" in rows
-    with pytest.raises(ValueError, match=r"is not measured by probe_acuracy; it has .*probe_accuracy"):
+    with pytest.raises(ValueError, match=r"is measured by probe_acuracy; there are .*probe_accuracy"):
         filled(marked.replace("probe_accuracy", "probe_acuracy"), HOME / "results")
-    with pytest.raises(ValueError, match="no setting of hauser2019 begins with 'choose-farce'"):
+    with pytest.raises(ValueError, match="no recipe of hauser2019 begins with 'choose-farce-'"):
         filled(marked.replace("choose-force", "choose-farce"), HOME / "results")
     assert filled(marked, HOME / "no results").count("not run yet") == 26
 
 
-def test_choices_stand_with_what_they_try_and_what_the_part_kept_aside_says(tmp_path):
-    marked = "<!-- choices heinsen2019 accuracy_percent only choose-sst5-fast choose-sst5 -->\n<!-- end -->"
+def test_what_was_tried_stands_in_its_own_words_with_what_the_part_kept_aside_says(tmp_path):
+    marked = "<!-- tried heinsen2019 told accuracy_percent only choose-sst5-fast choose-sst5 -->\n<!-- end -->"
     head, _, fast, plain = filled(marked, HOME / "results").splitlines()[1:-1]
     stored = json.loads((HOME / "results/heinsen2019/choose-sst5-fast/0.json").read_text())["metrics"]["test"]["accuracy_percent"]
-    assert head == "| tried | accuracy_percent, kept aside | command |"
-    assert fast == f"| Twice the rate. | {stored:.3f} (n=1) | `torchcaps reproduce heinsen2019/choose-sst5-fast --seeds 0` |"
-    assert plain.startswith("| The routing as it is: the paper's rate. | ")
-    assert filled(marked, tmp_path).count("| not run yet |") == 2
-    with pytest.raises(ValueError, match="heinsen2019/sst5 is a row, not a choice"):
+    assert head == "| tried | n | accuracy_percent | command |"
+    assert fast == f"| Twice the rate. | 1 | {stored:.4g} | `torchcaps reproduce heinsen2019/choose-sst5-fast --seeds 0` |"
+    assert plain.startswith("| The routing as it is: the paper's rate. | 1 | ")
+    assert filled(marked, tmp_path).count("| 0 | not run yet |") == 2
+    with pytest.raises(ValueError, match="heinsen2019/sst5 is a row"):
         filled(marked.replace("choose-sst5 ", "sst5 "), HOME / "results")
+
+
+def test_what_was_tried_says_of_which_runs_its_numbers_are(tmp_path):
+    """Of code that was not committed, cut short, or left out because today's recipe is another; of another part by that part's name."""
+    marked = (
+        "<!-- tried heinsen2019 error_percent test_unmixed.error_percent only choose-smallnorb choose-smallnorb-light -->\n<!-- end -->"
+    )
+    result = read_result(HOME / "results/heinsen2019/choose-smallnorb/0.json")
+    numbers = " | ".join(f"{result['metrics'][part]['error_percent']:.4g}" for part in ("test", "test_unmixed"))
+    folder = tmp_path / "heinsen2019/choose-smallnorb"
+    write_result(folder / "0.json", {**result, "dirty": True, "steps": 1, "planned_steps": 1000})
+    write_result(folder / "1.json", {**result, "run": {**result["run"], "model": "another"}})
+    _, _, plain, light = filled(marked, tmp_path).splitlines()[1:-1]
+    assert plain == f"| `choose-smallnorb` | 1, one at 1 of 1,000 steps, 1 stale left out, 1 of uncommitted code | {numbers} |"
+    assert light == "| `choose-smallnorb-light` | 0 | not run yet | not run yet |"
+    write_result(
+        tmp_path / "heinsen2019/choose-text/0.json", {**result, "metrics": {"test": {"error_percent": 7}}, "run": plain_run("choose-text")}
+    )
+    assert "| `choose-text` | 1 | 7 | - |" in filled(marked.replace("choose-smallnorb-light", "choose-text"), tmp_path)
+
+
+def plain_run(name: str) -> dict:
+    return json.loads(json.dumps(to_plain(RECIPES[f"heinsen2019/{name}"].make())))
+
+
+@pytest.mark.parametrize(
+    "mark",
+    {
+        "no such kind": "<!-- choices heinsen2019 error_percent only choose-text -->\n<!-- end -->",
+        "words in a wrong order": "<!-- table hauser2019 only mnist bare -->\n<!-- end -->",
+        "a star that is not alone": "<!-- tried hauser2019 probe_accuracy only choose-force-* choose-force-7 -->\n<!-- end -->",
+        "no end, and another table behind": "<!-- table digits -->\n\n<!-- table hauser2019 -->\n<!-- end -->",
+        "an end alone": "| a |\n<!-- end -->",
+    }.items(),
+    ids=lambda mark: mark[0],
+)
+def test_a_mark_that_would_fill_nothing_is_refused(mark):
+    """The table under it would stay as it is for ever."""
+    with pytest.raises(ValueError, match=r"no table|no recipe"):
+        filled(mark[1], HOME / "results")
 
 
 def test_the_table_of_equivariance_is_its_files():
@@ -95,6 +135,77 @@ def test_a_typed_result_would_be_noticed():
     typed = re.sub(r"\d\.\d+ ± \d\.\d+ \(n=3\)", "0.001 ± 0.001 (n=3)", README)
     assert typed != README
     assert filled(typed, HOME / "results") != typed
+
+
+@pytest.mark.parametrize("page", ["hauser2019.md", "heinsen2019.md"])
+def test_a_typed_number_in_a_sentence_would_be_noticed(page):
+    """Each of them: another last digit, and the page is not what its results make of it."""
+    text = (HOME / "docs/papers" / page).read_text()
+    numbers = list(NUMBER.finditer(text))
+    assert len(numbers) >= 4
+    for found in numbers:
+        last = found.end("written") - 1
+        typed = text[:last] + str((int(text[last]) + 1) % 10) + text[last + 1 :]
+        sentence = typed[found.start() : found.end()]  # the whole page for each of them would take seconds
+        assert filled(sentence, HOME / "results") == found[0] != sentence
+
+
+def kept(folder: Path, **errors: float) -> Path:
+    """Results of one row with these errors, by the names `seed_0` and so on."""
+    result = read_result(HOME / "results/heinsen2019/smallnorb/0.json")
+    for name, error in errors.items():
+        seed = int(name.removeprefix("seed_"))
+        metrics = {"test": {"error_percent": error}, "test_unmixed": {"error_percent": error + 1}}
+        write_result(
+            folder / f"heinsen2019/smallnorb/{seed}.json", {**result, "seed": seed, "metrics": metrics, "extras": {"parts": [1, 2]}}
+        )
+    return folder
+
+
+def said(words: str, results: Path, written: str = "0.00") -> str:
+    mark = f"<!-- heinsen2019/smallnorb {words} -->"
+    text = filled(f"In (so {written}{mark} %) words.", results)
+    assert text.startswith("In (so ") and text.endswith(f"{mark} %) words.")
+    return text.removeprefix("In (so ").removesuffix(f"{mark} %) words.")
+
+
+def test_a_number_in_a_sentence_is_the_mean_with_the_decimals_that_are_written(tmp_path):
+    results = kept(tmp_path, seed_0=1.0, seed_1=2.0, seed_2=4.0)
+    assert said("error_percent", results) == "2.33"
+    assert said("error_percent", results, "17") == "2"
+    assert said("error_percent", results, "9.9 ± 0.99") == "2.3 ± 1.53"  # the sd of 1, 2 and 4 is 1.5275
+    assert said("100-error_percent", results, "0.000 ± 0.0") == "97.667 ± 1.5"
+    assert said("test_unmixed.error_percent", results) == "3.33"
+    assert [said(f"error_percent {which}", results) for which in ("least", "most", "seed 1")] == ["1.00", "4.00", "2.00"]
+    assert said("100-error_percent least", results) == "96.00"
+    assert said("parts", results) == "1.50"  # one for each of two: their mean
+    assert said("error_percent", kept(tmp_path / "one", seed_0=1.0), "9.9 ± 0.9") == "1.0"
+
+
+def test_a_number_in_a_sentence_that_nobody_ran_says_so(tmp_path):
+    assert said("error_percent", tmp_path) == said("error_percent", tmp_path, "not run yet") == "not run yet"
+    results = kept(tmp_path, seed_0=1.0, seed_1=2.0)
+    assert said("error_percent seed 2", results) == "not run yet"
+    assert said("error_percent", results, "not run yet") == "1.5 ± 0.71"
+    stale = read_result(results / "heinsen2019/smallnorb/1.json")
+    write_result(results / "heinsen2019/smallnorb/1.json", {**stale, "run": {**stale["run"], "model": "another"}})
+    assert said("error_percent", results) == "1.00"
+
+
+@pytest.mark.parametrize(
+    "wrong, why",
+    {
+        "of<!-- heinsen2019/smallnorb error_percent -->": "'of<!-- heinsen2019/smallnorb error_percent -->' marks no table and no number",
+        "24,300<!-- heinsen2019/smallnorb error_percent -->": "no number",
+        "2.02 <!-- heinsen2019/smallnorb error_percent -->": "no number",
+        "2.02<!-- heinsen2019/smallnorb error_percent median -->": "no number",
+        "2.02<!-- heinsen2019/smalnorb error_percent -->": "no recipe 'heinsen2019/smalnorb'; did you mean heinsen2019/smallnorb",
+        "2.02<!-- heinsen2019/smallnorb eror_percent -->": "heinsen2019/smallnorb is not measured by eror_percent; it has error_percent",
+    }.items(),
+)
+def test_a_mark_that_would_keep_no_number_honest_is_refused(wrong, why):
+    with pytest.raises(ValueError, match=re.escape(why)):
+        filled(f"It is {wrong} %.", HOME / "results")
 
 
 CLAIMED = [path for path in sorted((HOME / "results").rglob("*.json")) if RECIPES[read_result(path)["recipe"]].claim]

@@ -53,7 +53,7 @@ def treebank(tmp_path, monkeypatch):
     folder = tmp_path / "encoders" / encoder.name
     transformers.BertModel(config).save_pretrained(folder)
     tokenizer("encoder").save_pretrained(folder)
-    monkeypatch.setattr(cli.datasets, "status", lambda name, root: "here")
+    monkeypatch.setattr(cli.reproduction.datasets, "status", lambda name, root: "here")
     monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -168,7 +168,7 @@ WORDS = ["reproduce", "smoke", "--row", "capsnet-plain", "--row", "baseline", "-
 
 def test_a_sweep_that_failed_in_part_ends_with_1(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "reproduce_apart", lambda pairs, *_: [Failure(pairs[0][0].name, 2, "because")])
+    monkeypatch.setattr(cli.reproduction, "reproduce_apart", lambda pairs, *_: [Failure(pairs[0][0].name, 2, "because")])
     code, out, err = run(capsys, monkeypatch, *WORDS)
     assert code == 1
     assert "torchcaps: 1 of 2 runs failed, the others are done: smoke/capsnet-plain (exit code 2: because)" in err
@@ -201,8 +201,8 @@ def test_rows_that_train_nothing_wait_for_their_networks(capsys, monkeypatch, tm
     """They are carried out here, one after the other: what they fit is shared, and --jobs is for them."""
     order = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "reproduce_apart", lambda pairs, *_: order.extend(row.name for row, _ in pairs) or [])
-    monkeypatch.setattr(cli, "derive_one", lambda recipe, *_: order.append(recipe.name) or Path("nowhere"))
+    monkeypatch.setattr(cli.reproduction, "reproduce_apart", lambda pairs, *_: order.extend(row.name for row, _ in pairs) or [])
+    monkeypatch.setattr(cli.reproduction, "derive_one", lambda recipe, *_: order.append(recipe.name) or Path("nowhere"))
     words = ["reproduce", "rawlinson2018", "--row", "like-sparse-svm-a", "--seeds", "0", "--quick", "--device", "cpu", "--workers", "2"]
     code, _, err = run(capsys, monkeypatch, *words)
     assert code == 0, err

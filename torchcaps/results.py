@@ -4,7 +4,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 from torchcaps.checkpoint import tensors_sha256
 from torchcaps.data.files import write_whole
 from torchcaps.metrics import error_percent
-from torchcaps.recipe import Claim, Recipe, Run, to_plain, unlike
+from torchcaps.recipe import Recipe, Run, to_plain, unlike
 from torchcaps.train import Trained
 
 REPLAYED = 200  # steps whose losses are kept in full, for `torchcaps verify --replay`
@@ -128,13 +128,17 @@ class Row:
             return f"not run yet ({self.stale} stale)" if self.stale else "not run yet"
         values = list(self.values.values())
         spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
-        late = f", {self.stale} stale left out" if self.stale else ""
-        loose = f", {self.dirty} of uncommitted code" if self.dirty else ""
         n = f"{len(self.together)} together" if self.together else f"n={len(values)}"
+        beside = "" if bare else "".join(f"; {name} {mean(found):.3f}" for name, found in self.beside)
+        return f"{mean(values):.3f}{spread} ({n}{self.behind_n()}){beside}"
+
+    def behind_n(self) -> str:
+        """What is to be known of the runs that n counts, and of those that it does not."""
         cut = "".join(f", one at {steps:,} of {planned:,} steps" for steps, planned in self.short)
         rule = f", {self.unmet} that never met the rule" if self.unmet else ""
-        beside = "" if bare else "".join(f"; {name} {mean(found):.3f}" for name, found in self.beside)
-        return f"{mean(values):.3f}{spread} ({n}{cut}{rule}{late}{loose}){beside}"
+        late = f", {self.stale} stale left out" if self.stale else ""
+        loose = f", {self.dirty} of uncommitted code" if self.dirty else ""
+        return cut + rule + late + loose
 
     def command(self) -> str:
         """What makes this row anew."""
@@ -156,19 +160,40 @@ def table(recipes: Mapping[str, Recipe], folder: Path, extra: str = "") -> list[
             continue
         split, metric = recipe.claim.metric.split(".")
         home = f"{name.split('/')[0]}/{recipe.claim.members}" if recipe.claim.members else name
-        results = [read_result(path) for path in sorted((folder / home).glob("*.json"))]
-        today = recipe.make()
-        fresh = [result for result in results if not unlike(result["run"], today)]
+        fresh, stale = todays(recipe, folder / home)
         counted = [result for result in fresh if metric in result["metrics"].get(split + extra, {})]
         values = {result["seed"]: result["metrics"][split + extra][metric] for result in counted}
-        dirty = sum(result.get("dirty", True) for result in counted)
-        stale, together = len(results) - len(fresh), ()
+        dirty, together = _dirty(counted), ()
         if recipe.claim.members:
             together = tuple(values)
             values = {0: ensemble_error_percent(counted, split)} if len(counted) >= LEAST_MEMBERS and not extra else {}
         about = together if values else (), _short(counted), _unmet(counted), _beside(recipe.claim.beside, counted)
         rows.append(Row(recipe, f"{split}{extra}.{metric}", values, stale, dirty, *about))
     return rows
+
+
+def todays(recipe: Recipe, folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """Results of today's recipe, and how many there are of another run by the same name."""
+    run, results = recipe.make(), [read_result(path) for path in sorted(folder.glob("*.json"))]
+    fresh = [result for result in results if not unlike(result["run"], run)]
+    return fresh, len(results) - len(fresh)
+
+
+def measured(result: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers by name: of the tests and the extras that alone, of another part as `test_unmixed.error_percent`."""
+    parts = {f"{part}.{what}": value for part, metrics in result["metrics"].items() for what, value in metrics.items()}
+    named = result.get("extras", {}) | {name.removeprefix("test."): value for name, value in parts.items()}
+    numbers = {what: value if isinstance(value, list) else [value] for what, value in named.items()}
+    return {what: mean(found) for what, found in numbers.items() if found and all(isinstance(one, (int, float)) for one in found)}
+
+
+def by_seed(recipe: Recipe, folder: Path, name: str) -> dict[int, float]:
+    """One number of all results of today's recipe."""
+    found = {result["seed"]: measured(result) for result in todays(recipe, folder / recipe.name)[0]}
+    for numbers in found.values():
+        if name not in numbers:
+            raise ValueError(f"{recipe.name} is not measured by {name}; it has {', '.join(sorted(numbers))}")
+    return {seed: numbers[name] for seed, numbers in found.items()}
 
 
 def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, tuple[float, ...]], ...]:
@@ -195,6 +220,10 @@ def _short(results: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
     """Of those that were evaluated before their last step, and not by a rule."""
     cut = [result for result in results if result["steps"] < result.get("planned_steps", 0) and not result.get("stopping_rule_met")]
     return tuple((result["steps"], result["planned_steps"]) for result in cut)
+
+
+def _dirty(results: Sequence[Mapping[str, Any]]) -> int:
+    return sum(result.get("dirty", True) for result in results)
 
 
 def _unmet(results: Sequence[Mapping[str, Any]]) -> int:
@@ -226,36 +255,38 @@ def measures(rows: list[Row], names: Sequence[str]) -> str:
     lines = [f"| row | n | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
     for row in rows:
         found = dict(row.beside)
-        cells = [_spread(found[name]) if name in found else "-" for name in names]
+        cells = [spread(found[name]) if name in found else "-" for name in names]
         if any(name in found for name in names):
             lines.append(f"| {row.recipe.claim.row} (`{row.recipe.name.split('/')[1]}`) | {len(row.values)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def settings(recipes: Mapping[str, Recipe], folder: Path, names: Sequence[str]) -> str:
-    """Settings that were tried and no claim is tied to: what their extras say of these names, ordered by the last one."""
-    lines = []
+def tried(recipes: Mapping[str, Recipe], folder: Path, names: Sequence[str], *, told: bool = False, ranked: bool = False) -> str:
+    """What was tried and no claim is tied to, with a column for each of these names: mean ± sd over the seeds.
+
+    `told`: each in its own words and with its command, not by its name. `ranked`: in the order of the last column.
+    """
+    rows, known = [], set()
     for name, recipe in recipes.items():
-        today = recipe.make()
-        results = [read_result(path) for path in sorted((folder / name).glob("*.json"))]
-        extras = [result["extras"] for result in results if not unlike(result["run"], today)]
-        if missing := {what for found in extras for what in names if what not in found}:
-            raise ValueError(f"{name} is not measured by {', '.join(sorted(missing))}; it has {', '.join(sorted(extras[0]))}")
-        values = [[found[what] for found in extras] for what in names]
-        cells = map(_spread, values) if extras else ["not run yet"] * len(names)
-        lines.append((mean(values[-1]) if extras else float("inf"), f"| `{name.split('/')[1]}` | {len(extras)} | {' | '.join(cells)} |"))
-    head = [f"| setting | n | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
-    return "\n".join([*head, *(line for _, line in sorted(lines))]) + "\n"
-
-
-def choices(recipes: Mapping[str, Recipe], folder: Path, metric: str) -> str:
-    """What was tried before a row is run, with the numbers of the part that was kept aside: these runs see no test set."""
-    claim = Claim(table="choice", row="", metric=f"test.{metric}", beside=(f"test_unmixed.{metric}",))
-    lines = [f"| tried | {metric}, kept aside | command |", "|---|---|---|"]
-    for row in table({name: replace(recipe, claim=claim) for name, recipe in recipes.items()}, folder):
-        lines.append(f"| {row.recipe.about} | {row.ours()} | `{row.command()}` |")
+        fresh, stale = todays(recipe, folder / name)
+        numbers = {result["seed"]: measured(result) for result in fresh}
+        known.update(*numbers.values())
+        beside = {what: tuple(found[what] for found in numbers.values() if what in found) for what in names}
+        values = dict.fromkeys(numbers, float("nan"))  # no one number is what the run is for
+        rows.append(Row(recipe, "", values, stale, _dirty(fresh), (), _short(fresh), _unmet(fresh), tuple(beside.items())))
+    if known and (unknown := set(names) - known):
+        raise ValueError(f"none of {', '.join(recipes)} is measured by {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    if ranked:
+        rows.sort(key=lambda row: mean(row.beside[-1][1] or [float("inf")]))
+    head = ["tried" if told else "setting", "n", *names, *["command"] * told]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for row in rows:
+        cells = [(spread(found) if found else "-") if row.values else "not run yet" for _, found in row.beside]
+        first, last = (row.recipe.about, [f"`{row.command()}`"]) if told else (f"`{row.recipe.name.split('/')[1]}`", [])
+        lines.append(f"| {' | '.join([first, f'{len(row.values)}{row.behind_n()}', *cells, *last])} |")
     return "\n".join(lines) + "\n"
 
 
-def _spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float]) -> str:
+    """Mean to four digits, and ± sd to two if there are several."""
     return f"{mean(values):.4g}" + (f" ± {float(f'{stdev(values):.2g}'):g}" if len(values) > 1 else "")

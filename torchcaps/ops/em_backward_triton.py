@@ -13,7 +13,7 @@ before, through distances from the means of that pass.
 import triton
 import triton.language as tl
 
-from torchcaps.ops.em_forward_triton import ABSENT, chunk_tile, columns, logit_of, own_parameters, plus, transformed, zeros
+from torchcaps.ops.em_forward_triton import ABSENT, chunk_tile, columns, lanes, logit_of, own_parameters, plus, transformed, zeros
 
 
 @triton.jit
@@ -26,9 +26,7 @@ def slopes_of(
 
     `tallies` [b R·E+2 j]: what the pass adds to the gradients of a shared bias and of shared betas. `model`: of the next pass.
     """
-    n_blocks = tl.cdiv(J, BLOCK)
-    b = (tl.program_id(0) // n_blocks).to(tl.int64)
-    j = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+    b, j = lanes(J, BLOCK)
     k = tl.arange(0, NUMBERS)
     at, here = k[:, None] * J + j[None, :], (k < RE)[:, None] & (j < J)[None, :]
     at_one, is_one = j[None, :], (j < J)[None, :]

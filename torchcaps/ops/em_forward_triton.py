@@ -25,6 +25,13 @@ ABSENT = tl.constexpr(-1.0e30)  # the logit of what is not there
 
 
 @triton.jit
+def lanes(n, BLOCK: tl.constexpr):
+    """The sample of this program, and which BLOCK of its n inputs or outputs the lanes are."""
+    n_blocks = tl.cdiv(n, BLOCK)
+    return (tl.program_id(0) // n_blocks).to(tl.int64), (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+
+
+@triton.jit
 def numbers(start, stride, N: tl.constexpr):
     """N numbers, the same for all lanes."""
     found = ()
@@ -100,9 +107,7 @@ def softmax_parts(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """E-step: the `softmax` of every input. Lanes are inputs, the walk is over outputs."""
-    n_blocks = tl.cdiv(n_in, BLOCK)
-    b = (tl.program_id(0) // n_blocks).to(tl.int64)
-    i = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+    b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
     counts = tl.load(gates + row, mask=here, other=0.0) > 0
@@ -219,9 +224,7 @@ def statistics(
     A tile is CHUNKS chunks (STEPS tiles are all), NUMBERS >= R·E numbers of a pose, BLOCK outputs. `bias` [re j] is the one that all
     inputs share.
     """
-    n_blocks = tl.cdiv(J, BLOCK)
-    b = (tl.program_id(0) // n_blocks).to(tl.int64)
-    j = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+    b, j = lanes(J, BLOCK)
     k = tl.arange(0, NUMBERS)
     one = tl.arange(0, 1)
     partial += b * n_chunks * ((2 * RE + 3) * J)

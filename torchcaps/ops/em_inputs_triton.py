@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from torchcaps.ops.em_backward_triton import data_gradient, vote_gradients
-from torchcaps.ops.em_forward_triton import ABSENT, columns, logit_of, numbers, own_parameters, plus, transformed, zeros
+from torchcaps.ops.em_forward_triton import ABSENT, columns, lanes, logit_of, numbers, own_parameters, plus, transformed, zeros
 
 
 @triton.jit
@@ -49,9 +49,7 @@ def expectations(
 
     ADD: on top of what the passes after this one left there.
     """
-    n_blocks = tl.cdiv(n_in, BLOCK)
-    b = (tl.program_id(0) // n_blocks).to(tl.int64)
-    i = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+    b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
     pose = columns(poses + row * (R * D), 1, tl.load(gates + row, mask=here, other=0.0) > 0, R * D)
@@ -82,9 +80,7 @@ def pose_gradients(
 
     A walk of its own: summing apart what `expected` multiplies, in the walk that finds it, would be a difference of large numbers.
     """
-    n_blocks = tl.cdiv(n_in, BLOCK)
-    b = (tl.program_id(0) // n_blocks).to(tl.int64)
-    i = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+    b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
     gate = tl.load(gates + row, mask=here, other=0.0)
@@ -115,9 +111,7 @@ def first_gradients(
     ADD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Both for the first pass, where every probability is 1/J; reached last, so that gradients of gates become those of scores."""
-    n_blocks = tl.cdiv(n_in, BLOCK)
-    b = (tl.program_id(0) // n_blocks).to(tl.int64)
-    i = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+    b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
     gate = tl.load(gates + row, mask=here, other=0.0)
