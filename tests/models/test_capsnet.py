@@ -112,6 +112,9 @@ def test_every_model_runs_under_autocast_and_in_bfloat16(name, rng):
         ({"reconstruction": False}, 6_804_384),  # 6.8M
         ({"image": (1, 36, 36)}, 11_361_968),  # MultiMNIST, 11.36M
         ({"image": (1, 40, 40)}, 13_475_808),  # affNIST
+        # CIFAR-10: 256 filters of 9x9x3, 512 of 9x9x256, transforms of 12x12x64 capsules for ten classes; every layer with its bias
+        ({"image": (3, 24, 24), "same": True, "n_types": 64, "reconstruction": False}, 62_464 + 10_617_344 + 11_796_640),
+        ({"image": (2, 32, 32), "n_classes": 5, "reconstruction": False}, 41_728 + 5_308_672 + 1_310_800),  # smallNORB: 8x8 places
     ],
 )
 @pytest.mark.parametrize("preset", PRESETS)
