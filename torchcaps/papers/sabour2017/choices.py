@@ -137,13 +137,13 @@ def choose_smallnorb_folds_authors() -> Run:
     return _folds(Light(saturates=False), data="smallnorb-48-thinned-folds", reconstruction=True)
 
 
-def choose_smallnorb_folds_mirror() -> Run:
-    """Every second pair as in a mirror, the eyes exchanged: toys that are not there, but could be."""
-    return _folds(Flip(eyes=True), Light())
+def choose_smallnorb_folds_strong() -> Run:
+    """More light: up to 100 grey levels, a contrast of 0.1 to 1.9."""
+    return _folds(Light(100, 0.9))
 
 
 def choose_smallnorb_folds_varied() -> Run:
-    """Mirrored, a little turned, slanted and stretched."""
+    """Every second pair as in a mirror, the eyes exchanged; all a little turned, slanted and stretched: toys that could be there."""
     return _folds(*VARIED, Light())
 
 
