@@ -77,6 +77,34 @@ def test_light_changes_contrast_about_the_mean_and_then_brightness():
     assert Light().fixed(images) is images
 
 
+def test_light_that_does_not_saturate_leaves_a_standardised_channel_as_it_was(rng):
+    """So it was in the authors' code: brightness and contrast are a linear map of each channel, which standardising undoes."""
+    images = torch.randint(256, (6, 1, 9, 9), dtype=torch.uint8, generator=rng)
+    drawn = Light().draw(6, rng)
+    free = Light(saturates=False).apply(images, drawn)
+    assert free.dtype == torch.float32 and free.min() < 0 and free.max() > 255
+    finish = Standardise().finish
+    assert finish(free / 255).allclose(finish(images / 255), atol=1e-4)
+    assert not finish(Light().apply(images, drawn) / 255).allclose(finish(images / 255), atol=0.1)
+
+
+def test_of_several_channels_contrast_that_does_not_saturate_changes_how_they_differ():
+    """By hand: channels [0, 20] and [100, 120], contrast times 1/2 about each mean gives [5, 15] and [105, 115]; then 10 more."""
+    images = torch.tensor([[[[0, 20]], [[100, 120]]]], dtype=torch.uint8)
+    light = Light(20, 0.5, saturates=False)
+    assert light.apply(images, torch.tensor([[0.5, -1.0]])).tolist() == [[[[15.0, 25.0]], [[115.0, 125.0]]]]
+    assert light.apply(images, torch.tensor([[-1.0, 0.0]])).tolist() == [[[[-20.0, 0.0]], [[80.0, 100.0]]]]
+
+
+def test_what_light_leaves_unrounded_is_cropped_flipped_and_brought_to_scale(rng):
+    data = Labelled(torch.full((8, 2, 12, 12), 250, dtype=torch.uint8), torch.zeros(8, dtype=torch.int64))
+    batches = Batches(data, 8, (Light(63, 0.8, saturates=False), Crop(5), Flip()), CPU)
+    batches.new_epoch(rng)
+    images = batches.at(torch.tensor(0)).images
+    assert images.shape == (8, 2, 5, 5) and images.max() > 1  # beyond white
+    assert (images.amax((1, 2, 3)) - images.amin((1, 2, 3))).max() < 1e-6 and (images.mean((1, 2, 3)) - 250 / 255).abs().max() < 63.01 / 255
+
+
 def test_training_and_evaluation_show_images_of_one_kind(rng):
     """Constant images look alike wherever they are cropped, so the batch of training shows what evaluation shows."""
     images = ramp(8, 12, 12)
@@ -136,6 +164,12 @@ def test_a_flip_mirrors_those_that_are_drawn(rng):
     assert flipped[1, 0].tolist() == [[8, 7, 6], [11, 10, 9]]
     assert 450 < int(Flip().draw(1000, rng).sum()) < 550
     assert torch.equal(as_seen(images, (Flip(),)), images / 255)  # never in evaluation
+
+
+def test_in_a_mirror_the_eyes_of_a_pair_change_places():
+    pairs = torch.arange(12, dtype=torch.uint8).view(2, 2, 1, 3)
+    mirrored = Flip(eyes=True).apply(pairs, torch.tensor([1, 0]))
+    assert mirrored[0].tolist() == [[[5, 4, 3]], [[2, 1, 0]]] and torch.equal(mirrored[1], pairs[1])
 
 
 def test_anywhere_keeps_all_ink_and_takes_every_place(rng):

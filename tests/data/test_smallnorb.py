@@ -15,7 +15,7 @@ from archives import picture, put, tar
 from torchcaps.data import DataError, info, load, smallnorb, status
 from torchcaps.data.files import FileSet
 from torchcaps.data.forms import Pictures, read_split
-from torchcaps.data.smallnorb import CATEGORIES, FORMS, PARTS, by_toys, factors, halved, instances, parse_matrix
+from torchcaps.data.smallnorb import CATEGORIES, FORMS, PARTS, TOYS, by_toys, factors, halved, instances, parse_matrix, thinned
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 real = pytest.mark.skipif(not REAL_FILES, reason="TORCHCAPS_DATA names no folder")
@@ -137,6 +137,18 @@ def test_half_the_size_is_the_mean_of_four():
     assert small.images.tolist() == [[[[1, 255], [25, 0]]] * 2] * 3 and small.images.dtype == torch.uint8
 
 
+def test_thinned_is_what_tensorflow_made_of_them():
+    """Resizing by interpolation at 2x, 2y, not between pixels: by hand, with the weights that such an interpolation has there."""
+    images = torch.randint(256, (2, 2, 8, 8), dtype=torch.uint8)
+    small = thinned(Pictures(images, torch.arange(2)))
+    at = torch.arange(4) * (8 / 4)  # the scale of sizes, no half pixel
+    low, share = at.floor().long(), at - at.floor()
+    rows = torch.lerp(images[:, :, low].double(), images[:, :, low + 1].double(), share.double()[:, None])
+    both = torch.lerp(rows[..., low], rows[..., low + 1], share.double())
+    assert small.images.dtype == torch.uint8 and small.images.double().equal(both) and small.labels.tolist() == [0, 1]
+    assert not small.images.equal(halved(Pictures(images, torch.arange(2))).images)
+
+
 def test_factors_are_columns(tmp_path, monkeypatch):
     table = np.array([[8, 3, 34, 5], [4, 0, 2, 1]], dtype=np.int32)
     name = f"{PARTS['test']}-info.mat"
@@ -200,6 +212,22 @@ def test_one_toy_of_each_category_is_kept_aside_to_choose_by():
     pictures = Pictures(torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1), torch.arange(5))
     assert by_toys("train", pictures, toys).labels.tolist() == [0, 2, 4]
     assert by_toys("test", pictures, toys).labels.tolist() == [1, 3]
+    assert by_toys("test", pictures, toys, held=6).labels.tolist() == [2]
+
+
+@pytest.mark.parametrize("name, small", [("smallnorb-48-folds", halved), ("smallnorb-48-thinned-folds", thinned)])
+def test_every_fold_keeps_another_toy_aside_and_five_of_them_all(name, small, monkeypatch):
+    """Six pictures of every toy; the toy is written into each."""
+    toys = torch.tensor(TOYS).repeat(6)
+    images = toys.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 2, 96, 96)
+    monkeypatch.setattr("torchcaps.data.forms.read_split", lambda ways, split, root: Pictures(images, toys % 5))
+    monkeypatch.setattr(smallnorb, "instances", lambda split, root: toys)
+    for seed in range(7):
+        train, test = (load(name, split, seed=seed) for split in ("train", "test"))
+        assert test.images.unique().tolist() == [TOYS[seed % 5]] and len(test.labels) == 6
+        assert train.images.unique().tolist() == [toy for toy in TOYS if toy != TOYS[seed % 5]] and len(train.labels) == 24
+        assert list(train.images.shape[1:]) == list(info(name).shape)
+    assert small(Pictures(images, toys)).images.shape == (30, 2, 48, 48)
 
 
 def test_toys_are_known_by_the_names_in_the_copy(tmp_path, monkeypatch):

@@ -48,3 +48,9 @@ def test_draws_stay_within_their_ranges_and_evaluation_draws_none():
     assert torch.all(most > torch.tensor([0.09, 0.19, 0.29, 0.29]))
     assert torch.equal(as_seen(bars(), (Warp(),)), bars() / 255)
     assert from_plain(to_plain(Warp(turn=0.5))) == Warp(turn=0.5)
+
+
+def test_with_edge_what_comes_in_from_outside_is_the_edge():
+    grey, shrunk = torch.full((1, 2, 8, 8), 90, dtype=torch.uint8), torch.tensor([[0.0, 0.0, math.log(2), math.log(2)]])
+    assert Warp().apply(grey, shrunk)[0, 0, 0, 0] == 0  # black
+    assert torch.equal(Warp(edge=True).apply(grey, shrunk), grey)

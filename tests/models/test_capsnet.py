@@ -112,6 +112,9 @@ def test_every_model_runs_under_autocast_and_in_bfloat16(name, rng):
         ({"reconstruction": False}, 6_804_384),  # 6.8M
         ({"image": (1, 36, 36)}, 11_361_968),  # MultiMNIST, 11.36M
         ({"image": (1, 40, 40)}, 13_475_808),  # affNIST
+        # CIFAR-10: 256 filters of 9x9x3, 512 of 9x9x256, transforms of 12x12x64 capsules for ten classes; every layer with its bias
+        ({"image": (3, 24, 24), "same": True, "n_types": 64, "reconstruction": False}, 62_464 + 10_617_344 + 11_796_640),
+        ({"image": (2, 32, 32), "n_classes": 5, "reconstruction": False}, 41_728 + 5_308_672 + 1_310_800),  # smallNORB: 8x8 places
     ],
 )
 @pytest.mark.parametrize("preset", PRESETS)
@@ -280,3 +283,31 @@ def test_same_padding_is_that_of_the_authors_cifar_network(rng):
     assert small(torch.rand(2, 1, 8, 8, generator=rng)).poses.shape == (2, 10, 16)
     with pytest.raises(ValueError, match=r"same=True needs an odd kernel.*got 4"):
         CapsNet((1, 8, 8), same=True, kernel=4)
+
+
+def test_the_cifar_network_pixel_by_pixel(rng):
+    """The whole of it in the open, float64: where the zeros stand, what primaries are divided by, the logit that nobody gets."""
+    args = {"same": True, "couplings": "leaky", "reconstruction": False, "channels": 3, "n_types": 4, "d_primary": 2, "d_class": 5}
+    model = CapsNet((3, 24, 24), 3, **args).double()
+    images = torch.randn(2, 3, 24, 24, dtype=torch.float64, generator=rng)
+    padded = images.new_zeros(2, 3, 32, 32)
+    padded[:, :, 4:28, 4:28] = images
+    maps = torch.nn.functional.conv2d(padded, model.conv.weight, model.conv.bias).relu()
+    padded = images.new_zeros(2, 3, 31, 31)
+    padded[:, :, 3:27, 3:27] = maps  # seven rows of zeros: three above, four below
+    primary = torch.empty(2, 4 * 12 * 12, 2, dtype=torch.float64)
+    for row in range(12):
+        for column in range(12):
+            patch = padded[:, :, 2 * row : 2 * row + 9, 2 * column : 2 * column + 9]
+            total = torch.einsum("bcyx,kcyx->bk", patch, model.primary.weight) / 5 + model.primary.bias
+            primary[:, [144 * n + 12 * row + column for n in range(4)]] = total.view(2, 4, 2)
+    square = primary.square().sum(-1, keepdim=True)
+    votes = torch.einsum("bid,ijde->bije", primary * square.sqrt() / (1 + square), model.classes.weight)
+    logits = torch.zeros(2, 576, 3, dtype=torch.float64)
+    for _ in range(3):
+        shares = logits.exp() / (1 + logits.exp().sum(-1, keepdim=True))
+        total = torch.einsum("bij,bije->bje", shares, votes) + model.classes.bias
+        square = total.square().sum(-1, keepdim=True)
+        poses = total * square.sqrt() / (1 + square)
+        logits = logits + torch.einsum("bije,bje->bij", votes, poses)
+    torch.testing.assert_close(model(images).poses, poses, rtol=1e-9, atol=1e-12)

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64, Real, UInt8
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -35,8 +35,8 @@ class Augmentation:
         """The random numbers for `n` images, one row each; here none."""
         return torch.empty(n, 0)
 
-    def apply(self, images: UInt8[Tensor, "b c h w"], drawn: Tensor) -> UInt8[Tensor, "b c h2 w2"]:
-        """In training."""
+    def apply(self, images: Real[Tensor, "b c h w"], drawn: Tensor) -> Real[Tensor, "b c h2 w2"]:
+        """In training, on grey levels 0..255: bytes, unless something before it made them numbers of any size."""
         return images
 
     def fixed(self, images: UInt8[Tensor, "*b c h w"]) -> UInt8[Tensor, "*b c h2 w2"]:
@@ -109,7 +109,7 @@ class Crop(Augmentation):
         # the size of the images is not known here; of a number this large any remainder is as likely as the next
         return torch.randint(0, 2**31, (n, 2), generator=rng)
 
-    def apply(self, images: UInt8[Tensor, "b c h w"], drawn: Int64[Tensor, "b 2"]) -> UInt8[Tensor, "b c size size"]:
+    def apply(self, images: Real[Tensor, "b c h w"], drawn: Int64[Tensor, "b 2"]) -> Real[Tensor, "b c size size"]:
         which = torch.arange(len(images), device=images.device)[:, None, None]
         rows, columns = (self._window(drawn[:, axis, None], images.shape[2 + axis], images.device) for axis in (0, 1))
         return rearrange(images[which, :, rows[:, :, None], columns[:, None, :]], "b h w c -> b c h w")
@@ -134,34 +134,39 @@ class Crop(Augmentation):
 
 @dataclass(frozen=True)
 class Flip(Augmentation):
-    """Every second image, on average, as in a mirror: left becomes right."""
+    """Every second image, on average, as in a mirror: left becomes right. With `eyes`, of a stereo pair the left eye's picture too."""
+
+    eyes: bool = False
 
     def draw(self, n: int, rng: torch.Generator) -> Int64[Tensor, "n"]:
         return torch.randint(0, 2, (n,), generator=rng)
 
-    def apply(self, images: UInt8[Tensor, "b c h w"], drawn: Int64[Tensor, "b"]) -> UInt8[Tensor, "b c h w"]:
-        return torch.where(rearrange(drawn, "b -> b 1 1 1") == 1, images.flip(-1), images)
+    def apply(self, images: Real[Tensor, "b c h w"], drawn: Int64[Tensor, "b"]) -> Real[Tensor, "b c h w"]:
+        mirrored = images.flip(1, 3) if self.eyes else images.flip(3)
+        return torch.where(rearrange(drawn, "b -> b 1 1 1") == 1, mirrored, images)
 
 
 @dataclass(frozen=True)
 class Light(Augmentation):
     """Another exposure: contrast about the mean of each channel by a factor in 1 ± contrast, then up to ± brightness grey levels.
 
-    It saturates at black and white, as a camera does. Without that, `Standardise` would take the brightness out again, and of one
-    channel the contrast too: the authors' code does not saturate, so that there it changes next to nothing.
+    It `saturates` at black and white, as a camera does. Without that, as in the code of Sabour 2017, `Standardise` takes the brightness
+    out again, and of one channel the contrast too; of several, contrast still changes how much they differ.
     """
 
     brightness: int = 63
     contrast: float = 0.8
+    saturates: bool = True
 
     def draw(self, n: int, rng: torch.Generator) -> Float[Tensor, "n 2"]:
         return 2 * torch.rand(n, 2, generator=rng) - 1
 
-    def apply(self, images: UInt8[Tensor, "b c h w"], drawn: Float[Tensor, "b 2"]) -> UInt8[Tensor, "b c h w"]:
+    def apply(self, images: Real[Tensor, "b c h w"], drawn: Float[Tensor, "b 2"]) -> Real[Tensor, "b c h w"]:
         levels = images.float()
         offset, factor = (rearrange(numbers, "b -> b 1 1 1") for numbers in drawn.unbind(1))
         mean = levels.mean(dim=(-2, -1), keepdim=True)
-        return ((levels - mean) * (1 + self.contrast * factor) + mean + self.brightness * offset).round().clamp(0, 255).to(torch.uint8)
+        exposed = (levels - mean) * (1 + self.contrast * factor) + mean + self.brightness * offset
+        return exposed.round().clamp(0, 255).to(torch.uint8) if self.saturates else exposed
 
 
 @dataclass(frozen=True)
@@ -188,7 +193,7 @@ def as_seen(images: UInt8[Tensor, "*b c h w"], augment: Sequence[Augmentation] =
     return _finished(images, augment)
 
 
-def _finished(images: UInt8[Tensor, "*b c h w"], augment: Sequence[Augmentation]) -> Float[Tensor, "*b c h w"]:
+def _finished(images: Real[Tensor, "*b c h w"], augment: Sequence[Augmentation]) -> Float[Tensor, "*b c h w"]:
     images = images.float() / 255
     for augmentation in augment:
         images = augmentation.finish(images)

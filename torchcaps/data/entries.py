@@ -111,14 +111,18 @@ def generated_set(name: str, size: int) -> DataSet:
     return DataSet(facts, lambda split, root, seed: generated.read_split(split, seed, size))
 
 
-def norb_toys(name: str, size: int, change: Callable[[forms.Pictures], forms.Pictures] = lambda pictures: pictures) -> DataSet:
-    """Other toys in the test part, as in the official one, but none of its toys."""
-    about = "the training part of the same, its toys split again: to choose by"
+def norb_toys(
+    name: str, size: int, change: Callable[[forms.Pictures], forms.Pictures] = lambda pictures: pictures, folds: bool = False
+) -> DataSet:
+    """Other toys in the test part, as in the official one, but none of its toys. In `folds` the seed says which toys are kept aside."""
+    which = "its toys split again, another one of five kept aside for every seed" if folds else "its toys split again"
+    about = f"the training part of the same, {which}: to choose by"
     facts = DataInfo(name=name, shape=(2, size, size), n_classes=5, n_train=19_440, n_test=4_860, about=about)
 
     def read(split: str, root: str | Path | None, seed: int) -> forms.Pictures:
         pictures = change(forms.read_split(smallnorb.FORMS, "train", root))
-        return smallnorb.by_toys(split, pictures, smallnorb.instances("train", root))
+        held = smallnorb.TOYS[seed % len(smallnorb.TOYS)] if folds else smallnorb.HELD_TOY
+        return smallnorb.by_toys(split, pictures, smallnorb.instances("train", root), held)
 
     return DataSet(replace(facts, files=len(smallnorb.FORMS[0].files.sha256)), read, forms=smallnorb.FORMS)
 

@@ -43,7 +43,8 @@ def load(name: str | OwnImages, split: str, root: str | Path | None = None, seed
 
     "validation" too, where the set has such a part of its own.
 
-    `seed` draws the test part of `digits` and of own images, and the pictures of the generated sets; sets with an official split ignore it.
+    `seed` draws the test part of `digits` and of own images, and the pictures of the generated sets, and says which toys are kept aside
+    in the folds of smallNORB; sets with an official split ignore it.
     """
     entry = entry_of(name)
     if split not in ("train", "test") and not (split == "validation" and entry.info.n_validation):

@@ -87,8 +87,17 @@ DATASETS: dict[str, DataSet] = {
         DataInfo(name="smallnorb-48", shape=(2, 48, 48), n_classes=5, n_train=24_300, n_test=24_300, about="the same at half the size"),
         smallnorb.halved,
     ),
+    "smallnorb-48-thinned": forms_set(
+        smallnorb.FORMS,
+        DataInfo(
+            name="smallnorb-48-thinned", shape=(2, 48, 48), n_classes=5, n_train=24_300, n_test=24_300, about="every second pixel of them"
+        ),
+        smallnorb.thinned,
+    ),
     "smallnorb-toys": norb_toys("smallnorb-toys", smallnorb.SIZE),
     "smallnorb-48-toys": norb_toys("smallnorb-48-toys", smallnorb.SIZE // 2, smallnorb.halved),
+    "smallnorb-48-folds": norb_toys("smallnorb-48-folds", smallnorb.SIZE // 2, smallnorb.halved, folds=True),
+    "smallnorb-48-thinned-folds": norb_toys("smallnorb-48-thinned-folds", smallnorb.SIZE // 2, smallnorb.thinned, folds=True),
     **_by_name(norb_views(vary, size, old) for vary in viewpoints.FAMILIAR for size in (96, 48) for old in (False, True)),
     "svhn": forms_set(
         svhn.FORMS,

@@ -12,11 +12,15 @@ from torchcaps.data.batches import Augmentation
 
 @dataclass(frozen=True)
 class Warp(Augmentation):
-    """Each image by its own linear map about its middle: rotation, slant and the logarithms of width and height, uniform in ±."""
+    """Each image by its own linear map about its middle: rotation, slant and the logarithms of width and height, uniform in ±.
+
+    What comes in from outside is black; with `edge` it is what the image has at its edge.
+    """
 
     turn: float = 0.15  # radians
     slant: float = 0.2
     stretch: float = 0.15
+    edge: bool = False
 
     def draw(self, n: int, rng: torch.Generator) -> Float[Tensor, "n 4"]:
         most = torch.tensor([self.turn, self.slant, self.stretch, self.stretch])
@@ -30,4 +34,5 @@ class Warp(Augmentation):
         rows = [cos * wide, (slant - sin) * tall, nothing], [sin * wide, (cos + slant * sin) * tall, nothing]
         maps = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)  # [b 2 3]
         grid = affine_grid(maps, list(images.shape), align_corners=False)
-        return grid_sample(images.float(), grid, align_corners=False).round().to(torch.uint8)
+        outside = "border" if self.edge else "zeros"
+        return grid_sample(images.float(), grid, padding_mode=outside, align_corners=False).round().to(torch.uint8)
