@@ -43,7 +43,7 @@ COUNTS = {
     "heinsen2019": (82, 29),
     "hauser2019": (43, 22),
     "jeong2019": (73, 45),
-    "rawlinson2018": (64, 64),
+    "rawlinson2018": (75, 75),
     "digits": (10, 2),
     "smoke": (23, 0),
 }

@@ -47,6 +47,15 @@ def test_a_portion_is_those_pictures_of_its_pool_and_a_pool_is_its_own(monkeypat
     assert pool_of("generated-16/test") == "generated-16/test"
 
 
+def test_digits_in_the_middle_have_the_same_border_all_around(monkeypatch, rng):
+    """Test digits, as training digits have it; those of `mnist-40/test` are placed."""
+    digits = Labelled(torch.randint(1, 256, (3, 1, 28, 28), generator=rng).to(torch.uint8), torch.arange(3))
+    monkeypatch.setattr("torchcaps.data.portions.load", lambda name, split, root, seed: {("mnist", "test"): digits}[name, split])
+    images, labels = portion("mnist-40/middle")
+    assert images.shape == (3, 1, 40, 40) and torch.equal(labels, digits.labels)
+    assert torch.equal(images[..., 6:34, 6:34], digits.images) and (images == 0).sum() == 3 * (40**2 - 28**2)
+
+
 def test_an_unknown_portion_is_refused_with_what_there_is():
     with pytest.raises(ValueError, match=r"no portion 'affnist-like/all'; there are affnist-like/0-60000"):
         portion("affnist-like/all")

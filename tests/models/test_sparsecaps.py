@@ -62,6 +62,21 @@ def test_forward_is_the_capsnet_times_the_mask(rng):
     assert torch.equal(latent.mask, mask)
 
 
+def test_support_by_runs_decides_the_mask_where_it_is_asked_for(rng):
+    images = torch.rand(8, 1, 12, 12, generator=rng)
+    model, plain = SparseCaps((1, 12, 12), support="runs", **LATENT), SparseCaps((1, 12, 12), **LATENT)
+    plain.load_state_dict(model.state_dict())
+    *_, last = model.net.steps(images)
+    latent = model.latent(images)
+    torch.testing.assert_close(latent.support, routing_support(last.couplings, 2, "runs"))
+    assert torch.equal(latent.mask, model.mask.mask(latent.support)) and not torch.equal(latent.mask, plain.latent(images).mask)
+    torch.testing.assert_close(latent.poses, plain.latent(images).poses)  # the routing itself is the same
+    for each in (model, plain):  # whichever decides, both can be told
+        told = each.supports(images)
+        torch.testing.assert_close(told["runs"], latent.support)
+        torch.testing.assert_close(told["places"], plain.latent(images).support)
+
+
 def test_features_are_the_capsules_in_a_row_with_and_without_the_mask(rng):
     model, images = SparseCaps((1, 12, 12), **LATENT).eval(), torch.rand(3, 1, 12, 12, generator=rng)
     features, latent = model.features(images), model.latent(images)
@@ -115,10 +130,11 @@ def test_the_decoder_draws_from_all_capsules_it_is_given(rng):
     assert torch.equal(model.reconstruct(poses), model.net.decoder(poses, torch.ones(2, 5)))
 
 
-def test_training_compiles_whole_with_its_statistics(fresh_dynamo, rng):
+@pytest.mark.parametrize("support", ["places", "runs"])
+def test_training_compiles_whole_with_its_statistics(support, fresh_dynamo, rng):
     """What a training step is made of: buffers change in place inside the program, and weights get the same gradients."""
     torch.manual_seed(0)
-    eager, compiled = (SparseCaps((1, 12, 12), **LATENT, boost_every=2, n_iters=2) for _ in range(2))
+    eager, compiled = (SparseCaps((1, 12, 12), **LATENT, boost_every=2, n_iters=2, support=support) for _ in range(2))
     compiled.load_state_dict(eager.state_dict())
 
     def loss(model, images):
@@ -140,6 +156,7 @@ def test_training_compiles_whole_with_its_statistics(fresh_dynamo, rng):
     ("options", "error", "message"),
     [
         ({"preset": "official"}, ValueError, "SparseCaps: preset must be one of sparse, dense; got 'official'"),
+        ({"support": "types"}, ValueError, "SparseCaps: support must be one of places, runs; got 'types'"),
         ({"frequencies": (0.5, 0.1)}, ValueError, "RankMask: frequencies"),
         ({"reconstruction": False}, TypeError, "reconstruction"),
         ({"gamma": 12}, TypeError, "gamma"),

@@ -42,6 +42,24 @@ def test_support_read_place_first_would_be_another():
     assert not torch.allclose(mixed, routing_support(couplings, 2))
 
 
+def test_runs_are_neighbours_in_the_row_of_inputs():
+    """Two types at three places, type first: the runs are (0, p0), (0, p1); (0, p2), (1, p0); (1, p1), (1, p2)."""
+    couplings = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.5, 0.5], [0.3, 0.7], [0.4, 0.6]])
+    torch.testing.assert_close(routing_support(couplings, 2, "runs"), torch.tensor([0.9 + 0.6 + 0.4, 0.8 + 0.5 + 0.7]))
+    torch.testing.assert_close(routing_support(couplings, 2), torch.tensor([0.9 + 0.3 + 0.6, 0.5 + 0.8 + 0.6]))
+
+
+def test_runs_are_what_reading_the_row_place_first_comes_to(rng):
+    """The released code has inputs by type, row, column and reshapes them to row, column, type before it takes the largest."""
+    couplings = torch.rand(2, 4 * 9, 5, generator=rng)
+    torch.testing.assert_close(routing_support(couplings, 4, "runs"), couplings.view(2, 3, 3, 4, 5).amax(3).sum((1, 2)))
+
+
+def test_other_groups_are_refused():
+    with pytest.raises(ValueError, match="groups must be one of places, runs; got 'types'"):
+        routing_support(torch.ones(6, 2), 2, "types")
+
+
 def test_with_one_type_support_is_the_sum_and_with_one_place_the_maximum(rng):
     couplings = torch.rand(2, 3, 6, 4, generator=rng, dtype=torch.float64)
     torch.testing.assert_close(routing_support(couplings, 1), couplings.sum(-2))

@@ -37,6 +37,19 @@ def test_winners_are_the_boosted_ones_and_nothing_is_counted(rng):
     assert model.training and model.mask.n_batches == 0
 
 
+def test_both_readings_of_support_are_told_and_the_network_s_own_decides(rng):
+    data = pictures(rng)
+    for groups in ("places", "runs"):
+        model = SparseCaps((1, 12, 12), n_latent=12, support=groups, **SMALL)
+        model.mask.frequency.copy_(torch.arange(12))
+        told = latent_numbers(model, in_order(data, 4, CPU))
+        support = {name: by_rank(part) for name, part in model.supports(data.images / 255).items()}
+        assert {name: told[f"relative_support_8_{name}"] for name in support} == pytest.approx({n: p[8].item() for n, p in support.items()})
+        assert told["relative_support_8"] == told[f"relative_support_8_{groups}"]
+        assert told["relative_support_8_places"] != told["relative_support_8_runs"]
+        assert told["winning_frequency_in_training"]["11"] == 11
+
+
 def test_boosts_inside_the_routing_rank_nothing_twice(rng):
     model = SparseCaps((1, 12, 12), n_latent=4, boost_inside=True, **SMALL)
     model.mask.boost[3] = 1.0001  # too little to win by, but a factor of the support would decide ties

@@ -10,7 +10,7 @@ from torch import nn
 
 from torchcaps.checkpoint import load_checkpoint, load_model, tensors_sha256
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches import Batch
+from torchcaps.data.batches import Augmentation, Batch
 from torchcaps.papers import RECIPES
 from torchcaps.results import make_result
 from torchcaps.tasks.reconstruct import Reconstruct
@@ -85,6 +85,27 @@ def test_extras_tell_who_wins():
     assert boosted["winning_frequency_without_boost"] == pytest.approx({"0": 1 / 3, "1": 2 / 3})
     assert plain["relative_support"] == boosted["relative_support"] == pytest.approx({"0": 1.0, "1": (0.6 + 0 + 0.75) / 3})
     assert plain["n_images"] == 3
+
+
+class Moved(Augmentation):
+    """Makes all pictures as bright as drawn: training never shows them as they are."""
+
+    def draw(self, n, rng):
+        return torch.randint(200, 256, (n,), generator=rng).to(torch.uint8)
+
+    def apply(self, images, drawn):
+        return images.fill_(0) + drawn.view(-1, 1, 1, 1)
+
+
+def test_the_study_tells_who_wins_among_pictures_as_training_shows_them():
+    """Supports are (0.6, brightness): the second wins where training made pictures bright, and never among them as they are."""
+    model, dark = Grey(0.6, boost=1.0), pictures(0, 0, 0)
+    model.augment = (Moved(),)
+    told = Reconstruct().study(model, dark, dark, CPU, seed=0)
+    assert told["winning_frequency_as_trained"] == {"0": 0.0, "1": 1.0}
+    assert (told["winning_frequency_least_as_trained"], told["winning_frequency_most_as_trained"]) == (0.0, 1.0)
+    assert Reconstruct().extras(model, dark, CPU)["winning_frequency"] == {"0": 1.0, "1": 0.0}
+    assert Reconstruct().study(Grey(0.6), dark, dark, CPU, seed=0) == {}  # without a mask nothing is steered
 
 
 @pytest.fixture(scope="module")

@@ -294,3 +294,13 @@ def in_order(data: Labelled, batch: int, device: torch.device, augment: Sequence
     for start in range(0, len(data.labels), batch):
         images = data.images[start : start + batch].to(device)
         yield Batch(as_seen(images, augment), data.labels[start : start + batch].to(device))
+
+
+def in_order_as_trained(data: Labelled, batch: int, device: torch.device, augment: Sequence[Augmentation], seed: int) -> Iterator[Batch]:
+    """Every image once, in order, as training may have shown it; nothing is mixed. A seed draws the same every time."""
+    rng = torch.Generator().manual_seed(seed)
+    for start in range(0, len(data.labels), batch):
+        images = data.images[start : start + batch].to(device)
+        for augmentation in augment:
+            images = augmentation.apply(images, augmentation.draw(len(images), rng).to(device))
+        yield Batch(_finished(images, augment), data.labels[start : start + batch].to(device))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchcaps.data import Labelled, affine, load
 from torchcaps.data.views import shown
@@ -53,15 +54,22 @@ def picked(name: str, n: int) -> Int64[Tensor, " m"]:
 
 
 def pool(name: str, root: str | Path | None = None, seed: int = 0) -> Labelled:
-    """`<set>/train`, `<set>/test`, `mnist-40/placed` (each training digit at one place) or the first part of affnist-like."""
+    """`<set>/train`, `<set>/test` or the first part of affnist-like.
+
+    Of mnist-40 the training digits are in the middle and the test digits at one place each; `mnist-40/placed` and `mnist-40/middle` are
+    the training digits at one place each, and the test digits in the middle.
+    """
     which, _, part = name.partition("/")
     if name == _LIKE:
         return Labelled(*affine.read_like("test", root, N_TRANSFORMS))
     if name == "mnist-40/placed":
         return shown(load("mnist-40", "train", root, seed), "placed")
+    if name == "mnist-40/middle":
+        images, labels = load("mnist", "test", root, seed)
+        return Labelled(pad(images, [affine.PADDING] * 4), labels)
     if part not in ("train", "test"):
-        known = ", ".join(PORTIONS)
-        raise ValueError(f"no portion {name!r}; there are {known}, mnist-40/placed, and SET/train and SET/test of every data set")
+        known = ", ".join([*PORTIONS, "mnist-40/placed", "mnist-40/middle"])
+        raise ValueError(f"no portion {name!r}; there are {known}, and SET/train and SET/test of every data set")
     return load(which, part, root, seed)
 
 

@@ -86,11 +86,11 @@ class RoutedCapsules(nn.Module):
         return Coupled(Capsules.of(routed.poses), couplings)
 
     def with_support(
-        self, capsules: Capsules | Float[Tensor, "*b i d"], n_types: int, favour: Float[Tensor, "j"] | None = None
+        self, capsules: Capsules | Float[Tensor, "*b i d"], n_types: int, favour: Float[Tensor, "j"] | None = None, groups: str = "places"
     ) -> Supported:
         """The same with the largest coupling among the types at each place, summed over the places: for masks.
 
-        `favour` multiplies what an output gets in every pass before the shares are made to sum to 1.
+        `favour` multiplies what an output gets in every pass before the shares are made to sum to 1. `groups`: see `routing_support`.
         """
         poses, rule = self._checked(capsules), self._rule()
         if favour is not None:
@@ -99,7 +99,7 @@ class RoutedCapsules(nn.Module):
             rule["prior"] = favour.log().expand(poses.shape[-2], self.n_out)
         routed = dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **rule)
         with torch.no_grad():
-            rule = {"prior": rule["prior"], "couplings": self.couplings}
+            rule = {"prior": rule["prior"], "couplings": self.couplings, "groups": groups}
             support = recover_support(poses, self.weight, routed.pose_sum, n_types, **rule)
         return Supported(Capsules.of(routed.poses), support)
 

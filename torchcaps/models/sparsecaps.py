@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot
 from torchcaps.layers import Capsules, RankMask
 from torchcaps.layers.routed import Supported
 from torchcaps.models.capsnet import CapsNet
-from torchcaps.ops.sparse import FREQUENCIES, SHARPNESS
+from torchcaps.ops.sparse import FREQUENCIES, GROUPS, SHARPNESS
 
 PRESETS = ("sparse", "dense")
 
@@ -45,7 +45,8 @@ class SparseCaps(nn.Module):
 
     `sharpness`, `frequencies`, `boost_step`, `boost_every` and `decay` are those of `RankMask`; `network` those of `CapsNet`.
     `boost_inside`: the boosts take part in every routing pass (an open idea of section 2.3), where they multiply couplings before
-    these are made to sum to 1, and the ranks are those of the support that comes out.
+    these are made to sum to 1, and the ranks are those of the support that comes out. `support`: the groups of `routing_support`,
+    `places` by the paper's text and `runs` by the authors' code.
     """
 
     def __init__(
@@ -62,15 +63,19 @@ class SparseCaps(nn.Module):
         boost_every: int = 50,
         decay: float = 0.99,
         boost_inside: bool = False,
+        support: str = "places",
         **network,
     ) -> None:
         super().__init__()
         if preset not in PRESETS:
             raise ValueError(f"SparseCaps: preset must be one of {', '.join(PRESETS)}; got {preset!r}")
+        if support not in GROUPS:
+            raise ValueError(f"SparseCaps: support must be one of {', '.join(GROUPS)}; got {support!r}")
         self.net = CapsNet(image, n_latent, d_class=d_latent, reconstruction=True, **network)
         rule = {"sharpness": sharpness, "frequencies": frequencies, "boost_step": boost_step, "boost_every": boost_every, "decay": decay}
         mask = RankMask(n_latent, **rule, inside=boost_inside)
         self.mask = mask if preset == "sparse" else None
+        self.support = support
         self.net.classes.favours = self.mask is not None and boost_inside
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
@@ -85,6 +90,10 @@ class SparseCaps(nn.Module):
         capsules, support = self._with_support(images)
         return Latent(capsules.poses, support, torch.ones_like(support) if self.mask is None else self.mask.mask(support))
 
+    def supports(self, images: Float[Tensor, "b c h w"]) -> dict[str, Float[Tensor, "b j"]]:
+        """Before any boost, by either reading of it (`routing_support`), whichever the network was trained by."""
+        return {groups: self._with_support(images, groups).support for groups in GROUPS}
+
     def features(self, images: Float[Tensor, "b c h w"]) -> Features:
         """What a classifier is given: with the mask as in Eq. 4, and without as in the authors' code."""
         return features_of(self.latent(images))
@@ -93,17 +102,23 @@ class SparseCaps(nn.Module):
         """The picture that all of these capsules describe together."""
         return self.net.decoder(poses, torch.ones_like(poses[..., 0]))
 
-    def _with_support(self, images: Float[Tensor, "b c h w"]) -> Supported:
+    def _with_support(self, images: Float[Tensor, "b c h w"], groups: str = "") -> Supported:
         favour = self.mask.boost if self.mask is not None and self.mask.inside else None
-        return self.net.classes.with_support(self.net.primary_capsules(images), self.net.primary.n_types, favour)
+        return self.net.classes.with_support(self.net.primary_capsules(images), self.net.primary.n_types, favour, groups or self.support)
 
 
 class SupervisedCaps(CapsNet):
     """A CapsNet, one capsule per class, that shows its capsules as `SparseCaps` does; the mask keeps the longest."""
 
+    support = GROUPS[0]
+
     def latent(self, images: Float[Tensor, "b c h w"]) -> Latent:
         capsules, support = self.classes.with_support(self.primary_capsules(images), self.primary.n_types)
         return Latent(capsules.poses, support, one_hot(capsules.activity.argmax(-1), self.n_classes).to(support.dtype))
+
+    def supports(self, images: Float[Tensor, "b c h w"]) -> dict[str, Float[Tensor, "b j"]]:
+        primary = self.primary_capsules(images)
+        return {groups: self.classes.with_support(primary, self.primary.n_types, groups=groups).support for groups in GROUPS}
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Features:
         return features_of(self.latent(images))

@@ -17,6 +17,7 @@ from torchcaps.ops.votes import Poses, Weight, in_blocks
 
 SHARPNESS = 12.0
 FREQUENCIES = (0.04, 0.1)  # of winning: a capsule below is boosted, one above loses its boost
+GROUPS = ("places", "runs")
 
 
 def fair_frequencies(n: int) -> tuple[float, float]:
@@ -33,11 +34,18 @@ class Winning(NamedTuple):
     n_batches: Int64[Tensor, ""]
 
 
-def routing_support(couplings: Float[Tensor, "*b i j"], n_types: int) -> Float[Tensor, "*b j"]:
-    """The largest coupling among the types at each place, summed over the places (i = n_types · places, type first)."""
+def routing_support(couplings: Float[Tensor, "*b i j"], n_types: int, groups: str = "places") -> Float[Tensor, "*b j"]:
+    """The largest coupling in each group of `n_types` inputs, summed over the groups (i = n_types · places, type first).
+
+    `places`: a group has the types at one place, as the paper says. `runs`: it has that many neighbours in the row of inputs, so mostly
+    one type at several places. The authors' released code comes to that, since it reads the row as if places came first.
+    """
     if n_types < 1 or couplings.shape[-2] % n_types:
         raise ValueError(f"routing_support: {couplings.shape[-2]} input capsules do not fill places of {n_types} types; give their number")
-    return reduce(couplings, "... (n p) j -> ... p j", "max", n=n_types).sum(-2)
+    if groups not in GROUPS:
+        raise ValueError(f"routing_support: groups must be one of {', '.join(GROUPS)}; got {groups!r}")
+    axes = "(n p)" if groups == "places" else "(p n)"
+    return reduce(couplings, f"... {axes} j -> ... p j", "max", n=n_types).sum(-2)
 
 
 def recover_support(
@@ -48,6 +56,7 @@ def recover_support(
     *,
     prior: Float[Tensor, "i j"] | None = None,
     couplings: str = "softmax",
+    groups: str = "places",
 ) -> Float[Tensor, "*b j"]:
     """The support by the last pass's couplings, from what `dynamic_routing` returned.
 
@@ -56,7 +65,7 @@ def recover_support(
     rule = {"prior": prior, "couplings": couplings}
     flat, sums = poses.reshape(-1, *poses.shape[-2:]), pose_sum.reshape(-1, *pose_sum.shape[-2:])
     blocks = in_blocks(flat, sums, weight)
-    found = [routing_support(recover_couplings(part, weight, total, **rule), n_types) for part, total in blocks]
+    found = [routing_support(recover_couplings(part, weight, total, **rule), n_types, groups) for part, total in blocks]
     return (found[0] if len(found) == 1 else torch.cat(found)).reshape(*poses.shape[:-2], pose_sum.shape[-2])
 
 

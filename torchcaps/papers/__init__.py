@@ -17,6 +17,7 @@ from torchcaps.papers.jeong2019.figures import figures as figures_of_jeong2019
 from torchcaps.papers.rawlinson2018 import attacks as attacks_of_rawlinson2018
 from torchcaps.papers.rawlinson2018 import ideas as ideas_of_rawlinson2018
 from torchcaps.papers.rawlinson2018 import readings as readings_of_rawlinson2018
+from torchcaps.papers.rawlinson2018 import released as released_of_rawlinson2018
 from torchcaps.papers.rawlinson2018 import rows as rows_of_rawlinson2018
 from torchcaps.papers.rawlinson2018.figures import figures as figures_of_rawlinson2018
 from torchcaps.papers.sabour2017 import affine, choices, photographs, rows
@@ -28,7 +29,13 @@ PAPERS = {
     "heinsen2019": (rows_of_heinsen2019, viewpoints_of_heinsen2019, sentences, choices_of_heinsen2019, sentence_choices),
     "hauser2019": (rows_of_hauser2019, choices_of_hauser2019),
     "jeong2019": (rows_of_jeong2019, affine_of_jeong2019, claims_of_jeong2019, choices_of_jeong2019),
-    "rawlinson2018": (rows_of_rawlinson2018, readings_of_rawlinson2018, ideas_of_rawlinson2018, attacks_of_rawlinson2018),
+    "rawlinson2018": (
+        rows_of_rawlinson2018,
+        readings_of_rawlinson2018,
+        released_of_rawlinson2018,
+        ideas_of_rawlinson2018,
+        attacks_of_rawlinson2018,
+    ),
     "digits": (digits,),
     "smoke": (smoke,),
 }

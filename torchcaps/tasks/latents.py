@@ -20,15 +20,20 @@ def latent_numbers(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]
     """Of a model with `latent(images)`, with its boosts as they are: nothing is counted here.
 
     Ranks are the boosted ones where a model boosts; `relative_support` is of the support before any boost, as a share of the largest
-    of the same picture (figure 3). `rank_frequency` has a row for each capsule (figure 4). A model of several layers tells of each.
+    of the same picture (figure 3). `rank_frequency` has a row for each capsule (figure 4). `winning_frequency_in_training` is the moving
+    average that training left. A model of several layers tells of each; one that knows both readings of support, of each.
     """
+    levels, readings = [], {}
     with watching(model):
         if hasattr(model, "levels_of"):
             seen = [[(level.latent.support.cpu(), level.activity.cpu()) for level in model.levels_of(batch.images)] for batch in batches]
             levels = [tuple(map(torch.cat, zip(*parts, strict=True))) for parts in zip(*seen, strict=True)]
             support = levels[-1][0]
+        elif hasattr(model, "supports"):
+            told = [model.supports(batch.images) for batch in batches]
+            readings = {groups: torch.cat([part[groups].cpu() for part in told]) for groups in told[0]}
+            support = readings[model.support]
         else:
-            levels = []
             support = torch.cat([model.latent(batch.images).support.cpu() for batch in batches])
     mask = getattr(model, "mask", None)
     boost = torch.ones(support.shape[-1]) if mask is None else mask.boost.cpu()
@@ -44,7 +49,9 @@ def latent_numbers(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]
         "winning_frequency_most": wins.max().item(),
         "winning_frequency_without_boost": _numbered(winning_frequency(count_wins(boosted_ranks(support, torch.ones_like(boost))))),
         "relative_support": _numbered(relative),
-        **({f"relative_support_{MIDDLE}": relative[MIDDLE].item()} if len(relative) > MIDDLE else {}),
+        **_told_of_middle("", relative),
+        **{name: value for groups, each in readings.items() for name, value in _told_of_middle(f"_{groups}", by_rank(each)).items()},
+        **({"winning_frequency_in_training": _numbered(mask.frequency)} if hasattr(mask, "frequency") else {}),
         "rank_frequency": {str(number): _numbered(row) for number, row in enumerate(rank_frequency(ranks))},
         **({"layers": {str(n): _of_a_layer(*level) for n, level in enumerate(levels, start=1)}} if levels else {}),
         **{f"layer_{n}_activity_middle": _middle(by_rank(activity)) for n, (_, activity) in enumerate(levels, start=1)},
@@ -60,6 +67,10 @@ def by_rank(values: Float[Tensor, "n j"]) -> Float[Tensor, "j"]:
 def rank_frequency(ranks: Int64[Tensor, "n j"]) -> Float[Tensor, "j rank"]:
     """How often each capsule has each rank: every row and every column sums to 1."""
     return one_hot(ranks, ranks.shape[-1]).double().mean(0)
+
+
+def _told_of_middle(reading: str, relative: Float[Tensor, "j"]) -> dict[str, float]:
+    return {f"relative_support_{MIDDLE}{reading}": relative[MIDDLE].item()} if len(relative) > MIDDLE else {}
 
 
 def _middle(relative: Float[Tensor, "j"]) -> float:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from torchcaps.data import Labelled
-from torchcaps.data.batches import Batch, in_order
+from torchcaps.data.batches import Batch, in_order, in_order_as_trained
 from torchcaps.diagnostics import watching
 from torchcaps.ops import reconstruction_loss
 from torchcaps.tasks import Evaluation, Task
@@ -24,6 +24,7 @@ class Reconstruct(Task):
     """
 
     n_at_once: ClassVar[int] = 200  # images, in evaluation
+    n_studied: ClassVar[int] = 10_000  # of the training part
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return {"loss": self.errors(model, batch.images).mean()}
@@ -44,6 +45,15 @@ class Reconstruct(Task):
     def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
         """How often each capsule wins, with its boost as it is and without; the support by rank as a share of the most (figure 3)."""
         return latent_numbers(model, self._batches(model, data, device))
+
+    def study(self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int) -> dict[str, Any]:
+        """How often each capsule wins among training pictures as training shows them, moved: what its boosts were steered by."""
+        if getattr(model, "mask", None) is None:
+            return {}
+        some = Labelled(*(part[: self.n_studied] for part in train))
+        shown = in_order_as_trained(some, self.n_at_once, device, getattr(model, "augment", ()), seed)
+        told = latent_numbers(model, shown)
+        return {f"{name}_as_trained": told[name] for name in ("winning_frequency", "winning_frequency_least", "winning_frequency_most")}
 
     def _batches(self, model: nn.Module, data: Labelled, device: torch.device):
         return in_order(data, self.n_at_once, device, getattr(model, "augment", ()))

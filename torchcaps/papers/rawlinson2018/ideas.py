@@ -6,7 +6,7 @@ from torchcaps.data.batches import Anywhere, Crop
 from torchcaps.ops.sparse import fair_frequencies
 from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, SHARED, STAGE, WINS, claim, reading, variant
 from torchcaps.readings import Linear
-from torchcaps.recipe import Run, reproduces
+from torchcaps.recipe import Cosine, Run, reproduces
 
 _LAYERS = tuple(f"extras.layer_{number}_activity_middle" for number in (1, 2, 3))
 
@@ -25,6 +25,12 @@ def mnist_no_boost() -> Run:
 def mnist_boost_inside() -> Run:
     """Boosts multiply the couplings of every pass, and ranks are those of the support that comes out."""
     return variant(MNIST, boost_inside=True)
+
+
+@_claim("the rate falls to 0 along half a cosine, so that weights rest before boosts are frozen, 28x28")
+def mnist_settled() -> Run:
+    """Boosts follow an average over hundreds of batches: where weights still move, a frozen capsule wins more or less often than that."""
+    return replace(MNIST, stages=(replace(STAGE, schedule=Cosine()),))
 
 
 @_claim("8 capsules, frequencies 0.08 to 0.2 (section 4's idea), 28x28")
