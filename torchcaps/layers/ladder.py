@@ -143,8 +143,8 @@ class LadderCapsules(nn.Module):
 
         Regressors that start at random tell noise, and the fastest way to a smaller misfit is then to tell nothing and to keep
         nothing long: every output 0.245 active, where the pull on one class and the push on nine cancel. A vector that is told
-        short has next to no gradient (squash), so nets stay there until their ReLUs are dead. Here misfits start as the variance
-        of what is kept, and what is learnt first is how outputs differ.
+        short has next to no gradient (squash), so nets stay there. Here misfits start as the variance of what is kept, and what is
+        learnt first is how outputs differ.
         """
         if self.kinds == 1 or self.form.start != "told" or self.transforms.biases[-1].any():
             return  # nobody regresses, another start is wanted, or it was told already
