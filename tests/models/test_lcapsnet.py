@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch.nn.functional import conv2d
 
+from torchcaps.data import load
 from torchcaps.data.batches import Batch
 from torchcaps.layers import Capsules
 from torchcaps.models import CapsNet, LCapsNet
+from torchcaps.ops import length
 from torchcaps.tasks.ladder import ClassifyLadder
 
 SMALL = {"channels": 8, "kernel": 3, "n_types": 2, "d_primary": 4, "primary_kernel": 3, "d_class": 6, "n_kept": 5}
@@ -136,6 +138,23 @@ def test_sections_3_to_5_of_the_paper_in_loops(rng):
         found = ClassifyLadder().losses(model, Batch(images, labels))["loss"]
         wanted = sum(loss(*one) for one in zip(images, labels.tolist(), strict=True)) / 2
     assert found.item() == pytest.approx(wanted.item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("preset", ["paper", "shared"])
+@pytest.mark.parametrize("n_kept", [50, 70, 100])
+@pytest.mark.parametrize(("size", "kernels"), [(28, (9, 9)), (28, (9, 15)), (40, (9, 9)), (40, (15, 15))])
+def test_every_row_of_table_2_starts_where_classes_can_be_told_apart(size, kernels, n_kept, preset):
+    """Neither so active that nine classes push nor so silent that no gradient is left; lengths are far from both flat ends of squash.
+    Few channels and small nets, which change no length; images that were not told."""
+    torch.manual_seed(0)
+    narrow = {"channels": 32, "d_class": 16 if preset == "shared" else 4, "kernel": kernels[0], "primary_kernel": kernels[1]}
+    model = LCapsNet((1, size, size), n_kept=n_kept, preset=preset, **narrow)
+    images = load("generated" if size == 28 else "generated-40", "train").images[:24].float() / 255
+    model.tell(images[:16])
+    with torch.no_grad():
+        _, (capsules, kept, _, told) = model.ladder(images[16:])
+    assert 0.1 < capsules.activity.mean() < 0.45 and capsules.activity.max() < 0.9
+    assert 0.7 < length(kept.poses).mean() < 0.97 and 0.3 < length(told).mean() < 0.9
 
 
 @pytest.mark.parametrize("preset", ["paper", "withdrawn", "shared"])

@@ -10,10 +10,13 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 STARTS = {
-    "lengths": "He's, by the number of ones in a code; whoever owns the nets sets the last layer",
+    "told": "He's, by the number of ones in a code, but fainter; whoever owns the nets sets the last layer",
     "linear": "as PyTorch's linear layers: small, biases too, so that at first nothing is told",
     "xavier": "Xavier's, biases zero",
 }
+# of hidden layers that start so. A step of Adam's moves a sum by the rate times all that it sums: less of what the last layer makes,
+# the larger its weights are and the smaller its inputs, and more of what the first layer makes
+FAINT = 0.3
 
 
 class CodeNets(nn.Module):
@@ -24,7 +27,7 @@ class CodeNets(nn.Module):
     The code is multiplied as it is, zeros too; picking its rows would move five times as many bytes (`torchcaps bench ops --only code`).
     """
 
-    def __init__(self, n_in: int, sizes: Sequence[int], n_nets: int, n_copies: int = 1, *, n_active: int, start: str = "lengths") -> None:
+    def __init__(self, n_in: int, sizes: Sequence[int], n_nets: int, n_copies: int = 1, *, n_active: int, start: str = "told") -> None:
         super().__init__()
         if start not in STARTS:
             raise ValueError(f"CodeNets: start must be one of {', '.join(STARTS)}; got {start!r}")
@@ -47,9 +50,10 @@ class CodeNets(nn.Module):
             elif start == "xavier" or weight is self.weights[-1]:
                 weight.normal_(std=(2 / (n_from + n_to)) ** 0.5)
             else:  # a ReLU halves the squares, hence 2 over the inputs; of a code only the ones are any
-                weight.normal_(std=(2 / (n_active if weight is self.code_weight else n_from)) ** 0.5)
+                faint, n_from = (FAINT, n_active) if weight is self.code_weight else (1.0, n_from)
+                weight.normal_(std=faint * (2 / n_from) ** 0.5)
             if weight is self.code_weight and self.n_copies > 1:
-                bias.normal_()  # or all classes would be the same
+                bias.normal_(std=FAINT if start == "told" else 1.0)  # or all classes would be the same
 
     def forward(self, code: Float[Tensor, "*b i"]) -> Float[Tensor, "n c *b o"]:
         if code.shape[-1] != self.n_in:

@@ -1,5 +1,6 @@
 """Capsules whose activity is how well they tell their parts again (Jeong 2019)."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules, check_capsules
-from torchcaps.layers.code_nets import CodeNets
-from torchcaps.ops import squash
+from torchcaps.layers.code_nets import FAINT, CodeNets
+from torchcaps.ops import squash, unsquash
 from torchcaps.ops.ladder import (
     SHARPNESS,
     Kept,
@@ -33,6 +34,8 @@ AGREEMENTS = {
 }
 CODES = ("kept", "constant")
 SOFTNESS = 0.1  # of a threshold that is learnt
+AT_FIRST = 0.245  # activity: with margin loss and ten classes the pull on one and the push on nine cancel there
+POSE = 3.0  # length of a first pose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class LadderForm:
     share_hidden: tuple[int, ...] = (3, 2, 1)  # and of those of shares, in units of the kept capsules
     from_direction: bool = False  # regress from the direction of the pose alone, not from the pose
     squared: bool = True  # distances in the misfit
-    start: str = "lengths"  # of the nets, one of `STARTS`
+    start: str = "told"  # of the nets, one of `STARTS`
 
 
 class Laddered(NamedTuple):
@@ -93,7 +96,7 @@ class LadderCapsules(nn.Module):
         nets = {"n_copies": n_copies, "n_active": n_kept, "start": form.start}
         self.transforms = CodeNets(n_in, (*sizes, n_kept * d_in * d_out), self.kinds * n_nets, **nets)
         self.shares = CodeNets(n_in, (*(n_kept * n for n in form.share_hidden), n_kept), n_nets, **nets)
-        if form.start == "lengths":
+        if form.start == "told":
             self._start()
         self.softness = SOFTNESS if learn_threshold else 0.0
         if learn_threshold:
@@ -135,11 +138,37 @@ class LadderCapsules(nn.Module):
         return f"{kept} -> {self.n_out}x{self.d_out}, agreement={self.agreement}, code={self.code}"
 
     @torch.no_grad()
+    def tell(self, capsules: Capsules | Float[Tensor, "b i d"]) -> None:
+        """Let every output tell, to begin with, the mean of what these inputs keep: to be called once, before training.
+
+        Regressors that start at random tell noise, and the fastest way to a smaller misfit is then to tell nothing and to keep
+        nothing long: every output 0.245 active, where the pull on one class and the push on nine cancel. A vector that is told
+        short has next to no gradient (squash), so nets stay there. Here misfits start as the variance of what is kept, and what is
+        learnt first is how outputs differ.
+        """
+        if self.kinds == 1 or self.form.start != "told" or self.transforms.biases[-1].any():
+            return  # nobody regresses, another start is wanted, or it was told already
+        kept = self._keep(Capsules.of(capsules))
+        weights = kept.weights.unsqueeze(-1)
+        mean = (kept.poses * weights).sum(0) / weights.sum(0).clamp(min=1)  # [k d]
+        spread = misfit(mean.unsqueeze(0), kept.poses, kept.weights).mean()
+        # shorter than they are, where they hardly vary: whoever starts more active is pushed down by nine classes of ten, and below zero
+        # tells the opposite, where no gradient is left
+        room = (-math.log(AT_FIRST) / SHARPNESS - spread).clamp(min=0) / mean.square().sum(-1).mean()
+        told = unsquash((1 - room.sqrt()).clamp(min=0.3) * mean)
+        # a pose along one direction, the same for all outputs, from means by shares of 1/2; and the means again from such a pose
+        along = mean.new_full((self.d_out,), self.d_out**-0.5)
+        biases = self.transforms.biases[-1].view(self.kinds, -1, *mean.shape, self.d_out)
+        for bias, rows in zip(biases, (mean * (2 * POSE / mean.square().sum()), told / POSE), strict=True):
+            bias.copy_(rows.unsqueeze(-1) * along)
+
+    @torch.no_grad()
     def _start(self) -> None:
-        """Poses of a length of about 1, up and down again, from inputs of about 0.7 and shares of 1/2."""
+        """Beside what `tell` adds, at random: a pose as long again, from inputs of about 0.7 and shares of 1/2, and down a tenth."""
         last = self.transforms.weights[-1].unflatten(0, (self.kinds, -1))
-        spread = last.shape[2] ** -0.5  # squares of what a hidden layer gives are 1 in the mean
-        for weights, std in zip(last, ((8 / (self.d_out * self.n_kept)) ** 0.5, self.d_in**-0.5), strict=False):
+        spread = last.shape[2] ** -0.5 / FAINT  # what a hidden layer gives is so long
+        pose = 1.0 if self.agreement == "none" else POSE  # squashed it is the activity, a half
+        for weights, std in zip(last, (pose * (8 / (self.d_out * self.n_kept)) ** 0.5, 0.1 / POSE * self.d_in**-0.5), strict=False):
             weights.normal_(std=std * spread)
 
     def _keep(self, capsules: Capsules) -> Kept:

@@ -6,12 +6,16 @@ pruning, propagation and ladder layer together `classes`. With K = 70 on 28x28 i
 
 from dataclasses import dataclass, replace
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from torchcaps.layers import Capsules, LadderCapsules, Laddered, LadderForm, PrimaryCapsules
 from torchcaps.ops import convolve
+
+FAINT = 0.3  # of the first features
+LOUDEST, FAINTEST = 3.0, 0.5  # types of primary capsules: the length of their first biases, 0.9 and 0.2 when squashed
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,28 @@ class LCapsNet(nn.Module):
             agreement=agreement, shared=plan.shared, width=plan.width, code=code, threshold=threshold, learn_threshold=learn_threshold,
             form=form,
         )  # fmt: skip
+        self._start(form.start)
+
+    @torch.no_grad()
+    def _start(self, start: str) -> None:
         for weight, after in ((self.conv.weight, "relu"), (self.primary.weight, "linear")):
-            nn.init.xavier_uniform_(weight) if form.start == "xavier" else nn.init.kaiming_normal_(weight, nonlinearity=after)
+            nn.init.xavier_uniform_(weight) if start == "xavier" else nn.init.kaiming_normal_(weight, nonlinearity=after)
+        if start != "told":
+            return
+        # the same poses from fainter features: a step of Adam's moves a pose by the sum of all that its kernel sees, here 20,736 features
+        self.conv.weight.mul_(FAINT)
+        self.primary.weight.div_(FAINT)
+        nn.init.zeros_(self.conv.bias)
+        # types that are loud by themselves, the first ones more, by how many types make up the kept: so what is kept, and with it the
+        # code, begins much the same for all images
+        types = self.primary.bias.view(self.primary.n_types, -1)
+        share = torch.exp(torch.arange(len(types)) * (-self.grid[0] * self.grid[1] / self.classes.n_kept))
+        types.copy_(nn.functional.normalize(torch.randn_like(types), dim=-1) * (FAINTEST + (LOUDEST - FAINTEST) * share).unsqueeze(-1))
+
+    def tell(self, images: Float[Tensor, "b c h w"]) -> None:
+        """Let every class tell, to begin with, the mean of what these images keep (`LadderCapsules.tell`)."""
+        with torch.no_grad():
+            self.classes.tell(self.primary_capsules(images))
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         return self.classes(self.primary_capsules(images))

@@ -31,6 +31,10 @@ class ClassifyLadder(ClassifyScores):
     code_weight: float = 1e-4
     withdrawn: bool = False
 
+    def init(self, model: nn.Module, batch: Batch) -> None:
+        if hasattr(model, "tell"):
+            model.tell(batch.images)
+
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         primary, (capsules, kept, misfit, _) = model.ladder(batch.images)
         shown = class_shares(batch, model.n_classes).to(capsules.activity.dtype)

@@ -13,7 +13,7 @@ from torchcaps.tasks.ladder import ClassifyLadder
 _END = Run(
     data="mnist-40",
     model="lcapsnet",
-    model_args={"preset": "paper", "n_kept": 70},
+    model_args={"preset": "paper", "n_kept": 70, "start": "told"},
     augment=(Shift(6),),  # every place of a 28x28 picture within the frame
     tests=("affnist-like",),
     stages=(Stage(task=ClassifyLadder(), epochs=30, batch=128, rate=1e-3, schedule=Cosine(warmup=0.02)),),

@@ -142,7 +142,7 @@ def choose_like_shared() -> Run:
 
 def choose_like_withdrawn() -> Run:
     """15x15, K = 70, anywhere in the frame, nets and losses of the withdrawn file."""
-    run = _wide(preset="withdrawn")
+    run = _wide(preset="withdrawn", start="xavier")
     return replace(run, stages=(replace(run.stages[0], task=ClassifyLadder(withdrawn=True)),))
 
 

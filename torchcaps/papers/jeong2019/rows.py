@@ -12,7 +12,7 @@ from torchcaps.tasks.ladder import ClassifyLadder
 _MNIST = Run(
     data="mnist",
     model="lcapsnet",
-    model_args={"preset": "paper", "n_kept": 70},
+    model_args={"preset": "paper", "n_kept": 70, "start": "told"},
     stages=(Stage(task=ClassifyLadder(), epochs=30, batch=128, rate=1e-3, schedule=Cosine(warmup=0.02)),),
 )
 _ERROR = "test.error_percent"
@@ -110,4 +110,4 @@ def mnist_shift_shared_k70() -> Run:
 def mnist_withdrawn_k70() -> Run:
     """MNIST as the authors' withdrawn file would have it: nets, losses, rate, batch and epochs; in random order, which it had not."""
     stage = Stage(task=ClassifyLadder(withdrawn=True), epochs=30, batch=50, rate=1e-3, schedule=Exponential(rate=0.9, every=1000))
-    return replace(_keeping(70, preset="withdrawn"), stages=(stage,))
+    return replace(_keeping(70, preset="withdrawn", start="xavier"), stages=(stage,))
