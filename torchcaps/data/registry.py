@@ -95,6 +95,7 @@ DATASETS: dict[str, DataSet] = {
         smallnorb.thinned,
     ),
     "smallnorb-toys": norb_toys("smallnorb-toys", smallnorb.SIZE),
+    "smallnorb-folds": norb_toys("smallnorb-folds", smallnorb.SIZE, folds=True),
     "smallnorb-48-toys": norb_toys("smallnorb-48-toys", smallnorb.SIZE // 2, smallnorb.halved),
     "smallnorb-48-folds": norb_toys("smallnorb-48-folds", smallnorb.SIZE // 2, smallnorb.halved, folds=True),
     "smallnorb-48-thinned-folds": norb_toys("smallnorb-48-thinned-folds", smallnorb.SIZE // 2, smallnorb.thinned, folds=True),

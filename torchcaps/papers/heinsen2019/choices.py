@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Light
+from torchcaps.data.batches import Augmentation, Light
 from torchcaps.optimizers import RAdam
 from torchcaps.papers.heinsen2019 import rows
 from torchcaps.recipe import Run
@@ -26,6 +26,23 @@ def choose_smallnorb_light() -> Run:
     """Brightness and contrast at random as well, as Hinton et al. 2018 have it for smallNORB; not this paper's training."""
     run = _toys(rows.smallnorb(), unmixed=rows.UNMIXED)
     return replace(run, augment=(Light(32, 0.4), *run.augment))
+
+
+def _folds(*augment: Augmentation) -> Run:
+    """Fifteen epochs of the fifty, once for each of the five training toys: the seed says which one of every category is kept aside."""
+    stage = replace(rows.smallnorb().stages[0], watch=None, epochs=15, ema=0.999, unmixed=rows.UNMIXED)
+    run = rows.smallnorb()
+    return replace(run, data="smallnorb-folds", augment=(*augment, *run.augment), stages=(stage,))
+
+
+def choose_folds() -> Run:
+    """The row, shorter, on all folds; beside it the average of the weights, and batch norm's statistics of unmixed pictures."""
+    return _folds()
+
+
+def choose_folds_light() -> Run:
+    """The same with brightness and contrast at random."""
+    return _folds(Light(32, 0.4))
 
 
 def choose_text() -> Run:
