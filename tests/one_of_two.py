@@ -57,6 +57,15 @@ class OwnWay(Classify):
             next(model.parameters()).add_(int(os.environ["RANK"]))
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnStart(Classify):
+    """What processes prepare differs, as it does by rounding on some devices; the first one's is as without it."""
+
+    def init(self, model, batch) -> None:
+        with torch.no_grad():
+            model.conv.weight.add_(int(os.environ.get("RANK", 0)))
+
+
 @dataclass(frozen=True)
 class MixesAnyhow(Augmentation):
     def mix(self, batch, drawn):
@@ -127,6 +136,7 @@ def main(out: Path) -> None:
     go(CASES["capsnet"], out / "two then one", max_steps=10)
     found["one then two"] = go(CASES["capsnet"], out / "one then two")
     found["different"] = error_of(made("capsnet-plain", task=OwnWay()), out / "different")
+    found["prepared"] = go(made("capsnet-plain", 5, task=OwnStart()), out / "prepared")
     found["unclear"] = error_of(replace(made("capsnet-plain"), augment=(MixesAnyhow(),)), out / "unclear")
     if rank == 1:
         when(5, lambda: os.kill(os.getpid(), signal.SIGTERM))

@@ -196,6 +196,11 @@ def test_processes_that_differ_are_not_saved(both, out):
     assert not (out / "different" / "checkpoint.safetensors").exists()
 
 
+def test_what_a_task_prepares_is_the_first_process_s(both, tmp_path):
+    assert both[0]["prepared"] == both[1]["prepared"]
+    assert_same_curve(go(made("capsnet-plain", 5), tmp_path)["losses"], both[0]["prepared"]["losses"])
+
+
 def test_a_signal_to_one_stops_both_and_loses_nothing(both):
     for found in both:
         assert found["told"].startswith("Interrupted: stopped at step 5 and saved")

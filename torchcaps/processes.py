@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 
 def n_cores() -> int:
@@ -104,6 +104,15 @@ class Team:
     def says_first(self, answer: bool) -> bool:
         """What the first process says, on all of them."""
         return bool(self.largest(self.leads and answer)[0])
+
+    def agree(self, model: nn.Module) -> None:
+        """Take the first process's numbers. What each computes for itself of the same images may differ in the last bit: convolutions
+        take the way that was fastest when they were tried, on every process for itself."""
+        if self.size == 1:
+            return
+        with naming_the_lost():
+            for tensor in model.state_dict().values():
+                tensor.copy_(as_first(tensor.contiguous()))  # which one that lies channels last is not
 
     @contextmanager
     def first_of_each_machine(self) -> Iterator[None]:

@@ -98,6 +98,7 @@ def _stage(state: State, stage: Stage, found: Checkpoint | None, caught: list[in
     batches = batches_for(state.data["train"], stage.batch, state.run.augment, device, stage.balanced)
     if not found:
         stage.task.init(state.model, batches.at(torch.zeros((), dtype=torch.long, device=device)))
+        state.team.agree(state.model)
     batches.divide(state.team.rank, state.team.size)
     step = TrainingStep(stage, state.model, batches, n_steps, device, state.team)
     if found:
