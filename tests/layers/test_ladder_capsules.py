@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchcaps.layers import Capsules, CodeNets, LadderCapsules, LadderForm
-from torchcaps.ops import length, misfit, propagate, regress, squash
+from torchcaps.ops import length, misfit, propagate, regress, squash, unsquash
 from torchcaps.ops.ladder import direction, disagreement, mean_distance, predictions
 
 
@@ -175,12 +175,10 @@ def test_before_it_is_told_anything_it_tells_next_to_nothing(start, told):
 def test_it_begins_by_telling_means_and_is_as_active_as_pull_and_push_leave_it(shared, far, rng):
     """By hand, with nothing random in the last layer: where poses vary little means are told so short that the misfit makes up for it."""
     layer = untrained(shared=shared, width=4)
-    for weight in (layer.transforms.weights[-1], layer.shares.weights[-1]):
-        torch.nn.init.zeros_(weight)
     mean = 0.8 * torch.nn.functional.normalize(torch.randn(9, 3, generator=rng, dtype=torch.float64), dim=-1)
     away = far * torch.randn(9, 3, generator=rng, dtype=torch.float64)
     capsules = Capsules(torch.stack([mean + away, mean - away]), torch.arange(9.0, dtype=torch.float64).expand(2, 9))
-    layer.tell(capsules)
+    told_alone(layer, capsules)
     mean, variance, wanted = mean[5:], away[5:].square().sum(-1).mean(), -math.log(0.245) / 5.12  # the last four are kept in both
     told = layer.ladder(Capsules(torch.cat([torch.zeros(5, 3), mean]), capsules.activity[0])).regressed
     shorter = 1 - ((wanted - variance).clamp(min=0) / mean.square().sum(-1).mean()).sqrt()
@@ -188,6 +186,38 @@ def test_it_begins_by_telling_means_and_is_as_active_as_pull_and_push_leave_it(s
     assert (shorter < 0.9) == (far == 0.1) and shorter > 0.3
     if far == 0.1:  # the mean over both sides; what is told is longer on one than on the other
         assert layer.ladder(capsules).misfit.mean().item() == pytest.approx(wanted, rel=0.05)
+
+
+def told_alone(layer: LadderCapsules, capsules: Capsules) -> torch.Tensor:
+    """What outputs tell before the squash, with nothing random in the last layers."""
+    for weight in (layer.transforms.weights[-1], layer.shares.weights[-1]):
+        torch.nn.init.zeros_(weight)
+    layer.tell(capsules)
+    return unsquash(layer.ladder(capsules).regressed)
+
+
+def test_rows_below_a_threshold_have_a_part_in_the_first_poses_as_often_as_they_count(rng):
+    """Poses of 0.8 that never vary, of which four, one, one and two count: on the average of the images a pose is as long as it should be."""
+    mean = 0.8 * torch.nn.functional.normalize(torch.randn(9, 3, generator=rng, dtype=torch.float64), dim=-1)
+    activity = torch.full((4, 9), 0.1, dtype=torch.float64)
+    activity[:, 5:] = torch.tensor([[0.6, 0.6, 0.6, 0.9], [0.2, 0.2, 0.2, 0.9], [0.2, 0.2, 0.2, 0.9], [0.2, 0.2, 0.8, 0.9]])
+    told = told_alone(untrained(threshold=0.5), Capsules(mean.expand(4, 9, 3), activity))
+    shorter = 1 - (-math.log(0.245) / 5.12 / 0.64) ** 0.5
+    wanted = unsquash(shorter * mean[5:]) * (torch.tensor([4, 1, 1, 2]) / 2)[:, None, None, None]
+    torch.testing.assert_close(told, wanted.expand(4, 2, 4, 3))
+
+
+@pytest.mark.parametrize("form", [{}, {"from_direction": True, "squared": False}])
+def test_telling_from_a_direction_and_by_distances_starts_as_active(form, rng):
+    mean = 0.8 * torch.nn.functional.normalize(torch.randn(9, 3, generator=rng, dtype=torch.float64), dim=-1)
+    layer, capsules = untrained(form=LadderForm(**form)), Capsules.of(mean.expand(2, 9, 3))
+    told_alone(layer, capsules)
+    torch.testing.assert_close(layer(capsules).activity, torch.full((2, 2), 0.245, dtype=torch.float64))
+
+
+def test_where_there_is_nothing_to_tell_nothing_is_told():
+    layer, empty = untrained(), Capsules.of(torch.zeros(3, 9, 3, dtype=torch.float64))
+    assert not told_alone(layer, empty).any() and not layer.transforms.biases[-1].any()
 
 
 def test_it_is_told_once_and_only_if_it_starts_so_and_regresses(rng):

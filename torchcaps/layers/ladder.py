@@ -25,6 +25,7 @@ from torchcaps.ops.ladder import (
     propagate,
     regress,
 )  # fmt: skip
+from torchcaps.ops.squash import EPS
 
 AGREEMENTS = {
     "down": "parents tell their parts again: the paper's ladder",
@@ -65,6 +66,8 @@ class LadderCapsules(nn.Module):
     `agreement`: what the activity is made of, one of `AGREEMENTS`. `shared`: one network of a kind for all outputs, told by an
     embedding which output it is asked for. `width`: the unit of its hidden layers, d_in · d_out in the paper. `code` constant: the
     networks are not told what was kept. `threshold`: of the kept only those count that are so active; learnt with `learn_threshold`.
+    Before it is trained, `tell` it what a first batch has: `ClassifyLadder` does, a training loop of your own has to. Weights that are
+    loaded have been told already, and it works without; but then it may never learn to tell anything.
     """
 
     def __init__(
@@ -148,18 +151,24 @@ class LadderCapsules(nn.Module):
         """
         if self.kinds == 1 or self.form.start != "told" or self.transforms.biases[-1].any():
             return  # nobody regresses, another start is wanted, or it was told already
-        kept = self._keep(Capsules.of(capsules))
+        capsules = Capsules.of(capsules)
+        check_capsules("LadderCapsules", capsules.poses, self.n_in, self.d_in)
+        kept = self._keep(capsules)
         weights = kept.weights.unsqueeze(-1)
         mean = (kept.poses * weights).sum(0) / weights.sum(0).clamp(min=1)  # [k d]
         spread = misfit(mean.unsqueeze(0), kept.poses, kept.weights).mean()
+        often = kept.weights.mean(0)  # that a row counts: 1, but where a threshold decides
+        squares = (often * mean.square().sum(-1)).sum().clamp(min=EPS)
+        wanted = -math.log(AT_FIRST) / SHARPNESS
+        wanted = wanted if self.form.squared else wanted**2  # what is compared here are squares
         # shorter than they are, where they hardly vary: whoever starts more active is pushed down by nine classes of ten, and below zero
         # tells the opposite, where no gradient is left
-        room = (-math.log(AT_FIRST) / SHARPNESS - spread).clamp(min=0) / mean.square().sum(-1).mean()
+        room = (wanted - spread).clamp(min=0) * often.sum() / squares
         told = unsquash((1 - room.sqrt()).clamp(min=0.3) * mean)
         # a pose along one direction, the same for all outputs, from means by shares of 1/2; and the means again from such a pose
         along = mean.new_full((self.d_out,), self.d_out**-0.5)
         biases = self.transforms.biases[-1].view(self.kinds, -1, *mean.shape, self.d_out)
-        for bias, rows in zip(biases, (mean * (2 * POSE / mean.square().sum()), told / POSE), strict=True):
+        for bias, rows in zip(biases, (mean * (2 * POSE / squares), told / self._told_from()), strict=True):
             bias.copy_(rows.unsqueeze(-1) * along)
 
     @torch.no_grad()
@@ -168,8 +177,13 @@ class LadderCapsules(nn.Module):
         last = self.transforms.weights[-1].unflatten(0, (self.kinds, -1))
         spread = last.shape[2] ** -0.5 / FAINT  # what a hidden layer gives is so long
         pose = 1.0 if self.agreement == "none" else POSE  # squashed it is the activity, a half
-        for weights, std in zip(last, (pose * (8 / (self.d_out * self.n_kept)) ** 0.5, 0.1 / POSE * self.d_in**-0.5), strict=False):
+        stds = pose * (8 / (self.d_out * self.n_kept)) ** 0.5, 0.1 / self._told_from() * self.d_in**-0.5
+        for weights, std in zip(last, stds, strict=False):
             weights.normal_(std=std * spread)
+
+    def _told_from(self) -> float:
+        """How long at first is what parts are told from."""
+        return 1.0 if self.form.from_direction else POSE
 
     def _keep(self, capsules: Capsules) -> Kept:
         kept = keep_most_active(capsules.poses, capsules.activity, self.n_kept)

@@ -43,6 +43,7 @@ class LCapsNet(nn.Module):
     """Images [b c h w] -> one capsule per class, as active as it tells its parts well. `n_kept` None keeps all: no pruning.
 
     `agreement`, `code`, `threshold` and `learn_threshold` are those of `LadderCapsules`; `start` is one of `STARTS`, the preset's if None.
+    A training loop of your own calls `tell(images)` with its first batch before the first step, as `ClassifyLadder` does.
     """
 
     decoder = None  # none in the paper; whoever looks for one is told
