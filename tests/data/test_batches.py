@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches import Anywhere, Augmentation, Batches, Crop, Flip, Light, Shift, Standardise, as_seen, in_order, shape_after
+from torchcaps.data.batches import (
+    Anywhere, Augmentation, Batches, Crop, Flip, Light, Shift, Standardise, as_seen, in_order, in_order_as_trained, shape_after,
+)  # fmt: skip
 from torchcaps.papers import RECIPES
 from torchcaps.recipe import from_plain, quick, to_plain
 from torchcaps.train import Options, train
@@ -170,6 +172,22 @@ def test_in_a_mirror_the_eyes_of_a_pair_change_places():
     pairs = torch.arange(12, dtype=torch.uint8).view(2, 2, 1, 3)
     mirrored = Flip(eyes=True).apply(pairs, torch.tensor([1, 0]))
     assert mirrored[0].tolist() == [[[5, 4, 3]], [[2, 1, 0]]] and torch.equal(mirrored[1], pairs[1])
+
+
+def test_in_order_as_trained_every_image_comes_once_moved_by_the_seed():
+    images = torch.zeros(7, 1, 9, 9, dtype=torch.uint8)
+    images[:, 0, 4, 4] = torch.arange(1, 8)  # one point each, which tells who is who
+    data, before = Labelled(images, torch.arange(7)), images.clone()
+
+    def shown(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        batches = list(in_order_as_trained(data, 3, CPU, (Shift(2),), seed))
+        assert [len(batch.labels) for batch in batches] == [3, 3, 1]
+        return torch.cat([batch.images for batch in batches]), torch.cat([batch.labels for batch in batches])
+
+    moved, labels = shown(0)
+    assert torch.equal(labels, data.labels) and torch.equal(moved.amax((1, 2, 3)) * 255, torch.arange(1.0, 8))
+    assert not torch.equal(moved, images / 255) and not torch.equal(moved, shown(1)[0])
+    assert torch.equal(moved, shown(0)[0]) and torch.equal(images, before)
 
 
 def test_anywhere_keeps_all_ink_and_takes_every_place(rng):

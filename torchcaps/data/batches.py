@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchcaps.data import Labelled
+from torchcaps.data.balance import balanced_order, members
 
 
 class Batch(NamedTuple):
@@ -270,23 +271,6 @@ class Batches:
             order = balanced_order(self.by_class, n_used, rng)
         drawn = [augmentation.draw(n_used, rng) for augmentation in self.augment]
         return [part.unflatten(0, (self.n_steps, self.batch)) for part in (order, *drawn)]
-
-
-def members(labels: Int64[Tensor, "n"]) -> list[Int64[Tensor, "m"]]:
-    """Which images each class has, for the classes that have any."""
-    return [torch.nonzero(labels == label).squeeze(1) for label in labels.unique()]
-
-
-def balanced_order(by_class: list[Int64[Tensor, "m"]], n: int, rng: torch.Generator) -> Int64[Tensor, "n"]:
-    """`n` images, as many of each class as of any other, or one more. No image of a class comes again before all of it have come."""
-    first = int(torch.randint(len(by_class), (), generator=rng))  # who gets one more is drawn too
-    drawn = []
-    for number, indices in enumerate(by_class):
-        wanted = n // len(by_class) + ((number - first) % len(by_class) < n % len(by_class))
-        rounds = [indices[torch.randperm(len(indices), generator=rng)] for _ in range(-(-wanted // len(indices)))]
-        drawn.append(torch.cat([indices[:0], *rounds])[:wanted])
-    order = torch.cat(drawn)
-    return order[torch.randperm(n, generator=rng)]
 
 
 def in_order(data: Labelled, batch: int, device: torch.device, augment: Sequence[Augmentation] = ()) -> Iterator[Batch]:
