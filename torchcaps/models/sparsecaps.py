@@ -92,7 +92,8 @@ class SparseCaps(nn.Module):
 
     def supports(self, images: Float[Tensor, "b c h w"]) -> dict[str, Float[Tensor, "b j"]]:
         """Before any boost, by either reading of it (`routing_support`), whichever the network was trained by."""
-        return {groups: self._with_support(images, groups).support for groups in GROUPS}
+        primary = self.net.primary_capsules(images)
+        return {groups: self._routed(primary, groups).support for groups in GROUPS}
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Features:
         """What a classifier is given: with the mask as in Eq. 4, and without as in the authors' code."""
@@ -102,15 +103,18 @@ class SparseCaps(nn.Module):
         """The picture that all of these capsules describe together."""
         return self.net.decoder(poses, torch.ones_like(poses[..., 0]))
 
-    def _with_support(self, images: Float[Tensor, "b c h w"], groups: str = "") -> Supported:
+    def _with_support(self, images: Float[Tensor, "b c h w"]) -> Supported:
+        return self._routed(self.net.primary_capsules(images), self.support)
+
+    def _routed(self, primary: Capsules, groups: str) -> Supported:
         favour = self.mask.boost if self.mask is not None and self.mask.inside else None
-        return self.net.classes.with_support(self.net.primary_capsules(images), self.net.primary.n_types, favour, groups or self.support)
+        return self.net.classes.with_support(primary, self.net.primary.n_types, favour, groups)
 
 
 class SupervisedCaps(CapsNet):
     """A CapsNet, one capsule per class, that shows its capsules as `SparseCaps` does; the mask keeps the longest."""
 
-    support = GROUPS[0]
+    support = "places"
 
     def latent(self, images: Float[Tensor, "b c h w"]) -> Latent:
         capsules, support = self.classes.with_support(self.primary_capsules(images), self.primary.n_types)
