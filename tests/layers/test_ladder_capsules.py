@@ -197,7 +197,7 @@ def told_alone(layer: LadderCapsules, capsules: Capsules) -> torch.Tensor:
 
 
 def test_rows_below_a_threshold_have_a_part_in_the_first_poses_as_often_as_they_count(rng):
-    """Poses of 0.8 that never vary, of which four, one, one and two count: on the average of the images a pose is as long as it should be."""
+    """Poses of 0.8 that never vary, of which four, one, one and two count: over the images a pose is as long as it should be."""
     mean = 0.8 * torch.nn.functional.normalize(torch.randn(9, 3, generator=rng, dtype=torch.float64), dim=-1)
     activity = torch.full((4, 9), 0.1, dtype=torch.float64)
     activity[:, 5:] = torch.tensor([[0.6, 0.6, 0.6, 0.9], [0.2, 0.2, 0.2, 0.9], [0.2, 0.2, 0.2, 0.9], [0.2, 0.2, 0.8, 0.9]])
