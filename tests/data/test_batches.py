@@ -7,8 +7,19 @@ import torch
 
 from torchcaps.data import Labelled, load
 from torchcaps.data.batches import (
-    Anywhere, Augmentation, Batches, Crop, Flip, Light, Shift, Standardise, as_seen, in_order, in_order_as_trained, shape_after,
-)  # fmt: skip
+    Anywhere,
+    Augmentation,
+    Batches,
+    Crop,
+    Flip,
+    Light,
+    Shift,
+    Standardise,
+    as_seen,
+    in_order,
+    in_order_as_trained,
+    shape_after,
+)
 from torchcaps.papers import RECIPES
 from torchcaps.recipe import from_plain, quick, to_plain
 from torchcaps.train import Options, train
