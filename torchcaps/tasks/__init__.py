@@ -37,7 +37,7 @@ class Task:
         return self
 
     def init(self, model: nn.Module, batch: Batch) -> None:
-        """Prepare the model for this stage from one batch, if it needs to be."""
+        """Prepare the model for this stage from one batch, if it needs to be. Of several processes the first one's weights then hold."""
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """What this stage trains, by name."""
