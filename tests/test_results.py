@@ -227,11 +227,13 @@ def test_scores_of_an_ensemble_that_do_not_give_the_predictions_are_found(tmp_pa
 
 
 def test_what_stands_beside_a_number_says_of_which_part_it_is(result, tmp_path):
-    claim = Claim(table="1", row="x", metric="test.error_percent", beside=("test.error_percent", "other.error_percent", "gone.x"))
-    recipe = Recipe(NAME, RECIPES[NAME].make, claim)
-    write_result(result_path(tmp_path, NAME, 0), result | {"metrics": {"test": {"error_percent": 2.0}, "other": {"error_percent": 1.0}}})
+    """A row of averaged weights has the last step's beside it: without its part's name that would be taken for the row's own metric."""
+    beside = "test.error_percent", "test.loss", "other.loss", "gone.x"
+    recipe = Recipe(NAME, RECIPES[NAME].make, Claim(table="1", row="x", metric="test_ema.error_percent", beside=beside))
+    metrics = {"test": {"error_percent": 2.0, "loss": 0.2}, "test_ema": {"error_percent": 1.5}, "other": {"loss": 0.1}}
+    write_result(result_path(tmp_path, NAME, 0), result | {"metrics": metrics})
     (row,) = table({NAME: recipe}, tmp_path)
-    assert row.ours().endswith("; error_percent 2.000; other error_percent 1.000")
+    assert row.ours().startswith("1.500 (n=1") and row.ours().endswith("); test error_percent 2.000; loss 0.200; other loss 0.100")
 
 
 def test_a_row_says_which_runs_were_not_finished_or_never_met_their_rule(tmp_path):

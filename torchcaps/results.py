@@ -167,7 +167,7 @@ def table(recipes: Mapping[str, Recipe], folder: Path, extra: str = "") -> list[
         if recipe.claim.members:
             together = tuple(values)
             values = {0: ensemble_error_percent(counted, split)} if len(counted) >= LEAST_MEMBERS and not extra else {}
-        about = together if values else (), _short(counted), _unmet(counted), _beside(recipe.claim.beside, counted)
+        about = together if values else (), _short(counted), _unmet(counted), _beside(recipe.claim.beside, counted, metric)
         rows.append(Row(recipe, f"{split}{extra}.{metric}", values, stale, dirty, *about))
     return rows
 
@@ -196,10 +196,10 @@ def by_seed(recipe: Recipe, folder: Path, name: str) -> dict[int, float]:
     return {seed: numbers[name] for seed, numbers in found.items()}
 
 
-def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, tuple[float, ...]], ...]:
+def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]], metric: str) -> tuple[tuple[str, tuple[float, ...]], ...]:
     """`test.half_credit_error_percent` is a metric, `extras.segmentation_iou` one of the extras.
 
-    A metric of another part than the tests stands with the name of that part: it may be the row's own metric.
+    What is of another part than the tests, or is the row's own metric on another part, stands with the name of that part.
     """
     found = []
     for name in names:
@@ -207,7 +207,8 @@ def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> tuple
         values = tuple(
             _one(numbers[what]) for result in results if what in (numbers := result.get(part) or result["metrics"].get(part, {}))
         )
-        found += [(what if part in ("test", "extras") else f"{part} {what}", values)] if values else []
+        alone = part in ("test", "extras") and what != metric
+        found += [(what if alone else f"{part} {what}", values)] if values else []
     return tuple(found)
 
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from torchcaps.data.batches import as_seen
+from torchcaps.data.batches import Light, as_seen
 from torchcaps.data.warp import Warp
 from torchcaps.recipe import from_plain, to_plain
 
@@ -54,3 +54,12 @@ def test_with_edge_what_comes_in_from_outside_is_the_edge():
     grey, shrunk = torch.full((1, 2, 8, 8), 90, dtype=torch.uint8), torch.tensor([[0.0, 0.0, math.log(2), math.log(2)]])
     assert Warp().apply(grey, shrunk)[0, 0, 0, 0] == 0  # black
     assert torch.equal(Warp(edge=True).apply(grey, shrunk), grey)
+
+
+def test_what_light_left_beyond_black_and_white_is_warped_as_it_is(rng):
+    """As bytes, 300 would become 44 and -20 white."""
+    bright, dark = torch.full((1, 1, 8, 8), 300.0), torch.full((1, 1, 8, 8), -20.0)
+    drawn = Warp().draw(1, rng)
+    assert all(Warp(edge=True).apply(images, drawn).allclose(images) for images in (bright, dark))
+    exposed = Light(63, 0.8, saturates=False).apply(bars(), torch.tensor([[1.0, 1.0]] * 2))
+    assert exposed.max() > 255 and torch.allclose(Warp().apply(exposed, torch.zeros(2, 4)), exposed, atol=1e-3)

@@ -20,6 +20,7 @@ Root = Annotated[Path | None, typer.Option("--data", help="a folder with data fi
 Results = Annotated[Path, typer.Option(help="the folder of result files")]
 Out = Annotated[Path | None, typer.Option(help="folder for checkpoint, metrics and result; default runs/RECIPE/SEED")]
 Seed = Annotated[int, typer.Option(help="decides weights, order and augmentation")]
+Deterministic = Annotated[bool, typer.Option(help="repeat to the bit on CUDA too; slower")]
 
 
 def table(first: str, *rest: str, title: str | None = None) -> Table:

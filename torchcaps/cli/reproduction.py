@@ -7,7 +7,7 @@ import typer
 
 from torchcaps import data as datasets
 from torchcaps.cli.derived import Jobs, derive_one, is_derived, with_networks
-from torchcaps.cli.options import Device, Results, Root, console, seeds_of
+from torchcaps.cli.options import Deterministic, Device, Results, Root, console, seeds_of
 from torchcaps.cli.order import in_order
 from torchcaps.cli.recipes import recipes_of_paper, tell_table
 from torchcaps.cli.sweep import Failed, Workers, named, reproduce_apart
@@ -27,7 +27,7 @@ def reproduce(
     device: Device = "auto",
     data: Root = None,
     results: Results = Path("results"),
-    deterministic: bool = False,
+    deterministic: Deterministic = False,
     smoke: Annotated[bool, typer.Option("--quick", help="seconds long, on generated images; writes no result files")] = False,
     as_is: Annotated[bool, typer.Option("--as-is", help="train nothing: evaluate half-done runs where they stand")] = False,
     jobs: Jobs = None,

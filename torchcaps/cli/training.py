@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from torchcaps.cli.derived import is_derived
-from torchcaps.cli.options import Device, Out, Root, Seed, console, numbers_of, plainly
+from torchcaps.cli.options import Deterministic, Device, Out, Root, Seed, console, numbers_of, plainly
 from torchcaps.cli.own import train_own
 from torchcaps.demo import demo as run_demo
 from torchcaps.papers import RECIPES
@@ -29,7 +29,7 @@ def train_one(
     device: Device = "auto",
     data: Root = None,
     hold_out: Annotated[int | None, typer.Option(help="training images kept aside to validate on; the test set is then not seen")] = None,
-    deterministic: Annotated[bool, typer.Option(help="repeat to the bit on CUDA too; slower")] = False,
+    deterministic: Deterministic = False,
     smoke: Annotated[bool, typer.Option("--quick", help="seconds long, on generated images: to see that it runs")] = False,
     size: Annotated[int | None, typer.Option(help="own pictures: the side that they are brought to")] = None,
     model: Annotated[str | None, typer.Option(help="own pictures: capsnet or em-capsnet")] = None,

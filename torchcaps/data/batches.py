@@ -135,7 +135,7 @@ class Crop(Augmentation):
 
 @dataclass(frozen=True)
 class Flip(Augmentation):
-    """Every second image, on average, as in a mirror: left becomes right. With `eyes`, of a stereo pair the left eye's picture too."""
+    """Every second image, on average, as in a mirror: left becomes right. With `eyes` the pictures of a stereo pair change places too."""
 
     eyes: bool = False
 

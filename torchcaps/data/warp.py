@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Real
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
@@ -14,7 +14,7 @@ from torchcaps.data.batches import Augmentation
 class Warp(Augmentation):
     """Each image by its own linear map about its middle: rotation, slant and the logarithms of width and height, uniform in ±.
 
-    What comes in from outside is black; with `edge` it is what the image has at its edge.
+    What comes in from outside is black; with `edge` it is what the image has at its edge. Bytes stay bytes, other numbers are not rounded.
     """
 
     turn: float = 0.15  # radians
@@ -26,7 +26,7 @@ class Warp(Augmentation):
         most = torch.tensor([self.turn, self.slant, self.stretch, self.stretch])
         return (2 * torch.rand(n, 4, generator=rng) - 1) * most
 
-    def apply(self, images: UInt8[Tensor, "b c h w"], drawn: Float[Tensor, "b 4"]) -> UInt8[Tensor, "b c h w"]:
+    def apply(self, images: Real[Tensor, "b c h w"], drawn: Float[Tensor, "b 4"]) -> Real[Tensor, "b c h w"]:
         turn, slant, *stretch = drawn.unbind(1)
         wide, tall = (log.exp() for log in stretch)
         cos, sin, nothing = turn.cos(), turn.sin(), torch.zeros_like(turn)
@@ -35,4 +35,5 @@ class Warp(Augmentation):
         maps = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)  # [b 2 3]
         grid = affine_grid(maps, list(images.shape), align_corners=False)
         outside = "border" if self.edge else "zeros"
-        return grid_sample(images.float(), grid, padding_mode=outside, align_corners=False).round().to(torch.uint8)
+        warped = grid_sample(images.float(), grid, padding_mode=outside, align_corners=False)
+        return warped if images.is_floating_point() else warped.round().to(torch.uint8)

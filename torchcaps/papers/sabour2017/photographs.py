@@ -22,7 +22,7 @@ def smallnorb() -> Run:
 
 @reproduces(table="7", row="smallNORB (a lossy copy), the same as the authors' code has it", metric="test.error_percent", printed=2.7)
 def smallnorb_authors() -> Run:
-    """Every second pixel, light that does not saturate, and a decoder of standardised pictures: all defaults of the authors' code."""
+    """Every second pixel, light that does not saturate, a decoder of standardised pictures: as in the authors' code, but our epochs."""
     run = smallnorb()
     augment = Light(saturates=False), Crop(32), Standardise()
     return replace(run, data="smallnorb-48-thinned", model_args=_args(reconstruction=True), augment=augment)
