@@ -30,8 +30,8 @@ def choose_smallnorb_light() -> Run:
 
 def _folds(*augment: Augmentation) -> Run:
     """Fifteen epochs of the fifty, once for each of the five training toys: the seed says which one of every category is kept aside."""
-    stage = replace(rows.smallnorb().stages[0], watch=None, epochs=15, ema=0.999, unmixed=rows.UNMIXED)
     run = rows.smallnorb()
+    stage = replace(run.stages[0], watch=None, epochs=15, ema=0.999, unmixed=rows.UNMIXED)
     return replace(run, data="smallnorb-folds", augment=(*augment, *run.augment), stages=(stage,))
 
 

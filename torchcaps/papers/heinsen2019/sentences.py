@@ -21,9 +21,9 @@ _LINEAR = {"hidden": (), "layers": "all"}
 _ACCURACY = "test.accuracy_percent"
 
 
-def _routed(data: str, rate: float = 5e-4, **model_args: Any) -> Run:
-    stage = replace(_STAGE, rate=rate)
-    return Run(data=data, model="em-sentences", model_args=_ROUTING | model_args, augment=(Mixup(0.2),), stages=(stage,))
+def _routed(data: str, rate: float = 5e-4, mixed: bool = True, **model_args: Any) -> Run:
+    mixup, stage = (Mixup(0.2),) if mixed else (), replace(_STAGE, rate=rate)
+    return Run(data=data, model="em-sentences", model_args=_ROUTING | model_args, augment=mixup, stages=(stage,))
 
 
 def _pooled(data: str, model_args: dict[str, Any], rate: float = 5e-4) -> Run:
@@ -51,7 +51,7 @@ def sst5_linear() -> Run:
 @reproduces(table="4", row="EM routing, SST-2/R, layers of all-mpnet-base-v2 (paper: GPT-2 large)", metric=_ACCURACY, printed=95.6)
 def sst2() -> Run:
     """Two labels; what is neutral is left out. Nothing is mixed, which is better on the validation part."""
-    return replace(_routed("sst2-mpnet", rate=1e-3), augment=())
+    return _routed("sst2-mpnet", rate=1e-3, mixed=False)
 
 
 @reproduces(table="4", row="mean of the tokens + MLP, tuned alike", metric=_ACCURACY)
@@ -75,13 +75,13 @@ def sst5_no_depth() -> Run:
 @reproduces(table="ablation, SST-2/R", row="no depth-of-layer parameter", metric=_ACCURACY)
 def sst2_no_depth() -> Run:
     """The same with two labels; nothing is mixed, as in the row."""
-    return replace(_routed("sst2-mpnet", rate=1e-3, depth=False), augment=())
+    return _routed("sst2-mpnet", rate=1e-3, mixed=False, depth=False)
 
 
 @reproduces(table="ablation, SST-5/R", row="no mixup", metric=_ACCURACY)
 def sst5_no_mixup() -> Run:
     """Every training example is one phrase."""
-    return replace(_routed("sst5-mpnet", rate=1e-3), augment=())
+    return _routed("sst5-mpnet", rate=1e-3, mixed=False)
 
 
 @reproduces(table="ablation, SST-5/R", row="whole sentences alone, 30 epochs", metric=_ACCURACY)
