@@ -5,6 +5,7 @@ import torch
 
 from torchcaps import generation
 from torchcaps.data import Labelled, load
+from torchcaps.layers import ExpertCapsules
 from torchcaps.papers import RECIPES
 
 CPU = torch.device("cpu")
@@ -40,11 +41,19 @@ def test_a_negative_is_known_by_its_correlation_with_the_mean(rng):
     assert generation.inverted(pictures, mean).tolist() == [False, True, False, True]
 
 
-def test_the_nearest_image_is_found_across_parts(rng):
+def test_the_spread_is_nothing_for_a_capsule_that_draws_one_picture(rng):
+    """Capsule 0 draws one picture; capsule 1 two in turn, which differ by 2 in one pixel and so lie 1 from their mean."""
+    pictures = torch.rand(1, 2, 1, 4, 4, generator=rng).repeat(6, 1, 1, 1, 1)
+    pictures[::2, 1, 0, 2, 3] += 2
+    assert generation.spread(pictures).tolist() == pytest.approx([0, 1], abs=1e-6)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 5_000])
+def test_the_nearest_image_is_found_across_parts(at_once, rng):
     images = torch.randint(0, 256, (30, 1, 4, 4), generator=rng, dtype=torch.uint8)
     pictures = images[[3, 17]].float() / 255
     pictures[1, 0, 0, 0] += 0.25
-    found = generation.nearest_distance(pictures, images)
+    found = generation.nearest_distance(pictures, images, at_once)
     assert found[0].item() == pytest.approx(0, abs=2e-3)
     others = torch.cdist(pictures.flatten(1), images.flatten(1) / 255).amin(1)
     torch.testing.assert_close(found, others, atol=2e-3, rtol=0)
@@ -84,6 +93,15 @@ def test_the_judge_knows_real_pictures_and_learns_from_training_images_alone():
     assert features.shape == (len(test.labels), 128)
 
 
+def test_the_untrained_layer_is_the_same_one_with_other_weights():
+    """As many numbers off the sphere, the same routing; weights by the seed alone."""
+    layer = ExpertCapsules(6, 4, 3, 5, n_iters=2, over="outputs", start="lengths", n_plain=2)
+    fresh, again, other = (generation.untrained_like(layer, seed) for seed in (1, 1, 2))
+    assert repr(fresh) == repr(layer) and "2 of them plain" in repr(layer)
+    assert torch.equal(fresh.weight, again.weight) and not torch.equal(fresh.weight, other.weight)
+    assert not torch.equal(fresh.weight, layer.weight)
+
+
 def test_a_study_tells_everything_that_the_table_shows():
     model = RECIPES["smoke/experts"].make().build()
     train = load("generated-16", "train")
@@ -91,5 +109,8 @@ def test_a_study_tells_everything_that_the_table_shows():
     found = generation.study(model, first, first, CPU, 0, 3, 5)
     shown = RECIPES["hauser2019/mnist"].claim.beside
     assert {name.removeprefix("extras.") for name in shown} <= set(found)
-    assert len(found["restricted_modal_share"]) == 4 and found["n_pictures"] == 12
+    assert len(found["restricted_modal_share"]) == len(found["restricted_spread"]) == 4 and found["n_pictures"] == 12
+    pixels = first.images.double().flatten(1) / 255
+    classes = [pixels[first.labels == label] for label in first.labels.unique()]
+    assert found["test_spread"] == pytest.approx([(own - own.mean(0)).square().sum(1).mean().sqrt().item() for own in classes], rel=1e-4)
     assert found == generation.study(model, first, first, CPU, 0, 3, 5)  # one seed, one answer

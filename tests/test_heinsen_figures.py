@@ -62,7 +62,7 @@ def test_figures_are_drawn_of_what_is_there(tmp_path, monkeypatch):
     put("smallnorb", tmp_path)
     made = drawn(tmp_path)
     assert set(made) == {"places", "figure-8"}
-    assert "after each epoch, of 64 test images (smallNORB, EM routing); nothing was stopped or chosen" in made["figure-8"][1]
+    assert "after each epoch, of 64 test images (smallNORB, EM routing); no run was stopped and no step chosen" in made["figure-8"][1]
     put("smallnorb-r1", tmp_path)
     assert "smallNORB: 1 of 1, 1 of 3" in drawn(tmp_path)["error-by-passes"][1]
 

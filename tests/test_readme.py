@@ -157,7 +157,8 @@ def kept(folder: Path, **errors: float) -> Path:
         seed = int(name.removeprefix("seed_"))
         metrics = {"test": {"error_percent": error}, "test_unmixed": {"error_percent": error + 1}}
         write_result(
-            folder / f"heinsen2019/smallnorb/{seed}.json", {**result, "seed": seed, "metrics": metrics, "extras": {"parts": [1, 2]}}
+            folder / f"heinsen2019/smallnorb/{seed}.json",
+            {**result, "seed": seed, "metrics": metrics, "extras": {"parts": [1, 2]}, "seconds": 60 + seed},
         )
     return folder
 
@@ -179,6 +180,7 @@ def test_a_number_in_a_sentence_is_the_mean_with_the_decimals_that_are_written(t
     assert [said(f"error_percent {which}", results) for which in ("least", "most", "seed 1")] == ["1.00", "4.00", "2.00"]
     assert said("100-error_percent least", results) == "96.00"
     assert said("parts", results) == "1.50"  # one for each of two: their mean
+    assert said("seconds most", results, "0") == "62"
     assert said("error_percent", kept(tmp_path / "one", seed_0=1.0), "9.9 ± 0.9") == "1.0"
 
 

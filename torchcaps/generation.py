@@ -22,7 +22,6 @@ from torchcaps.models import Baseline
 
 PURE = 0.8  # share of a capsule's samples in one class from which on it stands for that class
 AT_ONCE = 500
-MOST_NEAREST = 2000  # samples whose nearest training image is looked for
 Pictures = Float[Tensor, "n j c h w"]
 
 
@@ -93,11 +92,16 @@ def inverted(pictures: Float[Tensor, "*n c h w"], mean_image: Float[Tensor, "c h
     return (centred * (mean_image - mean_image.mean())).sum((-3, -2, -1)) < 0
 
 
-def nearest_distance(pictures: Float[Tensor, "n c h w"], images: UInt8[Tensor, "m c h w"]) -> Float[Tensor, "n"]:
-    """Euclidean, to the nearest of these images."""
-    flat = pictures.flatten(1)
-    parts = [torch.cdist(flat, as_seen(part).flatten(1)).amin(1) for part in images.to(flat.device).split(10_000)]
-    return torch.stack(parts).amin(0)
+def spread(pictures: Pictures) -> Float[Tensor, "j"]:
+    """How far a capsule's pictures lie from their mean, root mean square: 0 if all are one picture, which is of one class too."""
+    return (pictures - pictures.mean(0)).square().sum((-3, -2, -1)).mean(0).sqrt()
+
+
+def nearest_distance(pictures: Float[Tensor, "n c h w"], images: UInt8[Tensor, "m c h w"], at_once: int = 5_000) -> Float[Tensor, "n"]:
+    """Euclidean, to the nearest of these images; `at_once` of both are looked at together, 100 MB of distances."""
+    known = [as_seen(part).flatten(1) for part in images.to(pictures.device).split(at_once)]
+    parts = pictures.flatten(1).split(at_once)
+    return torch.cat([torch.stack([torch.cdist(part, some).amin(1) for some in known]).amin(0) for part in parts])
 
 
 def linear_probe(
@@ -152,20 +156,25 @@ def study(
     mean_image = as_seen(train.images).mean(0).to(device)
     real = judge(as_seen(test.images.to(device)))[1]
     found: dict[str, Any] = {"judge_error_percent": judge.error_percent, "n_samples": n, "n_pictures": n * model.encoders[-1].n_out}
+    found["n_nearest"] = found["n_pictures"]  # files that do not say have 2,000 of them
     for domain in ("complete", "restricted"):
         flat = pictures[domain].flatten(0, 1)
         classes, features = judge(flat)
         purity = class_purity(classes.unflatten(0, pictures[domain].shape[:2]), judge.net.n_classes)
         upside = inverted(flat, mean_image)
-        near = nearest_distance(flat[torch.randperm(len(flat), generator=torch.Generator().manual_seed(seed))[:MOST_NEAREST]], train.images)
+        near = nearest_distance(flat, train.images)
         found |= {f"{domain}_{name}": value for name, value in purity.items()}
         found[f"{domain}_inverted_percent"] = 100 * upside.double().mean().item()
         found[f"{domain}_frechet"] = frechet_distance(features, real)
+        found[f"{domain}_spread"] = spread(pictures[domain]).tolist()
         found[f"{domain}_nearest_mean"], found[f"{domain}_nearest_least"] = near.mean().item(), near.min().item()
     other = [inverted(pictures[name].flatten(0, 1), mean_image) for name in ("complete", "negated")]
     found["swapped_percent"] = 100 * (other[0] != other[1]).double().mean().item()
-    held_out = nearest_distance(as_seen(test.images[:MOST_NEAREST].to(device)), train.images)
+    held_out = nearest_distance(as_seen(test.images.to(device)), train.images)
     found["test_nearest_mean"], found["test_nearest_least"] = held_out.mean().item(), held_out.min().item()
+    # of the test images, each class by itself: what a capsule of one class could show
+    kinds = [as_seen(test.images[test.labels == label]).unsqueeze(1) for label in test.labels.unique()]
+    found["test_spread"] = torch.cat([spread(kind) for kind in kinds]).tolist()
     return found | probes(model, train, test, device, seed)
 
 

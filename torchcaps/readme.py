@@ -4,8 +4,8 @@ A table stands between `<!-- table NAME -->` and `<!-- end -->`; NAME is a paper
 paper and `run` for the rows that have results, or a paper and `only` with the names of rows; `bare` before that leaves out what else
 was measured. `<!-- measures PAPER NAME ... -->` has a column for each of those instead, of all rows or of those after `only`.
 `<!-- tried PAPER NAME ... only RECIPE ... -->` has those columns for recipes that make no claim: what was tried on a part that was kept
-aside; NAME is a metric of the tests or an extra, or `PART.METRIC`. In place of recipes `START-*` is all that begin so, in the order of the
-last column; `told` before the names has what each recipe says of itself and its command, not its name.
+aside; NAME is a metric of the tests or an extra, or `PART.METRIC`, or `seconds` of training. In place of recipes `START-*` is all that
+begin so, in the order of the last column; `told` before the names has what each recipe says of itself and its command, not its name.
 
 A number in a sentence has behind it where it is from: `89.95<!-- hauser2019/mnist probe_accuracy -->`, with a name as for what was tried.
 It is the mean over the seeds and keeps the decimals that are written; `97.98 ± 0.40` has the sd too. Behind the name `least`, `most` or
@@ -30,7 +30,7 @@ MARKS = {
 MARKED = re.compile(rf"(?P<mark><!-- (?P<kind>{'|'.join(MARKS)}) (?P<words>[^<>]+) -->\n)(?:(?!<!--).)*(?P<end><!-- end -->)", re.DOTALL)
 NUMBER = re.compile(
     r"(?P<written>(?<![\d.,])-?\d+(?:\.(?P<decimals>\d+))?(?: ± \d+(?:\.(?P<sd>\d+))?)?|not run yet)"
-    r"(?P<mark><!-- (?P<recipe>\w+/[\w-]+) (?P<rest>100-)?(?P<name>[\w.]+)(?: (?P<which>least|most|seed \d+))? -->)"
+    r"(?P<mark><!-- (?P<recipe>\w+/[\w-]+) (?P<rest>100-)?(?P<name>[\w./-]+)(?: (?P<which>least|most|seed \d+))? -->)"
 )
 NAMES = re.compile(r"<!-- names [\w.]+ -->")  # filled by docs/sphinx_parts
 

@@ -180,9 +180,10 @@ def todays(recipe: Recipe, folder: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def measured(result: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers by name: of the tests and the extras that alone, of another part as `test_unmixed.error_percent`."""
+    """Numbers by name: of the tests and the extras that alone, of another part as `test_unmixed.error_percent`; `seconds` of training."""
     parts = {f"{part}.{what}": value for part, metrics in result["metrics"].items() for what, value in metrics.items()}
-    named = result.get("extras", {}) | {name.removeprefix("test."): value for name, value in parts.items()}
+    named = {"seconds": result.get("seconds", [])} | result.get("extras", {})
+    named |= {name.removeprefix("test."): value for name, value in parts.items()}
     numbers = {what: value if isinstance(value, list) else [value] for what, value in named.items()}
     return {what: mean(found) for what, found in numbers.items() if found and all(isinstance(one, (int, float)) for one in found)}
 

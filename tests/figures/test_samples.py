@@ -1,6 +1,7 @@
 """Sheets of samples, the network and its growth, of a model that is trained for a moment."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torchcaps.generation import sampled_pictures
 from torchcaps.papers import RECIPES
 from torchcaps.papers.hauser2019 import figures as drawing
 from torchcaps.recipe import quick
-from torchcaps.results import make_result, result_path, write_result
+from torchcaps.results import make_result, read_result, result_path, write_result
 from torchcaps.train import Options, train
 
 pytest.importorskip("matplotlib")
@@ -40,14 +41,22 @@ def test_the_network_is_drawn_with_its_own_numbers():
 
 
 def test_growth_tells_when_the_chain_wakes():
-    """Ten steps of an earlier stage came before; what is dreamt passes one in a hundred at the fifth look, 25 steps in."""
+    """Ten steps of an earlier stage came before, of which eight are told; what is dreamt passes one in a hundred at the fifth look."""
     line = {"stage": 1, "probed_missed": 1.0, "probed_on": 1e-3}
-    journal = [{"step": 10, "stage": 0, "loss": 3.0}]
+    journal = [{"step": 8, "stage": 0, "loss": 3.0}]
     journal += [{"step": 15 + 5 * n, "probed_dreamt_on": 10.0 ** (2 * n - 9.5), **line} for n in range(6)]
-    assert "about 25 steps in" in growth_curve(journal)[1]
-    assert "never wakes" in growth_curve(journal[:3])[1]
+    assert "about 25 steps in" in growth_curve(journal, 5)[1]
+    assert "never wakes" in growth_curve(journal[:3], 5)[1]
     with pytest.raises(ValueError, match="needs the journal of a run whose experts were probed"):
-        growth_curve(journal[:1])
+        growth_curve(journal[:1], 5)
+
+
+def test_the_growth_that_was_run_is_counted_from_the_first_step_of_the_experts():
+    """Ten epochs of 468 steps came before; one in a hundred is on after 65 more (docs/papers/hauser2019.md)."""
+    curve = read_result(Path(__file__).parents[2] / "results/hauser2019/mnist-growth/0.json")["curve"]
+    woke = next(line["step"] for line in curve if line.get("probed_dreamt_on", 0) > 0.01)
+    stage = RECIPES["hauser2019/mnist-growth"].make().stages[1]
+    assert woke == 4680 + 65 and "about 65 steps in" in growth_curve(curve, stage.probe_every)[1]
 
 
 def test_figures_of_the_paper_need_their_runs(tmp_path, monkeypatch):

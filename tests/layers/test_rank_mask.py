@@ -14,6 +14,7 @@ from torchcaps.ops import boosted_ranks, rank_mask, reconstruction_loss
 
 SMALL = {"channels": 4, "kernel": 3, "n_types": 2, "primary_kernel": 3, "n_latent": 4, "hidden": (8, 8)}
 RULE = {"frequencies": (0.2, 0.4), "boost_every": 2}
+STEERED = {"gain": 0.1}
 
 
 def state(layer: nn.Module) -> dict[str, list | float]:
@@ -56,14 +57,15 @@ def test_statistics_stand_still_in_evaluation_and_when_only_looked_at(rng):
     assert state(layer) != before
 
 
-def test_statistics_come_back_from_a_file_and_go_on(rng):
-    whole, file = RankMask(4, **RULE), io.BytesIO()
+@pytest.mark.parametrize("rule", [RULE, STEERED])
+def test_statistics_come_back_from_a_file_and_go_on(rule, rng):
+    whole, file = RankMask(4, **rule), io.BytesIO()
     batches = [biased_support(8, rng) for _ in range(7)]
     for support in batches[:3]:
         whole(support)
     torch.save(whole.state_dict(), file)
     file.seek(0)
-    resumed = RankMask(4, **RULE)
+    resumed = RankMask(4, **rule)
     resumed.load_state_dict(torch.load(file))
     assert state(resumed) == state(whole)
     for support in batches[3:]:
@@ -80,6 +82,19 @@ def test_a_capsule_that_never_wins_is_boosted_until_it_does(rng):
     assert layer.boost[3] > 1.8 > layer.boost[:3].max()
 
 
+def test_steered_it_wins_its_share(rng):
+    """It comes to win as often as the others, and evaluation leaves the boosts alone."""
+    layer, last = RankMask(4, **STEERED), []
+    for _ in range(400):
+        last.append(layer(biased_support(16, rng))[:, 3] == 1)
+    early, late = (torch.stack(part).double().mean().item() for part in (last[:10], last[-100:]))
+    assert early == 0 and 0.2 < late < 0.3
+    assert layer.boost[3] > 1.8 > layer.boost[:3].max() and layer.boost.min() == 1
+    before = state(layer)
+    layer.eval()(biased_support(16, rng))
+    assert state(layer) == before
+
+
 def test_without_boosting_it_never_wins(rng):
     layer = RankMask(4, boost_every=5, boost_step=0.0, frequencies=(0.1, 0.4))
     masks = torch.cat([layer(biased_support(16, rng)) for _ in range(200)])
@@ -94,9 +109,9 @@ def test_support_and_statistics_get_no_gradient(rng):
     assert not any(buffer.requires_grad for buffer in layer.buffers())
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
-def test_it_compiles_whole_with_its_statistics(mode, fresh_dynamo, rng):
-    eager, compiled = RankMask(4, **RULE).train(mode == "train"), RankMask(4, **RULE).train(mode == "train")
+@pytest.mark.parametrize(("mode", "rule"), [("train", RULE), ("eval", RULE), ("train", STEERED)])
+def test_it_compiles_whole_with_its_statistics(mode, rule, fresh_dynamo, rng):
+    eager, compiled = RankMask(4, **rule).train(mode == "train"), RankMask(4, **rule).train(mode == "train")
     program = torch.compile(compiled, fullgraph=True, backend="aot_eager")
     addresses = [buffer.data_ptr() for buffer in compiled.buffers()]
     for _ in range(5):
@@ -120,6 +135,8 @@ def test_other_numbers_of_capsules_are_refused(shape):
         ({"frequencies": (-0.1, 0.1)}, "within 0 and 1"),
         ({"frequencies": (4, 10)}, "within 0 and 1"),
         ({"boost_every": 0}, "1 or more; got boost_every=0"),
+        ({"gain": -0.1}, "would boost those that win most; give 0, for steps, or more; got -0.1"),
+        ({"gain": 0.1, "relative": True}, "give gain=0.1 or relative=True, not both"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused(options, message):
@@ -129,6 +146,15 @@ def test_rules_that_make_no_sense_are_refused(options, message):
 
 def test_it_prints_what_it_is():
     assert repr(RankMask(16)) == "RankMask(16, sharpness=12, frequencies=0.04 to 0.1, boost=0.1 every 50)"
+    assert repr(RankMask(16, relative=True)) == "RankMask(16, sharpness=12, frequencies=0.04 to 0.1, boost=factor 1.1 every 50)"
+    assert repr(RankMask(16, gain=0.02)) == "RankMask(16, sharpness=12, gain=0.02)"
+
+
+def test_a_model_hands_its_rule_to_its_mask():
+    rules = {"boost_relative": True, "boost_step": 0.02}, {"boost_gain": 0.02}
+    factors, steered = (SparseCaps((1, 8, 8), **SMALL, **rule).mask.rule for rule in rules)
+    assert (factors["relative"], factors["step"], factors["gain"]) == (True, 0.02, 0)
+    assert (steered["relative"], steered["gain"]) == (False, 0.02)
 
 
 # several processes
@@ -148,14 +174,16 @@ def one_of_two(rank: int, store: str, images: torch.Tensor, out: str, compiled: 
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     own = images.chunk(2)[rank]
-    layer = RankMask(4, **RULE)
-    program = torch.compile(layer, fullgraph=True, backend="aot_eager") if compiled else layer
-    for part in own.flatten(1)[:, :4].split(2):
-        program(part)
+    layers = RankMask(4, **RULE), RankMask(4, **STEERED)
+    for layer in layers:
+        program = torch.compile(layer, fullgraph=True, backend="aot_eager") if compiled else layer
+        for part in own.flatten(1)[:, :4].split(2):
+            program(part)
     torch.manual_seed(0)
     model = SparseCaps((1, 8, 8), **SMALL, **RULE)
     learn(DistributedDataParallel(model, find_unused_parameters=False), own, 4)
-    torch.save((state(layer), state(model.mask)), f"{out}/{rank}")
+    torch.save((*map(state, layers), state(model.mask)), f"{out}/{rank}")
+    distributed.barrier()  # one that left while the other was at work was seen to abort, in one run of five
     distributed.destroy_process_group()
 
 
@@ -166,14 +194,16 @@ def test_two_processes_count_as_one_would(compiled, tmp_path, rng):
     multiprocessing.spawn(one_of_two, (str(tmp_path / "store"), images, str(tmp_path), compiled), nprocs=2)
     first, second = (torch.load(tmp_path / str(rank)) for rank in range(2))
     assert first == second
-    layer = RankMask(4, **RULE)
+    layers = RankMask(4, **RULE), RankMask(4, **STEERED)
     for parts in zip(*(half.flatten(1)[:, :4].split(2) for half in images.chunk(2)), strict=True):
-        layer(torch.cat(parts))
+        for layer in layers:
+            layer(torch.cat(parts))
     torch.manual_seed(0)
     model = SparseCaps((1, 8, 8), **SMALL, **RULE)
     learn(model, images, 4)
-    assert first == (state(layer), state(model.mask))
-    alone = RankMask(4, **RULE)
-    for part in images.chunk(2)[0].flatten(1)[:, :4].split(2):
-        alone(part)
-    assert first[0] != state(alone)  # half of the batch alone would be counted otherwise
+    assert first == (*map(state, layers), state(model.mask))
+    for rule, both in zip((RULE, STEERED), first, strict=False):
+        alone = RankMask(4, **rule)
+        for part in images.chunk(2)[0].flatten(1)[:, :4].split(2):
+            alone(part)
+        assert both["boost"] != alone.boost.tolist()  # half of the batch alone would be counted otherwise

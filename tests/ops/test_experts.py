@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import numpy
 import pytest
 import torch
 
@@ -9,7 +10,7 @@ from torchcaps.ops import experts, squash, unsquash
 from torchcaps.ops.experts import Phase, Rule
 
 N_IN, N_OUT, D_IN, D_OUT = 3, 2, 2, 4
-each_plain = pytest.mark.parametrize("n_plain", [0, 1])
+each_plain = pytest.mark.parametrize("n_plain", [0, 2])
 
 
 def double(rng, *shape, scale=1.0):
@@ -38,6 +39,17 @@ def test_the_marginal_is_the_sum_over_all_on_off_patterns(world, n_plain):
     sums = experts.mix_up(states, weight, couplings)
     whole = torch.logsumexp(-experts.energy(sums.unsqueeze(1), patterns(), n_plain), dim=1)
     torch.testing.assert_close(experts.log_marginal(sums, n_plain), whole)
+
+
+@pytest.mark.parametrize("n_plain", [1, 2])
+def test_plain_numbers_are_gaussians_that_were_summed_out(world, n_plain):
+    """Hidden numbers from N(0, 1), which a capsule that is on couples to its own: the mean of exp(r · plain) by quadrature."""
+    states, weight, couplings = world
+    sums = experts.mix_up(states, weight, couplings)
+    nodes, shares = (torch.from_numpy(part) for part in numpy.polynomial.hermite_e.hermegauss(60))
+    mean = ((nodes * sums[..., D_OUT - n_plain :].unsqueeze(-1)).exp() * shares).sum(-1) / shares.sum()  # [states j p]
+    strength = sums[..., : D_OUT - n_plain].square().sum(-1).log() + mean.log().sum(-1)
+    torch.testing.assert_close(experts.log_strength(sums, n_plain), strength)
 
 
 @each_plain

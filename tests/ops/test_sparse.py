@@ -18,7 +18,7 @@ from torchcaps.ops import (
     recover_support,
     routing_support,
 )
-from torchcaps.ops.sparse import moving_average, updated_boost, winning_frequency
+from torchcaps.ops.sparse import moving_average, steered_boost, updated_boost, winning_frequency
 from torchcaps.ops.votes import in_blocks
 
 
@@ -164,6 +164,48 @@ def test_the_rare_are_boosted_and_the_frequent_lose_their_boost_down_to_1():
     wanted = [1.1, 1.2, 1.5, 1.3, 1.4, 1.0]
     assert updated_boost(boost, frequency).tolist() == pytest.approx(wanted)
     assert updated_boost(boost.double(), frequency.double()).dtype == torch.float64
+
+
+def test_relative_boosts_move_by_a_factor_and_the_least_is_1():
+    """The rare one to 2.2, the frequent one to 2: their ratio moves by 1.1 twice, whatever their size. Then all by the least."""
+    boost, frequency = torch.tensor([2.0, 2.2, 4.0], dtype=torch.float64), torch.tensor([0.01, 0.5, 0.07], dtype=torch.float64)
+    once = updated_boost(boost, frequency, relative=True)
+    assert once.tolist() == pytest.approx([1.1, 1.0, 2.0])
+    assert updated_boost(100 * boost, frequency, relative=True).tolist() == pytest.approx(once.tolist())
+    assert updated_boost(torch.ones(3), torch.tensor([0.5, 0.5, 0.07]), relative=True).tolist() == pytest.approx([1.0, 1.0, 1.1])
+
+
+def test_steered_boosts_follow_what_is_missing_and_the_least_is_1():
+    """Two capsules, shares of 0.5: the winner of all by exp(-0.2), the other by exp(0.2); a fair one stays where it is."""
+    boost, frequency = torch.tensor([3.0, 2.0], dtype=torch.float64), torch.tensor([1.0, 0.0])
+    once = steered_boost(boost, frequency, 0.4)
+    assert once.tolist() == pytest.approx([1.5 * exp(-0.4), 1.0])
+    assert steered_boost(100 * boost, frequency, 0.4).tolist() == pytest.approx(once.tolist())
+    assert steered_boost(boost, torch.tensor([0.5, 0.5]), 0.4).tolist() == pytest.approx([1.5, 1.0])
+    four = steered_boost(torch.ones(4), torch.tensor([0.25, 0.75, 0.0, 0.0]), 2.0)
+    assert four.tolist() == pytest.approx([exp(1), 1, exp(1.5), exp(1.5)])
+
+
+def test_steered_boosts_move_with_every_batch_by_its_own_wins():
+    before = some_winning(2, frequency=torch.tensor([0.0, 1.0]), n_batches=torch.tensor(9))  # an average that says the contrary
+    after = after_batch(before, torch.tensor([4, 0]), gain=1.0)
+    assert after.boost.tolist() == pytest.approx([1.0, exp(1)])
+    assert after.frequency.tolist() == pytest.approx([0.01, 0.99])
+    assert int(after.n_batches) == 10
+
+
+def test_steered_boosts_hold_where_steps_of_a_tenth_overshoot(rng):
+    """Supports that differ by a hundredth from picture to picture, and by a fifth from capsule to capsule: the rule alone, no learning."""
+    n, own = 8, torch.linspace(1.0, 1.2, 8)
+    steered, stepped, shares = some_winning(n), some_winning(n), []
+    for _ in range(1000):
+        support = own * (1 + 0.01 * torch.randn(128, n, generator=rng))
+        wins = [count_wins(boosted_ranks(support, each.boost)) for each in (steered, stepped)]
+        steered, stepped = after_batch(steered, wins[0], gain=0.02), after_batch(stepped, wins[1], frequencies=(0.08, 0.2))
+        shares.append(torch.stack([winning_frequency(part) for part in wins]))
+    least, most = torch.stack(shares[-20:]).mean(0).aminmax(dim=-1)
+    assert least[0] > 0.08 and most[0] < 0.2
+    assert least[1] < 0.02 and most[1] > 0.3
 
 
 def test_boosts_move_with_every_nth_batch_only():

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from einops import rearrange, reduce
+from einops import rearrange
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
@@ -118,12 +118,13 @@ def pruning_and_ladder(model: nn.Module, image: UInt8[Tensor, "c h w"], label: i
     height, width = model.grid
     by_place = {"h": height, "w": width}
     with canvas(9.5, 4.6) as figure:
-        axes = figure.subplot_mosaic([list("pakrfg"), list("ddkrfg")])
+        axes = figure.subplot_mosaic([list("pkrfg"), list("akrfg"), list("dkrfg")], width_ratios=(1.4, 1, 1, 1, 1))
         show(axes["p"], seen[0].cpu())
         axes["p"].set_title(f"a {label}")
-        _map(axes["a"], reduce(activity, "(n h w) -> h w", "max", **by_place), "most active type")
-        _map(axes["d"], rearrange(code, "(n h w) -> n (h w)", **by_place), "code: type by place")
-        _rows(axes["k"], rows, f"the {len(rows)} kept rows")
+        for name, values, title in (("a", activity, "activity of all capsules"), ("d", code, "code: which are kept")):
+            _map(axes[name], rearrange(values, "(n h w) -> n (h w)", **by_place), title)
+        _rows(axes["k"], rows, f"the {len(rows)} kept\nand their poses")
+        axes["k"].set_ylabel("kept capsule")
         for name, which in (("r", first), ("f", second)):
             words = f"class {which} tells\n{misfits[which]:.2f} off, active {classes[which]:.2f}"
             if told is None:
@@ -136,7 +137,8 @@ def pruning_and_ladder(model: nn.Module, image: UInt8[Tensor, "c h w"], label: i
         axes["g"].invert_yaxis()
     return figure, (
         f"A picture of class {label}. {int(code.sum())} of {len(code)} primary capsules are kept, in the order of the row; the code says "
-        f"which. Class {first}, the answer, tells their poses with a mean squared distance of {misfits[first]:.3f}, which makes it "
+        f"which (a row for each type, a column for each place). Poses have a column for each number, blue above zero and red below, full "
+        f"at 1. Class {first}, the answer, tells their poses with a mean squared distance of {misfits[first]:.3f}, which makes it "
         f"{classes[first]:.2f} active; class {second} of {misfits[second]:.3f} and {classes[second]:.2f}. "
         f"{AFTER.format(2)}, of a real digit."
     )
@@ -154,11 +156,11 @@ def _seen(model: nn.Module, images: Images) -> Iterator[Float[Tensor, "b c h w"]
 
 def _map(axes: Axes, values: Float[Tensor, "y x"], title: str) -> None:
     axes.imshow(values.numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-    axes.set(xticks=[], yticks=[], title=title)
+    axes.set(xticks=[], yticks=[], xlabel="place", ylabel="type", title=title)
 
 
 def _rows(axes: Axes, values: Float[Tensor, "k d"], title: str) -> None:
-    axes.imshow(values.numpy(), cmap="RdBu", vmin=-0.8, vmax=0.8, aspect="auto", interpolation="nearest")
+    axes.imshow(values.numpy(), cmap="RdBu", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
     axes.set(xticks=[])
     axes.set_title(title, fontsize=8.5, color=INK)
     axes.tick_params(labelcolor=MUTED)

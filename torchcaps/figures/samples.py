@@ -89,14 +89,18 @@ def _lengths(axes: Any, model: nn.Module, poses: Float[Tensor, "1 i d"], title: 
     axes.set_title(title)
 
 
-def growth_curve(journal: list[dict[str, Any]], title: str = "from N(0, 0.01)") -> tuple[Figure, str]:
-    """How the experts wake, by the probes of the stage that trains them: how often they are on, in the data and in the chain's dream."""
+def growth_curve(journal: list[dict[str, Any]], every: int, title: str = "from N(0, 0.01)") -> tuple[Figure, str]:
+    """How the experts wake, by the probes of the stage that trains them: how often they are on, in the data and in the chain's dream.
+
+    `every`: steps from one probe to the next, and to the first one, which tells where the stage began: what is kept of a journal need not
+    hold the last step of the stage before.
+    """
     lines = [line for line in journal if "probed_dreamt_on" in line]
     if not lines:
         raise ValueError(
             "growth_curve needs the journal of a run whose experts were probed; give their stage probe_every, and run it again"
         )
-    before = max((line["step"] for line in journal if line["stage"] < lines[0]["stage"]), default=0)
+    before = lines[0]["step"] - every
     with canvas(7.0, 2.9) as figure:
         axes = figure.subplots(1, 1)
         for name, words, colour in (

@@ -1,16 +1,22 @@
 """Two things that are wanted at once, and what each setting has of them (Hauser 2019: capsules of one class, numbers a line can read)."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchcaps.figures.canvas import BLUE, GREEN, INK, MUTED, ORANGE, PALE, SKY, canvas
+from torchcaps.figures.canvas import INK, MUTED, PALE, canvas
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 else:
-    Figure = Any  # matplotlib is imported when something is drawn
+    Axes = Figure = Any  # matplotlib is imported when something is drawn
 
-COLOURS = SKY, BLUE, GREEN, ORANGE, INK, MUTED
+MARKERS = "o", "D", "^"
+SIZE = 5.5  # of a marker, in points
+SIZES = {"^": 1.7 * SIZE}  # so that it is seen where another falls on it
+TEXT = 7.5
+Box = tuple[float, float, float, float]  # left, low, right, high
 
 
 class Setting(NamedTuple):
@@ -21,46 +27,156 @@ class Setting(NamedTuple):
     n_pure: float
     probe_accuracy: float
     n_plain: int = 0  # numbers of a capsule off the sphere
+    l2: float = 0.01  # the decoder's
+    row: str = ""  # the row that has this setting, if there is one
+
+    @property
+    def at(self) -> tuple[float, float]:
+        return self.probe_accuracy, self.n_pure
 
 
-def purity_against_probe(settings: Sequence[Setting], *, n_pure: int, probe_accuracy: float, n_capsules: int) -> tuple[Figure, str]:
-    """A dot for every setting, a colour for every force, the goal beside it; the corner where both are as wanted is shaded.
+class Wanted(NamedTuple):
+    """Where both are as they should be: so many capsules of all, and this probe."""
 
-    Capsules with numbers off the sphere are diamonds, and no line joins them: they differ in more than the goal.
+    n_pure: int
+    probe_accuracy: float
+    n_capsules: int
+
+    def met(self, setting: Setting) -> bool:
+        return setting.n_pure >= self.n_pure and setting.probe_accuracy >= self.probe_accuracy
+
+
+def purity_against_probe(settings: Sequence[Setting], wanted: Wanted) -> tuple[Figure, str]:
+    """A dot for every setting: its colour the force, its form the decoder's l2; the corner where both are as wanted is shaded.
+
+    Settings on the sphere have a panel, with the goal beside a dot and a line through those of one force. Settings with numbers off it have
+    another, drawn wider, with how many numbers those are beside a dot, and the goal where it is not the commonest. Rows have a ring and
+    their name.
     """
-    forces = sorted({setting.force for setting in settings})
-    if not forces or len(forces) > len(COLOURS):
-        raise ValueError(f"purity_against_probe has a colour for each of 1 to {len(COLOURS)} forces, got {len(forces)}")
-    bare = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.3}  # lines pass below the words
-    with canvas(6.2, 3.6) as figure:
-        axes = figure.subplots(1, 1)
-        right = max(probe_accuracy, *(setting.probe_accuracy for setting in settings)) + 1
-        axes.fill_between([probe_accuracy, right], n_pure, n_capsules, color=PALE, alpha=0.5, linewidth=0)
-        axes.text(right - 0.08, n_capsules - 0.4, "wanted", ha="right", va="top", fontsize=8, color=MUTED)
-        for force, colour in zip(forces, COLOURS, strict=False):
-            those = sorted((setting for setting in settings if setting.force == force), key=lambda setting: setting.goal)
-            for plain, style in ((False, "o-"), (True, "D")):
-                some = [setting for setting in those if bool(setting.n_plain) == plain]
-                across, up = [setting.probe_accuracy for setting in some], [setting.n_pure for setting in some]
-                label = f"{force:g}" + ", some numbers off the sphere" * plain
-                if some:
-                    axes.plot(across, up, style, color=colour, linewidth=1, markersize=5, label=label)
-            for setting in those:
-                at, words = (setting.probe_accuracy, setting.n_pure), f"{setting.goal:g}" + f", R^{setting.n_plain}" * bool(setting.n_plain)
-                axes.annotate(words, at, (4, 4), textcoords="offset points", fontsize=7, color=colour, bbox=bare)
-        axes.set(
-            xlim=(None, right),
-            ylim=(0, n_capsules),
-            xlabel="linear probe, % right",
-            ylabel=f"capsules of {n_capsules} that keep to one class",
-        )
-        axes.set_title("beside a dot: the share of pictures that the force pulls to")
-        axes.yaxis.get_major_locator().set_params(integer=True)
-        axes.grid()
-        axes.legend(title="force", title_fontsize=8.5, loc="lower left")
-    both = sum(setting.n_pure >= n_pure and setting.probe_accuracy >= probe_accuracy for setting in settings)
-    words = (
-        f"Each dot is a setting of the force on the experts, with the share of pictures that it pulls them to be on for. {n_pure} capsules "
-        f"and {probe_accuracy:g} % are wanted at once; {both or 'none'} of {len(settings)} settings {'have' if both > 1 else 'has'} both"
+    forces, decays = sorted({setting.force for setting in settings}), sorted({setting.l2 for setting in settings})
+    if not settings or len(decays) > len(MARKERS):
+        raise ValueError(f"purity_against_probe draws settings of 1 to {len(MARKERS)} l2, got {len(settings)} settings of {len(decays)}")
+    sphere, off = ([setting for setting in settings if bool(setting.n_plain) == plain] for plain in (False, True))
+    panels = [those for those in (sphere, off) if those]
+    with canvas(4.3 * len(panels) + 0.9, 3.9) as figure:
+        from matplotlib import colormaps
+
+        shades = colormaps["viridis_r"]
+        colours = {force: shades(0.2 + 0.8 * n / max(1, len(forces) - 1)) for n, force in enumerate(forces)}
+        markers = dict(zip(decays, MARKERS, strict=False))
+        columns = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for axes, those in zip(columns, panels, strict=True):
+            _frame(axes, those, wanted)
+            if those is off:
+                _behind(axes, sphere)
+            else:
+                _joined(axes, those, colours)
+            for setting in sorted(those, key=lambda setting: -setting.l2):  # large ones below
+                _dot(axes, setting, markers[setting.l2], colours[setting.force])
+            _label(axes, those)
+        columns[0].set_ylabel(f"capsules of {wanted.n_capsules} that keep to one class")
+        _legend(figure, colours, markers)
+    return figure, _words(settings, wanted)
+
+
+def _frame(axes: Axes, settings: Sequence[Setting], wanted: Wanted) -> None:
+    """Limits with room for the words, the shaded corner, and what the panel is of."""
+    probes = [wanted.probe_accuracy, *(setting.probe_accuracy for setting in settings)]
+    room = 0.09 * (max(probes) - min(probes)) + 0.05
+    left, right = min(probes) - room, max(probes) + room
+    axes.fill_between([wanted.probe_accuracy, right], wanted.n_pure, wanted.n_capsules, color=PALE, alpha=0.35, linewidth=0)
+    axes.text(right, wanted.n_capsules - 0.3, "wanted ", ha="right", va="top", fontsize=8, color=MUTED)
+    axes.set(xlim=(left, right), ylim=(0, wanted.n_capsules), xlabel="linear probe, % right")
+    plain = any(setting.n_plain for setting in settings)
+    axes.set_title(
+        "some numbers off the sphere (beside a dot: how many)" if plain else "all numbers on the sphere (beside a dot: the goal)"
     )
-    return figure, f"{words}."
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.grid()
+
+
+def _dot(axes: Axes, setting: Setting, marker: str, colour: Any) -> None:
+    axes.plot(*setting.at, marker, color=colour, markersize=SIZES.get(marker, SIZE), markeredgecolor="white", markeredgewidth=0.5, zorder=4)
+    if setting.row:
+        axes.plot(*setting.at, "o", color="none", markersize=2 * SIZE, markeredgecolor=INK, markeredgewidth=0.9, zorder=4)
+
+
+def _joined(axes: Axes, settings: Sequence[Setting], colours: dict[float, Any]) -> None:
+    """A line through the settings of one force, in the order of their goals."""
+    for force, colour in colours.items():
+        those = sorted((setting for setting in settings if setting.force == force), key=lambda setting: setting.goal)
+        if len(those) > 1:
+            axes.plot(*zip(*(setting.at for setting in those), strict=True), color=colour, linewidth=1)
+
+
+def _behind(axes: Axes, settings: Sequence[Setting]) -> None:
+    """The other panel's dots, in grey, where they come into this one."""
+    shown = [setting for setting in settings if setting.probe_accuracy > axes.get_xlim()[0]]
+    for setting in shown:
+        axes.plot(*setting.at, "o", color=PALE, markersize=SIZE)
+    if shown:
+        low = min(shown, key=lambda setting: setting.n_pure)
+        axes.annotate("on the sphere", low.at, (6, -3), textcoords="offset points", fontsize=TEXT, color=MUTED)
+
+
+def _label(axes: Axes, settings: Sequence[Setting]) -> None:
+    """Words beside the dots, each where it covers no dot and no other word; settings that fall on one dot share theirs."""
+    goals = [setting.goal for setting in settings]
+    usual = max(sorted(set(goals)), key=goals.count)
+    words: dict[tuple[float, float], list[str]] = {}
+    for setting in settings:
+        about = f"{setting.n_plain}" + f", goal {setting.goal:g}" * (setting.goal != usual) if setting.n_plain else f"{setting.goal:g}"
+        words.setdefault(setting.at, []).append(about + f": {setting.row}" * bool(setting.row))
+    axes.figure.draw_without_rendering()  # the layout decides where dots are
+    dots = {at: tuple(72 / axes.figure.dpi * axes.transData.transform(at)) for at in words}  # in points
+    sizes = {setting.at: SIZE * (1 + bool(setting.row)) for setting in settings}
+    taken = [(x - sizes[at] / 2, y - sizes[at] / 2, x + sizes[at] / 2, y + sizes[at] / 2) for at, (x, y) in dots.items()]
+    edge = 72 / axes.figure.dpi * axes.transAxes.transform((1, 0))[0]
+    taken.append((edge, -math.inf, math.inf, math.inf))  # no word leaves its panel to the right
+    clear = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.2}  # lines pass below the words, dots above
+    for at, those in words.items():
+        text = " and ".join(dict.fromkeys(those))
+        across, up, box = _free(dots[at], sizes[at], text, taken)
+        taken.append(box)
+        side = "left" if across > 0 else "right"
+        words_at = {"xytext": (across, up), "textcoords": "offset points", "ha": side, "va": "center"}
+        axes.annotate(text, at, fontsize=TEXT, color=INK, bbox=clear, zorder=3, **words_at)
+
+
+def _free(dot: tuple[float, float], size: float, text: str, taken: Sequence[Box]) -> tuple[float, float, Box]:
+    """The place for a text beside a dot that covers least, in points from the dot, and its box."""
+    width, height = 0.62 * TEXT * len(text), TEXT
+    tried = []
+    for up in (0.5 * TEXT, 0, -0.5 * TEXT, TEXT, -TEXT):
+        for across in (size / 2 + 1.5, -size / 2 - 1.5):
+            x, y = dot[0] + across - width * (across < 0), dot[1] + up
+            box = (x, y - height / 2, x + width, y + height / 2)
+            tried.append((sum(_shared(box, other) for other in taken), across, up, box))
+    return min(tried, key=lambda one: one[0])[1:]
+
+
+def _shared(one: Box, other: Box) -> float:
+    """The area that two boxes share."""
+    across, up = (min(one[side + 2], other[side + 2]) - max(one[side], other[side]) for side in (0, 1))
+    return max(0.0, across) * max(0.0, up)
+
+
+def _legend(figure: Figure, colours: dict[float, Any], markers: dict[float, str]) -> None:
+    from matplotlib.lines import Line2D
+
+    blank = {"linestyle": "none", "markersize": SIZE}
+    lines = [Line2D([], [], marker="none", label="force", **blank)]
+    lines += [Line2D([], [], marker="s", color=colour, label=f"{force:g}", **blank) for force, colour in colours.items()]
+    lines += [Line2D([], [], marker="none", label=" ", **blank), Line2D([], [], marker="none", label="decoder's l2", **blank)]
+    lines += [Line2D([], [], marker=marker, color=MUTED, label=f"{l2:g}", **blank) for l2, marker in markers.items()]
+    figure.legend(handles=lines, loc="outside right center")
+
+
+def _words(settings: Sequence[Setting], wanted: Wanted) -> str:
+    both = sum(map(wanted.met, settings))
+    return (
+        "Each dot is a setting: its colour is the force on the experts, its form the decoder's l2, beside it the goal, the share of "
+        "pictures that the force pulls them to be on for, or how many numbers of a capsule are off the sphere. Rows have a ring. "
+        f"{wanted.n_pure} capsules and {wanted.probe_accuracy:g} % are wanted at once; "
+        f"{both or 'none'} of {len(settings)} settings {'have' if both > 1 else 'has'} both."
+    )

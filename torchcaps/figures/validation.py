@@ -17,6 +17,7 @@ else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
 Journal = list[dict[str, Any]]
+FEW = 10  # epochs: between so few a line alone would look like more than was measured
 
 
 class Watched(NamedTuple):
@@ -66,9 +67,9 @@ def _words(found: Mapping[str, Watched], errors: Mapping[str, Band]) -> str:
     n_runs = ", ".join(f"{len(seen.journals)} of {name}" for name, seen in found.items())
     of_tests = any(seen.part == "test" for seen in found.values())
     return (
-        f"Loss and accuracy after each epoch, {looked}; nothing was stopped or chosen by them. The line is the mean over runs ({n_runs}), "
-        "thin lines are the runs; shaded is the standard deviation over batches as large as those of training, the mean over runs. "
-        f"At the end: {ends}. After figure 8 of Heinsen (2019)"
+        f"Loss and accuracy after each epoch, {looked}; no run was stopped and no step chosen by them. The line is the mean over "
+        f"runs ({n_runs}), thin lines are the runs; shaded is the standard deviation over batches as large as those of training, the mean "
+        f"over runs. At the end: {ends}. After figure 8 of Heinsen (2019)"
         f"{', whose validation images for smallNORB are crops of test images as well' * of_tests}."
     )
 
@@ -92,5 +93,5 @@ def _draw(axes: Axes, found: Band, colour: str) -> None:
     axes.fill_between(found.epochs, low, high, color=colour, alpha=0.15, linewidth=0)
     for run in found.each if len(found.each) > 1 else ():
         axes.plot(found.epochs, run.numpy(), color=SKY if colour == BLUE else colour, linewidth=0.6, alpha=0.6)
-    axes.plot(found.epochs, found.means.numpy(), color=colour, marker="o" if len(found.epochs) == 1 else None)
+    axes.plot(found.epochs, found.means.numpy(), color=colour, marker="o" if len(found.epochs) <= FEW else None, markersize=4)
     axes.grid(axis="y")

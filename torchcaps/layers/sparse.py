@@ -14,7 +14,9 @@ class RankMask(nn.Module):
     A training call also counts who won, and after every `boost_every` of them boosts capsules that win too rarely. These
     statistics are part of the state, stand still in evaluation, and count the wins on all processes of a distributed run.
     `frequencies`: how often a capsule shall win, at least and at most. `sharpness` 0 keeps all, `boost_step` 0 helps nobody.
-    `inside`: the routing that gave the support was boosted itself, and ranks are those of the support as it is.
+    `relative`: boosts change by a factor of 1 + step (`updated_boost`). `gain` above 0: they follow the wins of every batch
+    (`steered_boost`), whatever range, step and interval say. `inside`: the routing that gave the support was boosted itself, and
+    ranks are those of the support as it is.
     """
 
     NOT_AVERAGED = "frequency", "boost"  # of a run, not of its weights: an average of weights goes with them as they are
@@ -28,6 +30,8 @@ class RankMask(nn.Module):
         boost_step: float = 0.1,
         boost_every: int = 50,
         decay: float = 0.99,
+        relative: bool = False,
+        gain: float = 0.0,
         inside: bool = False,
     ) -> None:
         super().__init__()
@@ -36,8 +40,13 @@ class RankMask(nn.Module):
             raise ValueError(f"RankMask: frequencies are (at least, at most) within 0 and 1; got {tuple(frequencies)}")
         if boost_every < 1:
             raise ValueError(f"RankMask: boosts change every so many batches, 1 or more; got boost_every={boost_every}")
+        if gain < 0:
+            raise ValueError(f"RankMask: a gain below 0 would boost those that win most; give 0, for steps, or more; got {gain}")
+        if gain and relative:
+            raise ValueError(f"RankMask: boosts follow either every batch or steps; give gain={gain} or relative=True, not both")
         self.n, self.sharpness, self.inside = n, sharpness, inside
-        self.rule = {"step": boost_step, "every": boost_every, "frequencies": (low, high), "decay": decay}
+        steps = {"step": boost_step, "every": boost_every, "frequencies": (low, high), "decay": decay}
+        self.rule = {**steps, "relative": relative, "gain": gain}
         self.register_buffer("frequency", torch.zeros(n))
         self.register_buffer("boost", torch.ones(n))
         self.register_buffer("n_batches", torch.zeros((), dtype=torch.int64))
@@ -60,8 +69,11 @@ class RankMask(nn.Module):
         return boosted_ranks(support, torch.ones_like(self.boost) if self.inside else self.boost)
 
     def extra_repr(self) -> str:
+        if self.rule["gain"]:
+            return f"{self.n}, sharpness={self.sharpness:g}, gain={self.rule['gain']:g}"
         (low, high), step, every = self.rule["frequencies"], self.rule["step"], self.rule["every"]
-        return f"{self.n}, sharpness={self.sharpness:g}, frequencies={low:g} to {high:g}, boost={step:g} every {every}"
+        by = f"factor {1 + step:g}" if self.rule["relative"] else f"{step:g}"
+        return f"{self.n}, sharpness={self.sharpness:g}, frequencies={low:g} to {high:g}, boost={by} every {every}"
 
     def _count(self, support: Float[Tensor, "*b j"]) -> None:
         wins = sum_of_all(count_wins(self.ranks(support)))  # whole numbers: every process comes to the same bits

@@ -43,7 +43,8 @@ class Features(NamedTuple):
 class SparseCaps(nn.Module):
     """Images [b c h w] -> latent capsules, of which a few are left; the decoder draws the picture from them.
 
-    `sharpness`, `frequencies`, `boost_step`, `boost_every` and `decay` are those of `RankMask`; `network` those of `CapsNet`.
+    `sharpness`, `frequencies`, `boost_step`, `boost_every`, `decay`, `boost_relative` and `boost_gain` are those of `RankMask`;
+    `network` those of `CapsNet`.
     `boost_inside`: the boosts take part in every routing pass (an open idea of section 2.3), where they multiply couplings before
     these are made to sum to 1, and the ranks are those of the support that comes out. `support`: the groups of `routing_support`,
     `places` by the paper's text and `runs` by the authors' code.
@@ -62,6 +63,8 @@ class SparseCaps(nn.Module):
         boost_step: float = 0.1,
         boost_every: int = 50,
         decay: float = 0.99,
+        boost_relative: bool = False,
+        boost_gain: float = 0.0,
         boost_inside: bool = False,
         support: str = "places",
         **network,
@@ -73,7 +76,7 @@ class SparseCaps(nn.Module):
             raise ValueError(f"SparseCaps: support must be one of {', '.join(GROUPS)}; got {support!r}")
         self.net = CapsNet(image, n_latent, d_class=d_latent, reconstruction=True, **network)
         rule = {"sharpness": sharpness, "frequencies": frequencies, "boost_step": boost_step, "boost_every": boost_every, "decay": decay}
-        mask = RankMask(n_latent, **rule, inside=boost_inside)
+        mask = RankMask(n_latent, **rule, relative=boost_relative, gain=boost_gain, inside=boost_inside)
         self.mask = mask if preset == "sparse" else None
         self.support = support
         self.net.classes.favours = self.mask is not None and boost_inside

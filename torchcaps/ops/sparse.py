@@ -106,12 +106,35 @@ def moving_average(
 
 
 def updated_boost(
-    boost: Float[Tensor, "j"], frequency: Float[Tensor, "j"], step: float = 0.1, frequencies: tuple[float, float] = FREQUENCIES
+    boost: Float[Tensor, "j"],
+    frequency: Float[Tensor, "j"],
+    step: float = 0.1,
+    frequencies: tuple[float, float] = FREQUENCIES,
+    relative: bool = False,
 ) -> Float[Tensor, "j"]:
-    """Algorithm 1: a step more for a capsule that wins too rarely, a step less, but no less than 1, for one that wins too often."""
+    """Algorithm 1: a step more for a capsule that wins too rarely, a step less, but no less than 1, for one that wins too often.
+
+    `relative`: boosts are multiplied and divided by 1 + step instead. What decides is the ratio of two boosts, which steps of 0.1 hardly
+    move where all boosts are large.
+    """
     low, high = frequencies
-    raised = torch.where(frequency < low, boost + step, boost)
-    return torch.where(frequency > high, (boost - step).clamp(min=1), raised)
+    more, less = (boost * (1 + step), boost / (1 + step)) if relative else (boost + step, boost - step)
+    raised = torch.where(frequency < low, more, boost)
+    changed = torch.where(frequency > high, less, raised)
+    if relative:
+        changed = changed / changed.min()  # ratios alone decide; the least stays at the paper's floor and none grows without end
+    return changed.clamp(min=1)
+
+
+def steered_boost(boost: Float[Tensor, "j"], frequency: Float[Tensor, "j"], gain: float) -> Float[Tensor, "j"]:
+    """Boosts that follow what is missing: their logarithms move by gain · (1 / j - frequency). Then all by the least, which is 1.
+
+    A capsule that wins everything falls fast, one that wins about its share hardly moves. A fixed step does either too much, where
+    supports differ by less than the step from picture to picture, or too little, where boosts have grown. Ours: no range is left, where
+    the paper's section 4 thinks of one with "online adaptation".
+    """
+    moved = boost * torch.exp(gain * (1 / boost.shape[-1] - frequency.to(boost.dtype)))
+    return moved / moved.min()
 
 
 def after_batch(
@@ -122,9 +145,17 @@ def after_batch(
     every: int = 50,
     frequencies: tuple[float, float] = FREQUENCIES,
     decay: float = 0.99,
+    relative: bool = False,
+    gain: float = 0.0,
 ) -> Winning:
-    """Eq. 7, then Algorithm 1: the average moves with every batch, the boosts with every fiftieth."""
-    frequency = moving_average(before.frequency, winning_frequency(wins), before.n_batches, decay)
+    """Eq. 7, then Algorithm 1: the average moves with every batch, the boosts with every fiftieth.
+
+    `gain`, where it is not 0: `steered_boost` instead, with every batch and by its own wins, since an average over a hundred would be late.
+    """
+    now = winning_frequency(wins)
+    frequency = moving_average(before.frequency, now, before.n_batches, decay)
     n_batches = before.n_batches + 1
-    boost = torch.where(n_batches % every == 0, updated_boost(before.boost, frequency, step, frequencies), before.boost)
+    if gain:
+        return Winning(frequency, steered_boost(before.boost, now, gain), n_batches)
+    boost = torch.where(n_batches % every == 0, updated_boost(before.boost, frequency, step, frequencies, relative), before.boost)
     return Winning(frequency, boost, n_batches)

@@ -8,6 +8,7 @@ of routing for W, and a loud decoder (first logits by length, decoded capsules s
 from dataclasses import replace
 
 from torchcaps.optimizers import SGD, Adam
+from torchcaps.papers.hauser2019.changes import with_decay, with_experts, with_model, with_rate
 from torchcaps.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.tasks.experts import Autoencode, LearnDecoder, LearnExperts
 from torchcaps.tasks.neurons import LearnBottleneck, LearnNeurons
@@ -40,6 +41,9 @@ _BESIDE = (
     "extras.restricted_entropy_nats",
     "extras.restricted_frechet",
     "extras.complete_frechet",
+    "extras.restricted_spread",
+    "extras.complete_spread",
+    "extras.test_spread",
     "extras.restricted_nearest_mean",
     "extras.restricted_nearest_least",
     "extras.test_nearest_mean",
@@ -53,25 +57,10 @@ _BESIDE = (
 _PROBE = ("extras.probe_accuracy",)
 
 
-def _learnt(run: Run, **changes) -> Run:
-    """The same with other settings of the second stage's task."""
-    first, second, *rest = run.stages
-    return replace(run, stages=(first, replace(second, task=replace(second.task, **changes)), *rest))
-
-
-def _rated(run: Run, rate: float) -> Run:
-    first, second, *rest = run.stages
-    return replace(run, stages=(first, replace(second, rate=rate), *rest))
-
-
-def _with(run: Run, **model_args) -> Run:
-    return replace(run, model_args=run.model_args | model_args)
-
-
 @reproduces(table="figure 2", row="MNIST to the letter, first weights scaled", metric=_ERROR, beside=_BESIDE)
 def mnist_letter() -> Run:
     """Algorithm 1 and the rule of U alone: three passes from logits of 0, decoded capsules as they are."""
-    return _rated(_learnt(_with(_MNIST, rule={"n_iters": 3}, loud=False), sparse=0.0), 300.0)
+    return with_rate(with_experts(with_model(_MNIST, rule={"n_iters": 3}, loud=False), sparse=0.0), 300.0)
 
 
 @reproduces(table="figure 2", row="Fashion-MNIST to the letter, first weights scaled", metric=_ERROR, beside=_BESIDE)
@@ -83,7 +72,7 @@ def fashion_letter() -> Run:
 @reproduces(table="figure 2", row="MNIST to the letter, from N(0, 0.01): the growth phase", metric=_ERROR, beside=_BESIDE)
 def mnist_growth() -> Run:
     """The paper's first weights: Hebbian growth until the chain wakes, looked at every five steps."""
-    first, second, *rest = _learnt(mnist_letter(), start_length=None).stages
+    first, second, *rest = with_experts(mnist_letter(), start_length=None).stages
     return replace(mnist_letter(), stages=(first, replace(second, probe_every=5), *rest))
 
 
@@ -111,80 +100,115 @@ def digits() -> Run:
     rates = 0.003, 50.0, 0.3
     epochs = 20, 25, 12
     stages = tuple(replace(stage, batch=32, rate=rate, epochs=n) for stage, rate, n in zip(_STAGES, rates, epochs, strict=True))
-    return replace(_with(_MNIST, channels=32, kernel=5, dropped=0.0), data="digits", stages=stages)
+    return replace(with_model(_MNIST, channels=32, kernel=5, dropped=0.0), data="digits", stages=stages)
 
 
 @reproduces(table="ablation", row="MNIST, experts to the letter, decoded capsules scaled", metric=_ERROR, beside=_BESIDE)
 def mnist_letter_loud() -> Run:
     """What of the letter's pictures is the experts' doing, and what the decoder's."""
-    return _with(mnist_letter(), loud=True)
+    return with_model(mnist_letter(), loud=True)
 
 
 @reproduces(table="ablation", row="our way, but no force towards sparse experts", metric=_ERROR, beside=_BESIDE)
 def mnist_dense() -> Run:
     """What the force is for."""
-    return _learnt(_MNIST, sparse=0.0)
+    return with_experts(_MNIST, sparse=0.0)
 
 
 @reproduces(table="ablation", row="our way, but three passes", metric=_ERROR, beside=_BESIDE)
 def mnist_r3() -> Run:
     """Routing by agreement in three passes, with the force."""
-    return _rated(_with(_MNIST, rule={"n_iters": 3}), 300.0)
+    return with_rate(with_model(_MNIST, rule={"n_iters": 3}), 300.0)
 
 
 @reproduces(table="ablation", row="our way, but half of the force", metric=_ERROR, beside=_BESIDE)
 def mnist_half() -> Run:
     """Experts that share more pictures know more of them, and stand for them less clearly."""
-    return _learnt(_MNIST, sparse=5.0)
+    return with_experts(_MNIST, sparse=5.0)
 
 
 @reproduces(table="ablation", row="our way, but twice the force", metric=_ERROR, beside=_BESIDE)
 def mnist_twice() -> Run:
     """The other way."""
-    return _learnt(_MNIST, sparse=20.0)
+    return with_experts(_MNIST, sparse=20.0)
 
 
 @reproduces(table="ablation", row="our way, but a decoder without l2", metric=_ERROR, beside=_BESIDE)
 def mnist_free_decoder() -> Run:
     """What the decay of U is for."""
-    *rest, last = _MNIST.stages
-    return replace(_MNIST, stages=(*rest, replace(last, optimizer=SGD(momentum=0.9))))
+    return with_decay(_MNIST, 0.0)
 
 
 @reproduces(table="ablation", row="our way, but couplings that sum to 1 over the outputs, three passes", metric=_ERROR, beside=_BESIDE)
 def mnist_outputs() -> Run:
     """The other normalisation: every input capsule spends one vote. Couplings are about 1 / 20."""
-    return _rated(_with(_MNIST, rule={"n_iters": 3, "over": "outputs"}), 1.0)
+    return with_rate(with_model(_MNIST, rule={"n_iters": 3, "over": "outputs"}), 1.0)
 
 
 @reproduces(table="ablation", row="our way, but on/off drawn", metric=_ERROR, beside=_BESIDE)
 def mnist_sampled() -> Run:
     """Magnitudes of 0 or 1 by their probability, where Algorithm 1 passes the probability on."""
-    return _learnt(_MNIST, sampled=True)
+    return with_experts(_MNIST, sampled=True)
 
 
 @reproduces(table="ablation", row="our way, but CD-5, on/off drawn", metric=_ERROR, beside=_BESIDE)
 def mnist_cd5() -> Run:
     """Five sweeps, couplings found anew in each."""
-    return _learnt(_MNIST, sampled=True, sweeps=5)
+    return with_experts(_MNIST, sampled=True, sweeps=5)
 
 
 @reproduces(table="ablation", row="our way, but persistent chains, on/off drawn", metric=_ERROR, beside=_BESIDE)
 def mnist_persistent() -> Run:
     """128 chains that go on from step to step."""
-    return _learnt(_with(_MNIST, n_chains=128), sampled=True, persistent=True)
+    return with_experts(with_model(_MNIST, n_chains=128), sampled=True, persistent=True)
 
 
 @reproduces(table="ablation", row="our way, but persistent chains that begin anew once silent, on/off drawn", metric=_ERROR, beside=_BESIDE)
 def mnist_restarted() -> Run:
     """The same; a chain in which every expert was drawn off, which would stay so for ever, goes on from a picture."""
-    return _learnt(mnist_persistent(), restart=True)
+    return with_experts(mnist_persistent(), restart=True)
 
 
 @reproduces(table="future work", row="our way, but capsules on S^11 x R^4 x (0, 1)", metric=_ERROR, beside=_BESIDE)
 def mnist_plain() -> Run:
     """Four of the sixteen numbers off the sphere: hidden Gaussians."""
-    return _with(_MNIST, n_plain=4)
+    return with_model(_MNIST, n_plain=4)
+
+
+@reproduces(
+    table="future work", row="our way, but capsules on S^14 x R x (0, 1), twice the force, three times the decoder's l2",
+    metric=_ERROR, beside=_BESIDE,
+)  # fmt: skip
+def mnist_plain_forced() -> Run:
+    """One number off the sphere; chosen on held-out digits while two of the settings (`choose-plain-*`) were still running."""
+    return with_decay(with_experts(with_model(_MNIST, n_plain=1), sparse=20.0), 0.03)
+
+
+@reproduces(
+    table="future work", row="our way, but capsules on S^13 x R^2 x (0, 1), three times the force, three times the decoder's l2",
+    metric=_ERROR, beside=_BESIDE,
+)  # fmt: skip
+def mnist_plain_chosen() -> Run:
+    """Two numbers off the sphere: of all settings the one with most capsules that keep to one class, on held-out digits."""
+    return with_decay(with_experts(with_model(_MNIST, n_plain=2), sparse=30.0), 0.03)
+
+
+@reproduces(table="variety", row="bundled digits, our way, but a decoder without l2", metric=_ERROR, beside=_BESIDE)
+def digits_free_decoder() -> Run:
+    """Whether the decoder's l2 makes a capsule's samples alike: `extras.restricted_spread` beside that of `digits`."""
+    return with_decay(digits(), 0.0)
+
+
+@reproduces(table="variety", row="bundled digits, our way, but as `mnist-plain-forced`", metric=_ERROR, beside=_BESIDE)
+def digits_plain_forced() -> Run:
+    """One number off the sphere, twice the force, three times the decoder's l2."""
+    return with_decay(with_experts(with_model(digits(), n_plain=1), sparse=20.0), 0.03)
+
+
+@reproduces(table="variety", row="bundled digits, our way, but as `mnist-plain-chosen`", metric=_ERROR, beside=_BESIDE)
+def digits_plain_chosen() -> Run:
+    """Two numbers off the sphere, three times the force, three times the decoder's l2."""
+    return with_decay(with_experts(with_model(digits(), n_plain=2), sparse=30.0), 0.03)
 
 
 @reproduces(table="bottom up", row="our way, and a second layer: 10 capsules of 16 on the 20", metric=_ERROR, beside=_BESIDE)
@@ -193,7 +217,7 @@ def mnist_stacked() -> Run:
     experts = replace(_EXPERTS, task=replace(_EXPERTS.task, layer=1), rate=3.0)
     decoder = replace(_DECODER, task=replace(_DECODER.task, layer=1, samples=1000), rate=0.3)  # 10,000 pictures of ten capsules
     lower = replace(_DECODER, task=LearnDecoder())
-    return replace(_with(_MNIST, experts=((20, 16), (10, 16))), stages=(_AUTOENCODER, _EXPERTS, lower, experts, decoder))
+    return replace(with_model(_MNIST, experts=((20, 16), (10, 16))), stages=(_AUTOENCODER, _EXPERTS, lower, experts, decoder))
 
 
 @reproduces(table="baseline", row="RBM of 320 neurons on the same maps", metric=_ERROR, beside=_PROBE)

@@ -145,6 +145,16 @@ def choose_sst2_wide() -> Run:
     return _choose(sentences.sst2(), rate=1e-3, mixed=False, d_pose=4)
 
 
+def choose_sst2_wider() -> Run:
+    """Poses of eight numbers, twice the rate, and every training example is one phrase."""
+    return _choose(sentences.sst2(), rate=1e-3, mixed=False, d_pose=8)
+
+
+def choose_sst2_wider_slow() -> Run:
+    """Poses of eight numbers, the paper's rate, and every training example is one phrase."""
+    return _choose(sentences.sst2(), mixed=False, d_pose=8)
+
+
 def choose_sst2_mlp() -> Run:
     """The MLP with two labels."""
     return _choose(sentences.sst2_mlp())
@@ -178,6 +188,16 @@ def choose_sst2_mlp_slow_no_mixup() -> Run:
 def choose_sst2_mlp_wide() -> Run:
     """A hidden layer of 1024, a fifth of the rate, and every training example is one phrase."""
     return _choose(sentences.sst2_mlp(), rate=1e-4, mixed=False, hidden=(1024,))
+
+
+def choose_sst2_mlp_wider() -> Run:
+    """A hidden layer of 4096, a fifth of the rate, and every training example is one phrase."""
+    return _choose(sentences.sst2_mlp(), rate=1e-4, mixed=False, hidden=(4096,))
+
+
+def choose_sst2_mlp_wider_slow() -> Run:
+    """A hidden layer of 4096, a tenth of the rate, and every training example is one phrase."""
+    return _choose(sentences.sst2_mlp(), rate=5e-5, mixed=False, hidden=(4096,))
 
 
 def choose_sst2_mlp_last() -> Run:

@@ -48,6 +48,12 @@ def choose_small_batch() -> Run:
     return replace(rows.mnist_r3_recon_64(), hold_out=5000)
 
 
+def choose_smaller_batch() -> Run:
+    """A quarter of the batch, so four times the steps."""
+    run = choose_small_batch()
+    return replace(run, stages=(replace(run.stages[0], batch=32),))
+
+
 def _cnn(rate: float) -> Run:
     run = rows.mnist_cnn()
     return replace(run, hold_out=5000, stages=(replace(run.stages[0], rate=rate),))

@@ -1,0 +1,29 @@
+"""One change of a run at a time: what rows differ in, and what was tried."""
+
+from dataclasses import replace
+from typing import Any
+
+from torchcaps.recipe import Run
+
+
+def with_model(run: Run, **model_args: Any) -> Run:
+    """Other arguments of the model."""
+    return replace(run, model_args=run.model_args | model_args)
+
+
+def with_experts(run: Run, **changes: Any) -> Run:
+    """Other settings of the second stage's task, which learns W."""
+    first, second, *rest = run.stages
+    return replace(run, stages=(first, replace(second, task=replace(second.task, **changes)), *rest))
+
+
+def with_rate(run: Run, rate: float) -> Run:
+    """Another rate for W."""
+    first, second, *rest = run.stages
+    return replace(run, stages=(first, replace(second, rate=rate), *rest))
+
+
+def with_decay(run: Run, l2: float) -> Run:
+    """Another l2 of the decoder U, which is learnt last: the experts and their probe stay as they are."""
+    *rest, decoder = run.stages
+    return replace(run, stages=(*rest, replace(decoder, optimizer=replace(decoder.optimizer, l2=l2))))
