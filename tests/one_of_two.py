@@ -115,12 +115,18 @@ def when(step: int, act) -> None:
     TrainingStep._once = once_then_act
 
 
-def error_of(run: Run, out: Path) -> str:
+def error_of(run: Run, out: Path) -> tuple[str, list[str]]:
+    """What it says, and the threads of a group that live while it is told."""
     try:
         go(run, out)
     except (Diverged, Interrupted, Lost, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "none"
+        return f"{type(error).__name__}: {error}", threads_of_a_group()
+    return "none", []
+
+
+def threads_of_a_group() -> list[str]:
+    """By name, where Linux shows them."""
+    return [name for path in Path("/proc/self/task").glob("*/comm") if "gloo" in (name := path.read_text())]
 
 
 def main(out: Path) -> None:
@@ -129,23 +135,25 @@ def main(out: Path) -> None:
         found[name] = go(run, out / name)
     with joined(torch.device("cpu")) as team:
         found["batch norm"] = normalise(team.rank, team.size)
+        found["threads"] = threads_of_a_group()
     drops = made("baseline")
     found["dropout"] = go(drops, out / "dropout")
     go(drops, out / "dropout resumed", max_steps=7)
     found["dropout resumed"] = go(drops, out / "dropout resumed")
     go(CASES["capsnet"], out / "two then one", max_steps=10)
     found["one then two"] = go(CASES["capsnet"], out / "one then two")
-    found["different"] = error_of(made("capsnet-plain", task=OwnWay()), out / "different")
+    found["different"], _ = error_of(made("capsnet-plain", task=OwnWay()), out / "different")
     found["prepared"] = go(made("capsnet-plain", 5, task=OwnStart()), out / "prepared")
-    found["unclear"] = error_of(replace(made("capsnet-plain"), augment=(MixesAnyhow(),)), out / "unclear")
+    found["unclear"], _ = error_of(replace(made("capsnet-plain"), augment=(MixesAnyhow(),)), out / "unclear")
     if rank == 1:
         when(5, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    found["told"] = error_of(CASES["capsnet"], out / "told")
+    found["told"], _ = error_of(CASES["capsnet"], out / "told")
     found["told, then resumed"] = go(CASES["capsnet"], out / "told")
+    found["threads after"] = threads_of_a_group()
     if rank == 1:
         (out / "1.json").write_text(json.dumps(found))
         when(11, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    found["left alone"] = error_of(CASES["capsnet"], out / "killed")
+    found["left alone"], found["threads left alone"] = error_of(CASES["capsnet"], out / "killed")
     (out / "0.json").write_text(json.dumps(found))
 
 

@@ -7,6 +7,7 @@ So all hold the same numbers at all times, the first one writes for all, and any
 import os
 import secrets
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -154,12 +155,22 @@ def joined(device: torch.device) -> Iterator[Team]:
         distributed.init_process_group(_backend(device), store=store, rank=rank, world_size=size)
     try:
         yield Team(rank, size)
-    except Lost:
-        raise  # what is left of the group could only wait for who is gone
+    except Lost as error:
+        _leave_the_lost(error, device)
+        raise
     except BaseException:
         distributed.destroy_process_group()
         raise
     distributed.destroy_process_group()
+
+
+def _leave_the_lost(error: Lost, device: torch.device) -> None:
+    """End gloo's threads while Python still runs: one that lets go of a tensor later aborts the whole process. They end when nobody
+    holds the group, which what the error went through still does. What is left of nccl could only wait for who is gone."""
+    if _backend(device) == "gloo":
+        distributed.destroy_process_group()
+        for each in (error, error.__cause__):
+            traceback.clear_frames(each.__traceback__)
 
 
 @cache
