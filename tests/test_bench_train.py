@@ -27,13 +27,13 @@ def test_a_step_is_timed_beside_the_reference():
 @pytest.mark.parametrize("wrong", [lambda poses: poses.detach(), lambda poses: 1.05 * poses, lambda poses: poses * math.nan])
 def test_a_step_that_learns_otherwise_gets_no_time(monkeypatch, wrong):
     """Without a gradient, a little too long, not a number."""
-    route = dynamic_blocked.route
+    blocked = dynamic_blocked.blocked
 
-    def off(*args):
-        poses, pose_sum = route(*args)
+    def off(**args):
+        poses, pose_sum = blocked(**args)
         return wrong(poses), pose_sum
 
-    monkeypatch.setattr(dynamic_blocked, "route", off)
+    monkeypatch.setattr(dynamic_blocked, "blocked", off)
     (line,) = lines()
     assert line.startswith("smoke/capsnet: wrong: mean losses") and "0.3 % apart" in line
     assert "ms" not in line.split() and "images/s" not in line

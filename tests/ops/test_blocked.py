@@ -5,19 +5,22 @@ from functools import partial
 import pytest
 import torch
 
-from torchcaps.ops import COUPLINGS, dynamic_blocked, dynamic_routing
+from torchcaps.ops import COUPLINGS, dynamic_blocked, dynamic_pairs, dynamic_routing
 from torchcaps.ops.dynamic_blocked import _blocks
 from torchcaps.testing import compare_routing
 
 WEIGHTS = {"per pair": (6, 3, 4, 5), "per type": (2, 3, 4, 5), "per output": (3, 4, 5), "for all": (4, 5)}
 # bytes of a block, largest block, images of a block of inputs; the votes of one image take 6 x 3 x 5 floats, 360 bytes
 MODES = {"whole": (1 << 20, 1 << 20, 16), "by images": (1500, 1 << 20, 16), "by inputs": (300, 0, 3), "input by input": (1, 0, 1)}
+MODES |= {"by pairs": MODES["whole"]}
 
 
 @pytest.fixture(params=MODES)
 def mode(request, monkeypatch):
     for name, value in zip(("BLOCK_BYTES", "LARGEST_BLOCK_BYTES", "IMAGES_OF_A_BLOCK_OF_INPUTS"), MODES[request.param], strict=True):
         monkeypatch.setattr(dynamic_blocked, name, value)
+    monkeypatch.setattr(dynamic_pairs, "MANY_CALLS", request.param == "by pairs")
+    monkeypatch.setattr(dynamic_pairs, "BLOCK_BYTES", 1000)  # three images of 6 x 3 x 4 floats, 288 bytes
     return request.param
 
 
@@ -38,13 +41,26 @@ def test_every_way_of_cutting_is_right_in_value_and_gradient(mode, weight, coupl
 
 
 def test_the_modes_are_what_they_say(mode, monkeypatch):
-    """Otherwise the test above would check one way four times."""
+    """Otherwise the test above would check one way five times."""
     called = []
-    for name in ("_ByImages", "_Pass"):
-        function = getattr(dynamic_blocked, name)
+    for function in (dynamic_blocked._ByImages, dynamic_blocked._Pass, dynamic_pairs._ByPairs):
+        name = function.__name__
         monkeypatch.setattr(function, "apply", lambda *args, name=name, apply=function.apply: called.append(name) or apply(*args))
-    dynamic_routing(**arguments(WEIGHTS["per output"]), backend="blocked")
-    assert called == {"whole": [], "by images": ["_ByImages"]}.get(mode, ["_Pass"] * 3)
+    dynamic_routing(**arguments(WEIGHTS["per pair"]), backend="blocked")
+    assert called == {"whole": [], "by images": ["_ByImages"], "by pairs": ["_ByPairs"]}.get(mode, ["_Pass"] * 3)
+
+
+def test_pairs_are_for_a_transform_each_that_agreement_decides(mode, monkeypatch):
+    """All else has few transforms or one pass, and an image of too many numbers is cut by its inputs."""
+    called = []
+    monkeypatch.setattr(dynamic_pairs, "by_pairs", lambda *args: called.append(args) or dynamic_blocked.route(*args))
+    for weight in WEIGHTS.values():
+        dynamic_routing(**arguments(weight), backend="blocked")
+        dynamic_routing(**arguments(weight), couplings="uniform", backend="blocked")
+    assert len(called) == (mode == "by pairs")
+    monkeypatch.setattr(dynamic_blocked, "LARGEST_BLOCK_BYTES", 287)
+    dynamic_routing(**arguments(WEIGHTS["per pair"]), backend="blocked")
+    assert len(called) == (mode == "by pairs")
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
@@ -85,7 +101,19 @@ def test_no_block_makes_more_votes_than_it_may(mode, monkeypatch):
     monkeypatch.setattr(dynamic_blocked, "votes_of", lambda *args: made.append(votes_of(*args).nbytes) or votes_of(*args))
     args = {name: x.requires_grad_() for name, x in arguments(WEIGHTS["per output"]).items()}
     dynamic_routing(**args, backend="blocked").poses.sum().backward()
-    assert max(made) <= {"whole": 3600, "by images": 1500, "by inputs": 300, "input by input": 60}[mode]
+    assert max(made) <= {"whole": 3600, "by pairs": 3600, "by images": 1500, "by inputs": 300, "input by input": 60}[mode]
+
+
+def test_pairs_make_no_votes_and_few_numbers_at_once(mode, monkeypatch):
+    """The same promise: of [j b d i] numbers, 10 x 288 bytes, those of three images."""
+    made = []
+    spread = dynamic_pairs._spread
+    monkeypatch.setattr(dynamic_pairs, "_spread", lambda *args: made.append(spread(*args).nbytes) or spread(*args))
+    if mode == "by pairs":
+        monkeypatch.setattr(dynamic_blocked, "votes_of", None)
+    args = {name: x.requires_grad_() for name, x in arguments(WEIGHTS["per pair"]).items()}
+    dynamic_routing(**args, backend="blocked").poses.sum().backward()
+    assert max(made, default=0) == (3 * 288 if mode == "by pairs" else 0)
 
 
 def test_what_it_cannot_do_is_refused_with_the_reason():

@@ -4,6 +4,7 @@ import gc
 import re
 from collections.abc import Callable
 from ctypes import CDLL
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import torch
 from torchcaps.machine import peak_memory
 
 READINGS = 5  # of memory on a CPU
+TRIED = 64 << 20  # bytes that are taken and given back, to see whether that shows
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -92,9 +94,20 @@ def free(device: torch.device) -> None:
     torch.cuda.empty_cache()
 
 
+@cache
+def _gives_back() -> bool:
+    """Whether the process is smaller once a tensor is gone. PyTorch's allocator on ARM keeps what was freed for another time, unless
+    MIMALLOC_PURGE_DELAY=0 was set before it was loaded, and then takes longer for everything."""
+    before = _of_process("VmRSS")
+    torch.ones(TRIED // 4)
+    return _of_process("VmRSS") - before < TRIED / 2
+
+
 def _forget_peak() -> bool:
     """Forget how large the process once was, and give back what it freed; False where the system cannot."""
     try:
+        if not _gives_back():
+            return False
         CDLL("libc.so.6").malloc_trim(0)  # or memory freed by an earlier case would be used again and not be seen
         CLEAR.write_text("5")
     except (OSError, AttributeError):

@@ -3,33 +3,26 @@
 Images do not influence each other, so a block is a few images, all passes, and the votes stay in cache between passes.
 Where the votes of a single image are too many, a block is a few inputs and one pass: the logits of a pass are
 prior + votes · (sum of the output poses so far), so nothing of a block is kept. The backward pass makes each block's
-votes again. Votes lie as [b j i e]: then the weighted sum and the agreement are matrix products.
+votes again. Votes lie as [b j i e]: then the weighted sum and the agreement are matrix products. Where votes would take a call of the
+library for each input, `dynamic_pairs` does without them.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchcaps.ops import dynamic_pairs
+from torchcaps.ops.by_hand import full_precision, gradients_to_differentiate
 from torchcaps.ops.couplings import FIXED, coupling
+from torchcaps.ops.dynamic_pairs import Rule
 from torchcaps.ops.squash import squash
 from torchcaps.ops.votes import votes_of
 
 BLOCK_BYTES = 9 << 19  # votes made at once, 4.5 MiB: a few times the second-level cache
 LARGEST_BLOCK_BYTES = 48 << 20  # beyond it the inputs are cut too, at the price of making the votes in every pass
 IMAGES_OF_A_BLOCK_OF_INPUTS = 16  # enough that a transform, once read, is used often
-
-
-class Rule(NamedTuple):
-    """What stays the same over all blocks."""
-
-    n_out: int
-    n_iters: int
-    share: Callable[..., Tensor]
-    fixed: bool
-    detach: bool
 
 
 def blocked(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tensor, Tensor]:
@@ -43,7 +36,9 @@ def blocked(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Ten
     bytes_per_image = bytes_per_input * poses.shape[-2]
     # every block of images reads the whole weight and adds to its whole gradient: much smaller blocks than it cost more than they save
     block_bytes = max(BLOCK_BYTES, 3 * weight.nbytes // 4)
-    if bytes_per_image * len(flat) <= min(block_bytes, LARGEST_BLOCK_BYTES):
+    if dynamic_pairs.suits(flat, weight, rule, LARGEST_BLOCK_BYTES):
+        routed = dynamic_pairs.by_pairs(flat, weight, bias, prior, rule)
+    elif bytes_per_image * len(flat) <= min(block_bytes, LARGEST_BLOCK_BYTES):
         routed = route(flat, weight, bias, prior, rule)
     elif max(bytes_per_image, block_bytes) <= LARGEST_BLOCK_BYTES:
         routed = _ByImages.apply(flat, weight, bias, prior, rule, max(block_bytes // bytes_per_image, 1))
@@ -80,7 +75,7 @@ class _ByImages(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        with _full_precision():
+        with full_precision():
             return _ByImages._gradients(ctx, grads)
 
     @staticmethod
@@ -88,7 +83,7 @@ class _ByImages(torch.autograd.Function):
         poses, *shared = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:4]
         if torch.is_grad_enabled():
-            return *_gradients_to_differentiate(lambda *x: route(*x, ctx.rule), ctx.saved_tensors, grads, wanted), None, None
+            return *gradients_to_differentiate(lambda *x: route(*x, ctx.rule), ctx.saved_tensors, grads, wanted), None, None
         shared = [_leaf(tensor, needed) for tensor, needed in zip(shared, wanted[1:], strict=True)]
         totals = [
             torch.zeros_like(poses) if wanted[0] else None,
@@ -130,14 +125,14 @@ class _Pass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        with _full_precision():
+        with full_precision():
             return _Pass._gradients(ctx, grad)
 
     @staticmethod
     def _gradients(ctx, grad):
         wanted, tensors = ctx.needs_input_grad[:4], ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *_gradients_to_differentiate(lambda *x: [_weighted_sum(*x, ctx.rule)], tensors, [grad], wanted), None, None
+            return *gradients_to_differentiate(lambda *x: [_weighted_sum(*x, ctx.rule)], tensors, [grad], wanted), None, None
         totals = [torch.zeros_like(tensor) if needed else None for tensor, needed in zip(tensors, wanted, strict=True)]
         for images, inputs, rows in _blocks(tensors[0], tensors[1], ctx.bytes_per_input):
             block = [_leaf(x, needed) for x, needed in zip(_cut(*tensors, images, inputs, rows), wanted, strict=True)]
@@ -176,25 +171,8 @@ def _cut(poses, weight, prior, pose_sum, images: slice, inputs: slice, rows: sli
     return tuple(None if tensor is None else tensor[where] for tensor, where in parts)
 
 
-def _full_precision() -> torch.autocast:
-    """Whatever region the backward pass is called in: the forward pass ran in full precision."""
-    return torch.autocast("cpu", enabled=False)
-
-
 def _leaf(tensor: Tensor | None, needed: bool) -> Tensor | None:
     return None if tensor is None else tensor.detach().requires_grad_(needed)
-
-
-def _gradients_to_differentiate(function, inputs, grads, wanted) -> list[Tensor | None]:
-    """For create_graph=True: the gradients of the plain form, uncut, which can be differentiated once more."""
-    # aliases: one input may itself depend on another, and that path is not this function's
-    inputs = [None if x is None else x.view_as(x) for x in inputs]
-    outputs = function(*inputs)
-    live = [x for x, needed in zip(inputs, wanted, strict=True) if needed]
-    connected = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if output.requires_grad]
-    outputs, grads = zip(*connected, strict=True)
-    found = iter(torch.autograd.grad(outputs, live, grads, create_graph=True, allow_unused=True))
-    return [next(found) if needed else None for needed in wanted]
 
 
 def _add_gradients(outputs, grads, inputs, wanted, totals) -> None:

@@ -1,0 +1,33 @@
+"""What functions with a backward pass of their own have in common."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+def full_precision() -> torch.autocast:
+    """Whatever region the backward pass is called in: the forward pass ran in full precision."""
+    return torch.autocast("cpu", enabled=False)
+
+
+def gradients_to_differentiate(
+    function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor | None], grads: Sequence[Tensor], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """For create_graph=True: the gradients of the plain form, uncut, which can be differentiated once more."""
+    # aliases: one input may itself depend on another, and that path is not this function's
+    inputs = [None if x is None else x.view_as(x) for x in inputs]
+    outputs = function(*inputs)
+    live = [x for x, needed in zip(inputs, wanted, strict=True) if needed]
+    connected = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if output.requires_grad]
+    outputs, grads = zip(*connected, strict=True)
+    found = iter(torch.autograd.grad(outputs, live, grads, create_graph=True, allow_unused=True))
+    return [next(found) if needed else None for needed in wanted]
+
+
+def with_pull(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """The value, and what makes of its gradient that of what the function was given."""
+    with torch.enable_grad():
+        at = at.detach().requires_grad_()
+        value = function(at)
+    return value.detach(), lambda grad: torch.autograd.grad(value, at, grad)[0]
