@@ -98,9 +98,10 @@ def free(device: torch.device) -> None:
 def _gives_back() -> bool:
     """Whether the process is smaller once a tensor is gone. PyTorch's allocator on ARM keeps what was freed for another time, unless
     MIMALLOC_PURGE_DELAY=0 was set before it was loaded, and then takes longer for everything."""
-    before = _of_process("VmRSS")
-    torch.ones(TRIED // 4)
-    return _of_process("VmRSS") - before < TRIED / 2
+    tensor = torch.ones(TRIED // 4)
+    with_it = _of_process("VmRSS")
+    del tensor
+    return with_it - _of_process("VmRSS") > TRIED / 2
 
 
 def _forget_peak() -> bool:
