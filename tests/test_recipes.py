@@ -156,7 +156,15 @@ def test_a_stored_run_of_the_future_is_refused():
 
 def test_quick_never_touches_real_data():
     runs = [quick(RECIPES[name].make()) for name in CLAIMED]
-    pictures = {"generated", "generated-16", "generated-40", "generated-48", "generated-96", "generated-pairs"}
+    pictures = {
+        "generated",
+        "generated-16",
+        "generated-40",
+        "generated-32-rgb",
+        "generated-48-stereo",
+        "generated-96-stereo",
+        "generated-pairs",
+    }
     assert {run.data for run in runs} == {*pictures, "generated-sentences"}
     assert not any(run.tests or run.hold_out or run.stages[0].stop for run in runs)
     assert isinstance(quick(RECIPES["digits/writers"].make()), Run)

@@ -224,8 +224,7 @@ def unlike(stored: dict[str, Any], run: Run) -> list[str]:
 
 def quick(run: Run, steps: int = 20) -> Run:
     """The same run made seconds long: generated images, a few small steps per stage. For smoke tests, not for numbers."""
-    sets = {16: "generated-16", 28: "generated", 40: "generated-40", 48: "generated-48", 96: "generated-96"}
-    data = sets[max(size for size in sets if size <= max(16, info(run.data).shape[-1]))]  # no smaller than it must be: crops have to fit
+    data = _generated(info(run.data).shape)
     data = "generated-pairs" if info(run.data).n_labels == 2 else data
     data = "generated-sentences" if info(run.data).kind == "sentences" else data
     stages = tuple(
@@ -233,7 +232,7 @@ def quick(run: Run, steps: int = 20) -> Run:
             stage,
             task=stage.task.quick(),
             steps=steps,
-            batch=min(stage.batch, 4 if data == "generated-96" else 16),
+            batch=min(stage.batch, 4 if data.startswith("generated-96") else 16),
             stop=None,
             probe_every=min(stage.probe_every, steps // 2),
             unmixed=min(stage.unmixed, 2),
@@ -241,6 +240,13 @@ def quick(run: Run, steps: int = 20) -> Run:
         for stage in run.stages
     )
     return replace(run, data=data, stages=stages, hold_out=0, views=(), tests=()).quickly()
+
+
+def _generated(shape: tuple[int, ...]) -> str:
+    """Generated pictures with as many channels, and no smaller than they must be: crops have to fit."""
+    grey = {16: "generated-16", 28: "generated", 40: "generated-40", 48: "generated-48", 96: "generated-96"}
+    sets = {2: {48: "generated-48-stereo", 96: "generated-96-stereo"}, 3: {32: "generated-32-rgb"}}.get(shape[0], grey)
+    return sets[max(size for size in sets if size <= max(min(sets), shape[-1]))]
 
 
 @dataclass(frozen=True, kw_only=True)

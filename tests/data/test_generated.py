@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from torchcaps.data import fingerprint, info, load, status
+from torchcaps.data import fingerprint, generated, info, load, status
 
 SETS = ["generated", "generated-16", "generated-40", "generated-48", "generated-96"]
+SETS += ["generated-32-rgb", "generated-48-stereo", "generated-96-stereo"]
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -28,6 +29,16 @@ def test_the_seed_alone_decides_the_pictures(name):
     torch.set_rng_state(before)
     load(name, "train")
     assert torch.get_rng_state().equal(before), "the global generator is left alone"
+
+
+def test_colours_are_of_the_same_shapes_and_tell_nothing_of_the_class():
+    grey, labels = generated.read_split("train", 0, 32)
+    rgb, same = generated.read_split("train", 0, 32, 3)
+    assert torch.equal(labels, same)
+    tints = rgb.double().sum((2, 3)) / grey.double().sum((2, 3))  # [n 3]
+    assert tints.min() > 0.49 and tints.max() < 1.01 and tints.std() > 0.1
+    by_class = torch.stack([tints[labels == label].mean(0) for label in range(10)])
+    assert by_class.std() < 0.05
 
 
 def test_train_and_test_share_no_picture():

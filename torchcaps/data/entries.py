@@ -104,11 +104,11 @@ def digits_set(name: str, about: str, read: Callable[..., tuple[Tensor, Tensor]]
     return DataSet(facts, read, needs="sklearn")
 
 
-def generated_set(name: str, size: int) -> DataSet:
+def generated_set(name: str, size: int, n_channels: int = 1) -> DataSet:
     about = "bars and half rings made from the seed, for tests and smoke runs"
     n_train, n_test = generated.counts(size)
-    facts = DataInfo(name=name, shape=(1, size, size), n_classes=generated.N_CLASSES, n_train=n_train, n_test=n_test, about=about)
-    return DataSet(facts, lambda split, root, seed: generated.read_split(split, seed, size))
+    facts = DataInfo(name=name, shape=(n_channels, size, size), n_classes=generated.N_CLASSES, n_train=n_train, n_test=n_test, about=about)
+    return DataSet(facts, lambda split, root, seed: generated.read_split(split, seed, size, n_channels))
 
 
 def norb_toys(

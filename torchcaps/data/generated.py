@@ -18,11 +18,12 @@ THICKNESS = (1.5, 3.5)
 NOISE = 16.0  # standard deviation, in grey levels
 
 
-def read_split(split: str, seed: int, size: int = 28) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
+def read_split(split: str, seed: int, size: int = 28, n_channels: int = 1) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, " n"]]:
     """Pictures to train or to test on. Even generator seeds train, odd ones test: no two seeds share pictures across parts."""
     is_test = split == "test"
     rng = torch.Generator().manual_seed(2 * seed + is_test)
-    return generate(counts(size)[is_test], size, rng)
+    grey, labels = generate(counts(size)[is_test], size, rng)
+    return grey if n_channels == 1 else tinted(grey, n_channels, rng), labels
 
 
 def counts(size: int) -> tuple[int, int]:
@@ -45,6 +46,11 @@ def generate(n: int, size: int, rng: torch.Generator) -> tuple[UInt8[Tensor, "n 
     ink = ((thickness[:, None, None] / 2 - distance) / scale + 0.5).clamp(0, 1)  # an edge is one pixel wide
     pictures = (255 * ink + noise).round().clamp(0, 255).to(torch.uint8)
     return rearrange(pictures, "n h w -> n 1 h w"), labels
+
+
+def tinted(grey: UInt8[Tensor, "n 1 h w"], n_channels: int, rng: torch.Generator) -> UInt8[Tensor, "n c h w"]:
+    """Each picture in a colour of its own, which tells nothing of its class."""
+    return (grey * (0.5 + torch.rand(len(grey), n_channels, 1, 1, generator=rng) / 2)).round().to(torch.uint8)
 
 
 def _distance_to_shape(y: Float[Tensor, "n h 1"], x: Float[Tensor, "n 1 w"], labels: Int64[Tensor, " n"]) -> Float[Tensor, "n h w"]:

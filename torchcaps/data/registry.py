@@ -117,6 +117,9 @@ DATASETS: dict[str, DataSet] = {
     "generated-40": generated_set("generated-40", 40),
     "generated-48": generated_set("generated-48", 48),
     "generated-96": generated_set("generated-96", 96),
+    "generated-32-rgb": generated_set("generated-32-rgb", 32, 3),
+    "generated-48-stereo": generated_set("generated-48-stereo", 48, 2),
+    "generated-96-stereo": generated_set("generated-96-stereo", 96, 2),
     "generated-pairs": generated_pairs(),
     "generated-sentences": generated_sentences(),
 }
