@@ -1,9 +1,11 @@
 """The blocked CPU backend: the reference's maths whatever is cut into blocks, and never all the votes at once."""
 
 from functools import partial
+from weakref import ref
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from torchcaps.ops import COUPLINGS, dynamic_blocked, dynamic_pairs, dynamic_routing
 from torchcaps.ops.dynamic_blocked import _blocks
@@ -135,6 +137,35 @@ def test_gradients_can_be_differentiated_again(mode):
         slope.square().sum().backward()
         penalties.append([args[name].grad for name in ("poses", "weight", "bias", "prior")])
     torch.testing.assert_close(*penalties)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_layer_within_a_checkpoint_has_its_gradients(mode, again):
+    """A checkpoint gives each saved tensor once."""
+    gradients = []
+    for call in (lambda function, *args: function(*args), partial(checkpoint, use_reentrant=False)):
+        args = [x.requires_grad_() for x in arguments(WEIGHTS["per pair"], prior=False).values()]
+        poses = call(lambda *x: dynamic_routing(*x, backend="blocked").poses, *args)
+        gradients.append(torch.autograd.grad(poses.square().sum(), args, create_graph=again))
+    torch.testing.assert_close(*gradients)
+
+
+def test_pairs_keep_nothing_where_no_gradient_is_recorded(mode, monkeypatch):
+    """Weights want gradients then too, and logits of the whole batch would wait for a backward pass that never comes."""
+    outputs = dynamic_pairs._outputs
+    args = {name: x.requires_grad_() for name, x in arguments(WEIGHTS["per pair"]).items()}
+    for recorded, expected in ((True, [0, 3, 6, 9]), (False, [0, 0, 0, 0])):
+        sums, alive = [], []
+
+        def counted(made, sums=sums, alive=alive):
+            alive.append(sum(each() is not None for each in sums))
+            sums.extend(ref(each.total) for each in made)
+            return outputs(made)
+
+        monkeypatch.setattr(dynamic_pairs, "_outputs", counted)
+        with torch.set_grad_enabled(recorded):
+            dynamic_routing(**args, backend="blocked")
+        assert alive == (expected if mode == "by pairs" else [])
 
 
 def test_a_prior_and_a_bias_of_another_dtype_are_taken_like_the_reference_takes_them(mode):

@@ -80,10 +80,10 @@ class _ByImages(torch.autograd.Function):
 
     @staticmethod
     def _gradients(ctx, grads):
-        poses, *shared = ctx.saved_tensors
+        poses, *shared = ctx.saved_tensors  # asked for once: `torch.utils.checkpoint` makes them once
         wanted = ctx.needs_input_grad[:4]
         if torch.is_grad_enabled():
-            return *gradients_to_differentiate(lambda *x: route(*x, ctx.rule), ctx.saved_tensors, grads, wanted), None, None
+            return *gradients_to_differentiate(lambda *x: route(*x, ctx.rule), (poses, *shared), grads, wanted), None, None
         shared = [_leaf(tensor, needed) for tensor, needed in zip(shared, wanted[1:], strict=True)]
         totals = [
             torch.zeros_like(poses) if wanted[0] else None,
