@@ -53,12 +53,15 @@ def test_the_modes_are_what_they_say(mode, monkeypatch):
 
 
 def test_pairs_are_for_a_transform_each_that_agreement_decides(mode, monkeypatch):
-    """All else has few transforms or one pass, and an image of too many numbers is cut by its inputs."""
+    """All else has few transforms, one pass or short votes, and an image of too many numbers is cut by its inputs."""
     called = []
-    monkeypatch.setattr(dynamic_pairs, "by_pairs", lambda *args: called.append(args) or dynamic_blocked.route(*args))
+    monkeypatch.setattr(dynamic_pairs, "by_pairs", lambda *args: called.append(args) or dynamic_blocked.route(*args[:-1]))
     for weight in WEIGHTS.values():
         dynamic_routing(**arguments(weight), backend="blocked")
         dynamic_routing(**arguments(weight), couplings="uniform", backend="blocked")
+    assert len(called) == (mode == "by pairs")
+    long = arguments(WEIGHTS["per pair"]) | {"weight": torch.zeros(6, 3, 4, 1), "bias": None}
+    dynamic_routing(**long, backend="blocked")
     assert len(called) == (mode == "by pairs")
     monkeypatch.setattr(dynamic_blocked, "LARGEST_BLOCK_BYTES", 287)
     dynamic_routing(**arguments(WEIGHTS["per pair"]), backend="blocked")
@@ -116,6 +119,16 @@ def test_pairs_make_no_votes_and_few_numbers_at_once(mode, monkeypatch):
     args = {name: x.requires_grad_() for name, x in arguments(WEIGHTS["per pair"]).items()}
     dynamic_routing(**args, backend="blocked").poses.sum().backward()
     assert max(made, default=0) == (3 * 288 if mode == "by pairs" else 0)
+
+
+@pytest.mark.parametrize(("d_out", "most", "n_images"), [(5, 1 << 20, 3), (50, 1 << 20, 37), (50, 2000, 6)])
+def test_many_transforms_make_larger_blocks_of_pairs_within_bounds(monkeypatch, d_out, most, n_images):
+    """Three quarters of the weight's 1,440 and 14,400 bytes, at least 1,000 and at most so many, over the 288 of an image."""
+    monkeypatch.setattr(dynamic_pairs, "BLOCK_BYTES", 1000)
+    taken = []
+    monkeypatch.setattr(dynamic_pairs._ByPairs, "apply", lambda *args: taken.append(args[5]))
+    dynamic_pairs.by_pairs(torch.zeros(1, 6, 4), torch.zeros(6, 3, 4, d_out), None, None, None, most)
+    assert taken == [n_images]
 
 
 def test_what_it_cannot_do_is_refused_with_the_reason():

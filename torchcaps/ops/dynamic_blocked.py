@@ -37,7 +37,7 @@ def blocked(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Ten
     # every block of images reads the whole weight and adds to its whole gradient: much smaller blocks than it cost more than they save
     block_bytes = max(BLOCK_BYTES, 3 * weight.nbytes // 4)
     if dynamic_pairs.suits(flat, weight, rule, LARGEST_BLOCK_BYTES):
-        routed = dynamic_pairs.by_pairs(flat, weight, bias, prior, rule)
+        routed = dynamic_pairs.by_pairs(flat, weight, bias, prior, rule, LARGEST_BLOCK_BYTES)
     elif bytes_per_image * len(flat) <= min(block_bytes, LARGEST_BLOCK_BYTES):
         routed = route(flat, weight, bias, prior, rule)
     elif max(bytes_per_image, block_bytes) <= LARGEST_BLOCK_BYTES:

@@ -44,13 +44,17 @@ class Pass(NamedTuple):
 
 
 def suits(poses: Float[Tensor, "b i d"], weight: Tensor, rule: Rule, most: int) -> bool:
-    """Whether there is a transform for each pair, and an image's numbers are not more than so many bytes."""
-    return MANY_CALLS and weight.ndim == 4 and weight.shape[0] == poses.shape[-2] and not rule.fixed and _bytes_per_image(weight) <= most
+    """Whether there is a transform for each pair, an image's numbers are not more than so many bytes, and [i j d] are not much more than
+    votes: four times as many took longer than they, twice as many did not."""
+    each = MANY_CALLS and weight.ndim == 4 and weight.shape[0] == poses.shape[-2] and not rule.fixed
+    return each and weight.shape[-2] <= 2 * weight.shape[-1] and _bytes_per_image(weight) <= most
 
 
-def by_pairs(poses: Float[Tensor, "b i d"], weight: Float[Tensor, "i j d e"], bias, prior, rule: Rule) -> tuple[Tensor, Tensor]:
+def by_pairs(poses: Float[Tensor, "b i d"], weight: Float[Tensor, "i j d e"], bias, prior, rule: Rule, most: int) -> tuple[Tensor, Tensor]:
     """Output poses and their sum over all passes but the last."""
-    n_images = max(1, BLOCK_BYTES // max(1, _bytes_per_image(weight)))
+    # every block reads all transforms, as blocks of votes do
+    block_bytes = min(most, max(BLOCK_BYTES, 3 * weight.nbytes // 4))
+    n_images = max(1, block_bytes // max(1, _bytes_per_image(weight)))
     return _ByPairs.apply(poses, weight, bias, prior, rule, n_images, torch.is_grad_enabled())  # which within is always off
 
 
