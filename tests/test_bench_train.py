@@ -79,6 +79,14 @@ def test_the_peak_is_of_what_came_after():
     assert mib(1 << 26) - mib(1 << 10) > 200
 
 
+@pytest.mark.parametrize(("drops", "gives_back"), [([64] * 5, True), ([64, 0], False), ([0], False)])
+def test_an_allocator_gives_back_every_time_or_not_at_all(monkeypatch, drops, gives_back):
+    """One that keeps what was freed lets go of it at some later time, which may be just now."""
+    sizes = iter([size << 20 for drop in drops for size in (500, 500 - drop)])
+    monkeypatch.setattr(memory, "_of_process", lambda name: next(sizes))
+    assert memory._gives_back.__wrapped__() == gives_back
+
+
 def test_memory_in_all_leaves_out_what_others_left():
     """Of 1,000 bytes in use before, 60 were given; 60 results and 5 more were there at the peak."""
     assert memory.needed(before=1000, peak=1065, given=60, made=60) == (5, 125)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from weakref import ref
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from one_of_two import CASES, go, made, normalise
 
 from torchcaps.checkpoint import load_checkpoint, tensors_sha256
 from torchcaps.papers import RECIPES
+from torchcaps.processes import Lost, _leave_the_lost
 
 TESTS = Path(__file__).parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS.parent), "OMP_NUM_THREADS": "1"}
@@ -220,6 +222,33 @@ def test_no_thread_of_a_group_outlives_it(both):
     for found in both:
         assert found["threads"] and not found["threads after"]
     assert both[0]["threads left alone"] == []
+
+
+def test_nothing_that_an_error_went_through_holds_the_group(monkeypatch):
+    """A caller's own words around it change nothing, nor does an error without a cause."""
+    monkeypatch.setattr("torchcaps.processes.distributed.destroy_process_group", lambda: None)
+
+    class Group:
+        pass
+
+    def waits():
+        group = Group()
+        held.append(ref(group))
+        raise Lost("gone")
+
+    def says_more():
+        try:
+            waits()
+        except Lost as error:
+            raise Lost("another process is gone") from error
+
+    for fails in (waits, says_more):
+        held = []
+        with pytest.raises(Lost) as told:
+            fails()
+        assert held[0]() is not None
+        _leave_the_lost(told.value, torch.device("cpu"))
+        assert held[0]() is None
 
 
 def test_mixing_that_does_not_say_how_far_it_looks_is_refused_to_both(both):

@@ -153,7 +153,10 @@ def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result, tmp_path):
     assert check_commit(clean, tmp_path).passed
     assert "stored, then: data: mnist, generated-16" in check_commit(clean | {"run": result["run"] | {"data": "mnist"}}, tmp_path).text
     assert "changes not committed" in check_commit(clean | {"dirty": True}, tmp_path).text
-    assert "could not look at 000000000000" in check_commit(clean | {"commit": "0" * 40}, tmp_path).text
+    missing = check_commit(clean | {"commit": "0" * 40}, tmp_path).text
+    assert "could not look at 000000000000" in missing and "`git fetch --unshallow`" in missing
+    unnamed = check_commit(clean | {"recipe": "smoke/none"}, tmp_path).text
+    assert "could not look at" in unnamed and "fetch" not in unnamed  # the commit is there, the recipe is not
     assert "names no commit, but 'unknown'" in check_commit(clean | {"commit": "unknown"}, tmp_path).text
 
 

@@ -164,13 +164,14 @@ def joined(device: torch.device) -> Iterator[Team]:
     distributed.destroy_process_group()
 
 
-def _leave_the_lost(error: Lost, device: torch.device) -> None:
-    """End gloo's threads while Python still runs: one that lets go of a tensor later aborts the whole process. They end when nobody
-    holds the group, which what the error went through still does. What is left of nccl could only wait for who is gone."""
+def _leave_the_lost(error: BaseException | None, device: torch.device) -> None:
+    """End gloo's threads while Python still runs: one that lets go of a tensor later aborts the whole process. They end when nobody holds
+    the group, and the frames that the error and its causes went through still do. What is left of nccl could only wait for who is gone."""
     if _backend(device) == "gloo":
         distributed.destroy_process_group()
-        for each in (error, error.__cause__):
-            traceback.clear_frames(each.__traceback__)
+        while error is not None:
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__
 
 
 @cache

@@ -100,8 +100,9 @@ def check_commit(result: Mapping[str, Any], home: Path = Path(__file__).parent.p
                 command, check=True, capture_output=True, text=True, cwd=folder, env=os.environ | {"PYTHONPATH": folder}
             ).stdout
         except (OSError, subprocess.CalledProcessError) as error:
-            hint = "`git fetch --unshallow` brings all there is, LOG.md names commits that were folded into others"
-            return Check("commit", False, f"could not look at {stored[:12]}: {_reason(error)}; {hint}")
+            missing = isinstance(error, subprocess.CalledProcessError) and error.cmd[0] == "git"
+            hint = "; `git fetch --unshallow` completes a shallow clone, LOG.md names commits folded into others" if missing else ""
+            return Check("commit", False, f"could not look at {stored[:12]}: {_reason(error)}{hint}")
     other = differences(result["run"], json.loads(shown))
     return Check("commit", not other, "stored, then: " + "; ".join(other[:3]) if other else f"{stored[:12]} has the same recipe")
 

@@ -1,9 +1,11 @@
 """The blocked CPU backend: the reference's maths whatever is cut into blocks, and never all the votes at once."""
 
 from functools import partial
+from weakref import ref
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from torchcaps.ops import COUPLINGS, dynamic_blocked, dynamic_pairs, dynamic_routing
 from torchcaps.ops.dynamic_blocked import _blocks
@@ -51,12 +53,15 @@ def test_the_modes_are_what_they_say(mode, monkeypatch):
 
 
 def test_pairs_are_for_a_transform_each_that_agreement_decides(mode, monkeypatch):
-    """All else has few transforms or one pass, and an image of too many numbers is cut by its inputs."""
+    """All else has few transforms, one pass or short votes, and an image of too many numbers is cut by its inputs."""
     called = []
-    monkeypatch.setattr(dynamic_pairs, "by_pairs", lambda *args: called.append(args) or dynamic_blocked.route(*args))
+    monkeypatch.setattr(dynamic_pairs, "by_pairs", lambda *args: called.append(args) or dynamic_blocked.route(*args[:-1]))
     for weight in WEIGHTS.values():
         dynamic_routing(**arguments(weight), backend="blocked")
         dynamic_routing(**arguments(weight), couplings="uniform", backend="blocked")
+    assert len(called) == (mode == "by pairs")
+    long = arguments(WEIGHTS["per pair"]) | {"weight": torch.zeros(6, 3, 4, 1), "bias": None}
+    dynamic_routing(**long, backend="blocked")
     assert len(called) == (mode == "by pairs")
     monkeypatch.setattr(dynamic_blocked, "LARGEST_BLOCK_BYTES", 287)
     dynamic_routing(**arguments(WEIGHTS["per pair"]), backend="blocked")
@@ -116,6 +121,16 @@ def test_pairs_make_no_votes_and_few_numbers_at_once(mode, monkeypatch):
     assert max(made, default=0) == (3 * 288 if mode == "by pairs" else 0)
 
 
+@pytest.mark.parametrize(("d_out", "most", "n_images"), [(5, 1 << 20, 3), (50, 1 << 20, 37), (50, 2000, 6)])
+def test_many_transforms_make_larger_blocks_of_pairs_within_bounds(monkeypatch, d_out, most, n_images):
+    """Three quarters of the weight's 1,440 and 14,400 bytes, at least 1,000 and at most so many, over the 288 of an image."""
+    monkeypatch.setattr(dynamic_pairs, "BLOCK_BYTES", 1000)
+    taken = []
+    monkeypatch.setattr(dynamic_pairs._ByPairs, "apply", lambda *args: taken.append(args[5]))
+    dynamic_pairs.by_pairs(torch.zeros(1, 6, 4), torch.zeros(6, 3, 4, d_out), None, None, None, most)
+    assert taken == [n_images]
+
+
 def test_what_it_cannot_do_is_refused_with_the_reason():
     args = arguments(WEIGHTS["per pair"])
     with pytest.raises(ValueError, match=r"backend 'blocked' computes in float32 or float64, got torch.bfloat16; convert the input"):
@@ -135,6 +150,35 @@ def test_gradients_can_be_differentiated_again(mode):
         slope.square().sum().backward()
         penalties.append([args[name].grad for name in ("poses", "weight", "bias", "prior")])
     torch.testing.assert_close(*penalties)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_layer_within_a_checkpoint_has_its_gradients(mode, again):
+    """A checkpoint gives each saved tensor once."""
+    gradients = []
+    for call in (lambda function, *args: function(*args), partial(checkpoint, use_reentrant=False)):
+        args = [x.requires_grad_() for x in arguments(WEIGHTS["per pair"], prior=False).values()]
+        poses = call(lambda *x: dynamic_routing(*x, backend="blocked").poses, *args)
+        gradients.append(torch.autograd.grad(poses.square().sum(), args, create_graph=again))
+    torch.testing.assert_close(*gradients)
+
+
+def test_pairs_keep_nothing_where_no_gradient_is_recorded(mode, monkeypatch):
+    """Weights want gradients then too, and logits of the whole batch would wait for a backward pass that never comes."""
+    outputs = dynamic_pairs._outputs
+    args = {name: x.requires_grad_() for name, x in arguments(WEIGHTS["per pair"]).items()}
+    for recorded, expected in ((True, [0, 3, 6, 9]), (False, [0, 0, 0, 0])):
+        sums, alive = [], []
+
+        def counted(made, sums=sums, alive=alive):
+            alive.append(sum(each() is not None for each in sums))
+            sums.extend(ref(each.total) for each in made)
+            return outputs(made)
+
+        monkeypatch.setattr(dynamic_pairs, "_outputs", counted)
+        with torch.set_grad_enabled(recorded):
+            dynamic_routing(**args, backend="blocked")
+        assert alive == (expected if mode == "by pairs" else [])
 
 
 def test_a_prior_and_a_bias_of_another_dtype_are_taken_like_the_reference_takes_them(mode):

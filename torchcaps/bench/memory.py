@@ -96,8 +96,12 @@ def free(device: torch.device) -> None:
 
 @cache
 def _gives_back() -> bool:
-    """Whether the process is smaller once a tensor is gone. PyTorch's allocator on ARM keeps what was freed for another time, unless
-    MIMALLOC_PURGE_DELAY=0 was set before it was loaded, and then takes longer for everything."""
+    """Whether the process is smaller once a tensor is gone, every time. PyTorch's allocator on ARM keeps what was freed for another time,
+    and now and then gives all of it back, unless MIMALLOC_PURGE_DELAY=0 was set before it was loaded; then all takes longer."""
+    return all(_shows() for _ in range(READINGS))
+
+
+def _shows() -> bool:
     tensor = torch.ones(TRIED // 4)
     with_it = _of_process("VmRSS")
     del tensor

@@ -4,7 +4,7 @@ Images do not influence each other, so a block is a few images, all passes, and 
 Where the votes of a single image are too many, a block is a few inputs and one pass: the logits of a pass are
 prior + votes · (sum of the output poses so far), so nothing of a block is kept. The backward pass makes each block's
 votes again. Votes lie as [b j i e]: then the weighted sum and the agreement are matrix products. Where votes would take a call of the
-library for each input, `dynamic_pairs` does without them.
+library for each input, as on ARM, `dynamic_pairs` does without them.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def blocked(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Ten
     # every block of images reads the whole weight and adds to its whole gradient: much smaller blocks than it cost more than they save
     block_bytes = max(BLOCK_BYTES, 3 * weight.nbytes // 4)
     if dynamic_pairs.suits(flat, weight, rule, LARGEST_BLOCK_BYTES):
-        routed = dynamic_pairs.by_pairs(flat, weight, bias, prior, rule)
+        routed = dynamic_pairs.by_pairs(flat, weight, bias, prior, rule, LARGEST_BLOCK_BYTES)
     elif bytes_per_image * len(flat) <= min(block_bytes, LARGEST_BLOCK_BYTES):
         routed = route(flat, weight, bias, prior, rule)
     elif max(bytes_per_image, block_bytes) <= LARGEST_BLOCK_BYTES:
@@ -80,10 +80,10 @@ class _ByImages(torch.autograd.Function):
 
     @staticmethod
     def _gradients(ctx, grads):
-        poses, *shared = ctx.saved_tensors
+        poses, *shared = ctx.saved_tensors  # asked for once: `torch.utils.checkpoint` makes them once
         wanted = ctx.needs_input_grad[:4]
         if torch.is_grad_enabled():
-            return *gradients_to_differentiate(lambda *x: route(*x, ctx.rule), ctx.saved_tensors, grads, wanted), None, None
+            return *gradients_to_differentiate(lambda *x: route(*x, ctx.rule), (poses, *shared), grads, wanted), None, None
         shared = [_leaf(tensor, needed) for tensor, needed in zip(shared, wanted[1:], strict=True)]
         totals = [
             torch.zeros_like(poses) if wanted[0] else None,

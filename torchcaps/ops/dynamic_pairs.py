@@ -44,13 +44,18 @@ class Pass(NamedTuple):
 
 
 def suits(poses: Float[Tensor, "b i d"], weight: Tensor, rule: Rule, most: int) -> bool:
-    """Whether there is a transform for each pair, and an image's numbers are not more than so many bytes."""
-    return MANY_CALLS and weight.ndim == 4 and weight.shape[0] == poses.shape[-2] and not rule.fixed and _bytes_per_image(weight) <= most
+    """Whether there is a transform for each pair, an image's numbers are not more than so many bytes, and [i j d] are not much more than
+    votes: four times as many took longer than they, twice as many did not."""
+    each = MANY_CALLS and weight.ndim == 4 and weight.shape[0] == poses.shape[-2] and not rule.fixed
+    return each and weight.shape[-2] <= 2 * weight.shape[-1] and _bytes_per_image(weight) <= most
 
 
-def by_pairs(poses: Float[Tensor, "b i d"], weight: Float[Tensor, "i j d e"], bias, prior, rule: Rule) -> tuple[Tensor, Tensor]:
+def by_pairs(poses: Float[Tensor, "b i d"], weight: Float[Tensor, "i j d e"], bias, prior, rule: Rule, most: int) -> tuple[Tensor, Tensor]:
     """Output poses and their sum over all passes but the last."""
-    return _ByPairs.apply(poses, weight, bias, prior, rule, max(1, BLOCK_BYTES // max(1, _bytes_per_image(weight))))
+    # every block reads all transforms, as blocks of votes do
+    block_bytes = min(most, max(BLOCK_BYTES, 3 * weight.nbytes // 4))
+    n_images = max(1, block_bytes // max(1, _bytes_per_image(weight)))
+    return _ByPairs.apply(poses, weight, bias, prior, rule, n_images, torch.is_grad_enabled())  # which within is always off
 
 
 def _bytes_per_image(weight: Tensor) -> int:
@@ -59,29 +64,28 @@ def _bytes_per_image(weight: Tensor) -> int:
 
 class _ByPairs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, poses, weight, bias, prior, rule: Rule, n_images: int):
+    def forward(ctx, poses, weight, bias, prior, rule: Rule, n_images: int, recorded: bool):
         packed, routed, kept = _pack(weight), [], []
         for block in poses.split(n_images):
             made = _passes(_turned(block), packed, bias, prior, rule)
             routed.append(_outputs(made))
-            kept += [tensor for each in made for tensor in each] if any(ctx.needs_input_grad) else []
+            kept += [tensor for each in made for tensor in each] if recorded and any(ctx.needs_input_grad) else []
         ctx.save_for_backward(poses, weight, bias, prior, *kept)
         ctx.rule, ctx.n_images = rule, n_images
         return tuple(torch.cat(parts) for parts in zip(*routed, strict=True))
 
     @staticmethod
     def backward(ctx, *grads):
-        inputs, kept = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
-        wanted, rule = ctx.needs_input_grad[:4], ctx.rule
+        poses, weight, bias, prior, *kept = ctx.saved_tensors  # asked for once: `torch.utils.checkpoint` makes them once
+        inputs, wanted, rule = (poses, weight, bias, prior), ctx.needs_input_grad[:4], ctx.rule
         with full_precision():
             if torch.is_grad_enabled():
                 found = gradients_to_differentiate(lambda *x: _whole(*x, rule), inputs, grads, wanted)
             else:
                 passes = [Pass(*pair) for pair in zip(kept[::2], kept[1::2], strict=True)]
                 blocks = [passes[at : at + rule.n_iters] for at in range(0, len(passes), rule.n_iters)]
-                found = _gradients(inputs, blocks, grads, rule, ctx.n_images)
-                found = [gradient if needed else None for gradient, needed in zip(found, wanted, strict=True)]
-        return *found, None, None
+                found = _gradients(inputs, wanted, blocks, grads, rule, ctx.n_images)
+        return *found, None, None, None
 
 
 def _whole(poses, weight, bias, prior, rule: Rule) -> tuple[Tensor, Tensor]:
@@ -107,54 +111,57 @@ def _passes(poses: Float[Tensor, "b d i"], packed: Packed, bias: Tensor | None, 
     return made
 
 
-def _gradients(inputs: Sequence[Tensor | None], blocks: Sequence[list[Pass]], grads: Sequence[Tensor], rule: Rule, n_images: int) -> list:
-    """Of poses, weight, bias and prior."""
+def _gradients(inputs, wanted: Sequence[bool], blocks: Sequence[list[Pass]], grads: Sequence[Tensor], rule: Rule, n_images: int) -> list:
+    """Of poses, weight, bias and prior, each where it is wanted."""
     poses, weight, bias, prior = inputs
     packed, of_poses = _pack(weight), []
-    totals = _Totals(torch.zeros_like(packed.down), *(None if tensor is None else torch.zeros_like(tensor) for tensor in (bias, prior)))
-    for block, made, *own in zip(poses.split(n_images), blocks, *(grad.split(n_images) for grad in grads), strict=True):
-        of_poses.append(totals.add(_turned(block), packed, made, [grad.transpose(0, 1) for grad in own], rule))
-    down = rearrange(totals.down, "j (d i) e -> i j d e", i=poses.shape[-2])
-    return [torch.cat(of_poses).mT, down, totals.bias, totals.prior]
+    shared = [torch.zeros_like(x) if needed else None for x, needed in zip((packed.down, bias, prior), wanted[1:], strict=True)]
+    for images, made, *own in zip(poses.split(n_images), blocks, *(grad.split(n_images) for grad in grads), strict=True):
+        block = _turned(images)
+        totals = _Totals(torch.zeros_like(block) if wanted[0] else None, *shared)
+        totals.add(block, packed, made, [grad.transpose(0, 1) for grad in own], rule)
+        of_poses.append(totals.poses)
+    down, *small = shared
+    of_weight = rearrange(down, "j (d i) e -> i j d e", i=poses.shape[-2]) if wanted[1] else None
+    return [torch.cat(of_poses).mT if wanted[0] else None, of_weight, *small]
 
 
 class _Totals(NamedTuple):
-    """Gradients that every block adds to."""
+    """Gradients so far, None where nobody wants them: of one block's poses, and of what every block adds to."""
 
-    down: Float[Tensor, "j di e"]
+    poses: Float[Tensor, "b d i"] | None
+    down: Float[Tensor, "j di e"] | None
     bias: Float[Tensor, "j e"] | None
     prior: Float[Tensor, "i j"] | None
 
-    def add(self, poses: Float[Tensor, "b d i"], packed: Packed, made: list[Pass], grads: list[Tensor], rule: Rule) -> Tensor:
-        """From the last pass to the first; returns the gradient of the block's poses."""
-        of_poses = torch.zeros_like(poses)
+    def add(self, poses: Float[Tensor, "b d i"], packed: Packed, made: list[Pass], grads: list[Tensor], rule: Rule) -> None:
+        """From the last pass to the first."""
         later = None  # gradient of the logits of all later passes: what this pass's parents agree with is a term of each
         for each in reversed(made):
             last = later is None
-            live = last or not rule.detach
+            live = self if last or not rule.detach else self._replace(poses=None, down=None)
             parents, pull_total = with_pull(squash, each.total)
             couplings, pull_logits = with_pull(lambda logits: rule.share(logits, dim=0), each.logits)
-            of_parents = grads[0] if last else grads[1] + self._hear(poses, packed, parents, later, of_poses if live else None)
-            of_total = pull_total(of_parents)
-            if self.bias is not None:
-                self.bias.add_(of_total.sum(1))
-            if live:
-                self.down.baddbmm_(_spread(couplings, poses).mT, of_total)
+            of_total = pull_total(grads[0] if last else grads[1] + live._hear(poses, packed, parents, later))
             back = _sent_back(of_total, packed, poses)
             of_logits = pull_logits((back * poses).sum(2))
-            if live:
-                of_poses += back.mul_(couplings.unsqueeze(2)).sum(0)
+            if self.bias is not None:
+                self.bias.add_(of_total.sum(1))
+            if live.down is not None:
+                live.down.baddbmm_(_spread(couplings, poses).mT, of_total)
+            if live.poses is not None:
+                live.poses.add_(back.mul_(couplings.unsqueeze(2)).sum(0))
             later = of_logits if last else later + of_logits
         if self.prior is not None:
             self.prior.add_(later.sum(1).T)
-        return of_poses
 
-    def _hear(self, poses, packed: Packed, parents, later, of_poses: Tensor | None) -> Float[Tensor, "j b e"]:
+    def _hear(self, poses, packed: Packed, parents, later) -> Float[Tensor, "j b e"]:
         """The gradient of a pass's parents by the logits that they agreed on."""
         heard = _spread(later, poses)
-        if of_poses is not None:
+        if self.down is not None:
             self.down.baddbmm_(heard.mT, parents)
-            of_poses += _sent_back(parents, packed, poses).mul_(later.unsqueeze(2)).sum(0)
+        if self.poses is not None:
+            self.poses.add_(_sent_back(parents, packed, poses).mul_(later.unsqueeze(2)).sum(0))
         return heard @ packed.down
 
 
