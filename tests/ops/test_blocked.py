@@ -92,6 +92,20 @@ def test_a_single_gradient_is_the_same_alone(mode, wanted):
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.parametrize("needed", [["poses", "weight"], ["bias"], ["prior"]], ids=str)
+@pytest.mark.parametrize("weight", ["per pair", "per output"])
+@pytest.mark.parametrize(("n_iters", "detach"), [(1, False), (3, False), (3, True)])
+def test_who_has_a_gradient_is_as_in_the_reference(mode, weight, needed, n_iters, detach):
+    """The sum of earlier poses has none where no earlier pass passes one on."""
+    found = []
+    for backend in ("reference", "blocked"):
+        args = {name: x.requires_grad_(name in needed) for name, x in arguments(WEIGHTS[weight]).items()}
+        routed = dynamic_routing(**args, n_iters=n_iters, detach=detach, backend=backend)
+        found.append([part.requires_grad for part in routed])
+        routed.poses.sum().backward()  # which the mark must not disturb
+    assert found[0] == found[1]
+
+
 def test_an_empty_batch_and_no_batch(mode):
     args = arguments(WEIGHTS["per pair"])
     assert dynamic_routing(**args | {"poses": args["poses"][:0]}, backend="blocked").poses.shape == (0, 5, 3, 5)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torchcaps.ops import dynamic_pairs
 from torchcaps.ops.by_hand import full_precision, gradients_to_differentiate
 from torchcaps.ops.couplings import FIXED, coupling
-from torchcaps.ops.dynamic_pairs import Rule
+from torchcaps.ops.dynamic_pairs import Rule, with_honest_sum
 from torchcaps.ops.squash import squash
 from torchcaps.ops.votes import votes_of
 
@@ -71,7 +71,7 @@ class _ByImages(torch.autograd.Function):
         ctx.save_for_backward(poses, weight, bias, prior)
         ctx.rule, ctx.n_images = rule, n_images
         routed = [route(block, weight, bias, prior, rule) for block in poses.split(n_images)]
-        return tuple(torch.cat(parts) for parts in zip(*routed, strict=True))
+        return with_honest_sum(ctx, rule, tuple(torch.cat(parts) for parts in zip(*routed, strict=True)))
 
     @staticmethod
     def backward(ctx, *grads):

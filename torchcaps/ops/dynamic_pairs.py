@@ -72,7 +72,7 @@ class _ByPairs(torch.autograd.Function):
             kept += [tensor for each in made for tensor in each] if recorded and any(ctx.needs_input_grad) else []
         ctx.save_for_backward(poses, weight, bias, prior, *kept)
         ctx.rule, ctx.n_images = rule, n_images
-        return tuple(torch.cat(parts) for parts in zip(*routed, strict=True))
+        return with_honest_sum(ctx, rule, tuple(torch.cat(parts) for parts in zip(*routed, strict=True)))
 
     @staticmethod
     def backward(ctx, *grads):
@@ -86,6 +86,13 @@ class _ByPairs(torch.autograd.Function):
                 blocks = [passes[at : at + rule.n_iters] for at in range(0, len(passes), rule.n_iters)]
                 found = _gradients(inputs, wanted, blocks, grads, rule, ctx.n_images)
         return *found, None, None, None
+
+
+def with_honest_sum(ctx, rule: Rule, routed: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Poses and their sum, which like the reference's has a gradient only where an earlier pass passes one on."""
+    if rule.n_iters == 1 or (rule.detach and not any(ctx.needs_input_grad[2:4])):  # bias and prior
+        ctx.mark_non_differentiable(routed[1])
+    return routed
 
 
 def _whole(poses, weight, bias, prior, rule: Rule) -> tuple[Tensor, Tensor]:
