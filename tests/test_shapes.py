@@ -18,6 +18,8 @@ with install_import_hook("torchcaps", "beartype.beartype"):
 import torch
 from torch import nn
 
+torch.manual_seed(0)  # a comparison fails for one draw in 200, whichever backend it is of
+
 
 def differentiate(result):
     tensors = [result] if isinstance(result, torch.Tensor) else [x for x in result if isinstance(x, torch.Tensor)]
