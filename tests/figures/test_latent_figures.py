@@ -65,9 +65,12 @@ def test_lines_are_the_stored_numbers():
     figure, _ = ranked_support({"sparse": told})
     assert figure.axes[0].lines[0].get_ydata().tolist() == [1.0, 0.5, 0.25, 0.1]  # by number, not as text
     frequency = {"0": {"0": 0.7, "1": 0.3}, "1": {"0": 0.3, "1": 0.7}}
-    figure, words = rank_frequencies({"n_images": 9, "rank_frequency": frequency}, (0.04, 0.1))
+    figure, words = rank_frequencies({"n_images": 9, "rank_frequency": frequency}, "Sparse", (0.04, 0.1))
     assert [line.get_ydata().tolist() for line in figure.axes[0].lines] == [[0.7, 0.3], [0.3, 0.7]]
-    assert "from 0.300 to 0.700" in words
+    assert words.startswith("Sparse. ") and "from 0.300 to 0.700; boosts aim at 0.04 to 0.1 (orange)" in words
+    assert len(figure.axes[0].patches) == 1
+    figure, words = rank_frequencies({"n_images": 9, "rank_frequency": frequency}, "Steered", None)  # no range, nothing to colour
+    assert "from 0.300 to 0.700; an even share is 0.5" in words and not figure.axes[0].patches
 
 
 def test_the_paper_draws_what_is_there_and_nothing_of_another_run(tmp_path, monkeypatch):
@@ -82,9 +85,10 @@ def test_the_paper_draws_what_is_there_and_nothing_of_another_run(tmp_path, monk
         trained = train(run, name=name, seed=0, options=Options(out=tmp_path / "runs/rawlinson2018" / name / "0", progress=False))
         write_result(result_path(tmp_path / "results", f"rawlinson2018/{name}", 0), make_result(name, 0, run, trained))
 
-    names = ["mnist-sparse", "mnist-dense", "mnist-supervised", "stack-sparse", "stack-dense", "stack-em-sparse", "stack-em-dense"]
+    names = ["mnist-sparse", "mnist-steered-5", "mnist-dense", "mnist-supervised"]
+    names += ["stack-sparse", "stack-dense", "stack-em-sparse", "stack-em-dense"]
     today = {name: small(name) for name in names if "em" not in name} | {
-        name: RECIPES[f"rawlinson2018/{name}"].make() for name in names[5:]
+        name: RECIPES[f"rawlinson2018/{name}"].make() for name in names[6:]
     }
     monkeypatch.setattr("torchcaps.papers.rawlinson2018.figures._today", lambda: today)
 
@@ -101,3 +105,5 @@ def test_the_paper_draws_what_is_there_and_nothing_of_another_run(tmp_path, monk
     made = drawn()
     assert set(made) == {"figure-2", "figure-2-sparse", "figure-5", "figure-5-dense", "figure-3", "figure-4", "depth"}
     assert len(made["figure-3"][0].axes[0].lines) == 3
+    put("mnist-steered-5")
+    assert "figure-4-steered" in drawn() and len(drawn()["figure-3"][0].axes[0].lines) == 4

@@ -20,7 +20,7 @@ else:
     Figure = Any  # matplotlib is imported when something is drawn
 
 OFFSETS = tuple(0.2 * k for k in range(-5, 6))  # figure 5: -1 to 1
-COLOURS = {"sparse": BLUE, "dense": ORANGE, "supervised": GREEN}
+COLOURS = {"sparse": BLUE, "dense": ORANGE, "supervised": GREEN, "sparse, steered": INK}
 N_SWEPT = 6  # pictures in figure 5, each the first of its class
 
 
@@ -77,22 +77,23 @@ def ranked_support(extras: Mapping[str, Mapping[str, Any]]) -> tuple[Figure, str
     return figure, f"Mean over {n:,} test pictures. Rank 8: {middle}. After figure 3 of Rawlinson, Ahmed and Kowadlo (2018)."
 
 
-def rank_frequencies(told: Mapping[str, Any], frequencies: tuple[float, float]) -> tuple[Figure, str]:
-    """Figure 4: how often each capsule has each rank; from the numbers of a result."""
-    low, high = frequencies
+def rank_frequencies(told: Mapping[str, Any], words: str, frequencies: tuple[float, float] | None) -> tuple[Figure, str]:
+    """Figure 4: how often each capsule has each rank; from the numbers of a result. `frequencies`: the range that boosts aim at, if any."""
     rows = [_in_order(row) for row in _in_order(told["rank_frequency"])]
     with canvas(5.2, 3.2) as figure:
         axes = figure.subplots()
         for row in rows:
             axes.plot(range(len(row)), row, color=BLUE, linewidth=1, alpha=0.55)
-        axes.axhspan(low, high, xmax=0.04, color=ORANGE, alpha=0.35, linewidth=0)
+        if frequencies:
+            axes.axhspan(*frequencies, xmax=0.04, color=ORANGE, alpha=0.35, linewidth=0)
         axes.set(xlabel="rank, boosts included", ylim=(0, None), title=f"How often each of {len(rows)} capsules has it")
         axes.set_xlim(left=0)
         axes.grid(axis="y")
     wins = [row[0] for row in rows]
+    goal = "; boosts aim at {:g} to {:g} (orange)".format(*frequencies) if frequencies else f"; an even share is {1 / len(rows):g}"
     return figure, (
-        f"Each line is a capsule; {told['n_images']:,} test pictures, boosts frozen. Rank 0 is had with frequencies from {min(wins):.3f} "
-        f"to {max(wins):.3f}; boosts aim at {low:g} to {high:g} (orange). After figure 4 of Rawlinson, Ahmed and Kowadlo (2018)."
+        f"{words}. Each line is a capsule; {told['n_images']:,} test pictures, boosts frozen. Rank 0 is had with frequencies from "
+        f"{min(wins):.3f} to {max(wins):.3f}{goal}. After figure 4 of Rawlinson, Ahmed and Kowadlo (2018)."
     )
 
 
@@ -129,17 +130,18 @@ def latent_sweeps(model: nn.Module, data: Labelled, words: str) -> tuple[Figure,
         for number, offset in enumerate(OFFSETS):
             write(figure, 1.5 + (number + 0.5) * tile, 0.12, f"{offset:+.1f}", ha="center", va="center", fontsize=7, color=INK)
     return figure, (
-        f"{words}. The first test picture of each class; the two numbers of its winning capsule that alter the drawing most, each moved "
-        f"from -1 to 1. Mean change of a pixel along the strongest: {sum(moved) / len(moved):.4f}. "
+        f"{words}. The first test picture of each of {len(chosen)} classes; the two numbers of its winning capsule that alter the drawing "
+        f"most, each moved from -1 to 1. Mean change of a pixel along the strongest: {sum(moved) / len(moved):.4f}. "
         "After figure 5 of Rawlinson, Ahmed and Kowadlo (2018)."
     )
 
 
 def by_depth(extras: Mapping[str, Mapping[str, Any]]) -> tuple[Figure, str]:
     """Support and activity by rank in every layer of stacked networks: flat lines are layers in which all capsules do alike."""
-    with canvas(8.0, 3.2) as figure:
+    with canvas(9.4, 3.2) as figure:
+        halves = figure.subplots(1, 2)
         for axes, (kind, title) in zip(
-            figure.subplots(1, 2), (("relative_support", "Support by rank"), ("relative_activity", "Activity by rank")), strict=True
+            halves, (("relative_support", "Support by rank"), ("relative_activity", "Activity by rank")), strict=True
         ):
             for (name, told), colour in zip(extras.items(), (BLUE, ORANGE, GREEN, MUTED), strict=False):
                 for number, layer in told["layers"].items():
@@ -148,7 +150,7 @@ def by_depth(extras: Mapping[str, Mapping[str, Any]]) -> tuple[Figure, str]:
                     axes.plot(range(len(shares)), shares, style, color=colour, linewidth=1.4, label=f"{name}, layer {number}")
             axes.set(xlabel="rank", ylim=(0, 1.05), title=title)
             axes.grid(axis="y")
-        axes.legend(fontsize=6.5)
+        figure.legend(*halves[0].get_legend_handles_labels(), loc="outside right center", fontsize=6.5)
     last = {name: list(told["layers"].values())[-1]["relative_activity"] for name, told in extras.items()}
     middle = ", ".join(f"{name} {_in_order(shares)[len(shares) // 2]:.3f}" for name, shares in last.items())
     return figure, f"As a share of the first rank. Activity of the middle rank in the last layer: {middle}."

@@ -19,7 +19,7 @@ else:
     Figure = Any  # matplotlib is imported when something is drawn
 
 PAPER = "rawlinson2018"
-BY_SUPPORT = {"supervised": "mnist-supervised", "dense": "mnist-dense", "sparse": "mnist-sparse"}
+BY_SUPPORT = {"supervised": "mnist-supervised", "dense": "mnist-dense", "sparse": "mnist-sparse", "sparse, steered": "mnist-steered-5"}
 BY_DEPTH = {"sparse": "stack-sparse", "dense": "stack-dense", "sparse, EM": "stack-em-sparse", "dense, EM": "stack-em-dense"}
 WORDS = {"mnist-sparse": "Sparse capsules", "mnist-dense": "Dense capsules, trained without the mask"}
 
@@ -39,7 +39,11 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
     if several := {name: numbers for name, numbers in kinds.items() if numbers}:
         made["figure-3"] = ranked_support(several)
     if kinds["sparse"]:
-        made["figure-4"] = rank_frequencies(kinds["sparse"], FREQUENCIES)
+        made["figure-4"] = rank_frequencies(kinds["sparse"], WORDS["mnist-sparse"], FREQUENCIES)
+    if kinds["sparse, steered"]:
+        made["figure-4-steered"] = rank_frequencies(
+            kinds["sparse, steered"], "Sparse capsules whose boosts follow every batch, five passes", None
+        )
     told = {name: _extras(results, recipe, today[recipe]) for name, recipe in BY_DEPTH.items()}
     if deep := {name: numbers for name, numbers in told.items() if numbers}:
         made["depth"] = by_depth(deep)

@@ -174,6 +174,18 @@ def mnist_32_fixed() -> Run:
     return variant(MNIST, n_latent=32)
 
 
+@_claim("8 capsules, boosts that follow the wins of every batch, 28x28")
+def mnist_8_steered() -> Run:
+    """Our rule knows one number of the range, an even share, and needs none for another number of capsules."""
+    return variant(mnist_steered(), n_latent=8)
+
+
+@_claim("32 capsules, boosts that follow the wins of every batch, 28x28")
+def mnist_32_steered() -> Run:
+    """The same for 32."""
+    return variant(mnist_steered(), n_latent=32)
+
+
 @reproduces(
     table="ablation", row="training digits anywhere in the frame, sparse, squared error on affnist-like",
     metric=f"{ASKED}.squared_error", beside=("test.squared_error", *WINS),
@@ -200,6 +212,51 @@ def like_anywhere_sparse_linear_disjoint() -> Run:
     """One layer on pre-mask features of that network."""
     how = {"classifier": Linear()}
     return reading(like_anywhere_sparse(), "like-anywhere-sparse", "affnist-like/fit-digits", "affnist-like/other-digits", **how)
+
+
+@reproduces(
+    table="ablation", row="training digits anywhere in the frame, dense, squared error on affnist-like",
+    metric=f"{ASKED}.squared_error", beside=("test.squared_error", "extras.relative_support_8"),
+)  # fmt: skip
+def like_anywhere_dense() -> Run:
+    """Without the mask: what of a better reading is the digits' places, and what the mask."""
+    return variant(like_anywhere_sparse(), preset="dense")
+
+
+@claim(f"dense, training digits anywhere + SVM (a), affnist-like; {SHARED}", ASKED)
+def like_anywhere_dense_svm_a() -> Run:
+    """Machine fitted to 60,000 affine digits."""
+    return reading(like_anywhere_dense(), "like-anywhere-dense", "affnist-like/0-60000", ASKED)
+
+
+@claim("dense, training digits anywhere + SVM, affnist-like, digit-disjoint", "affnist-like/other-digits")
+def like_anywhere_dense_svm_disjoint() -> Run:
+    """The same, no digit on both sides."""
+    return reading(like_anywhere_dense(), "like-anywhere-dense", "affnist-like/fit-digits", "affnist-like/other-digits")
+
+
+@reproduces(
+    table="ablation", row="training digits anywhere, boosts that follow every batch, five passes, squared error on affnist-like",
+    metric=f"{ASKED}.squared_error", beside=("test.squared_error", *WINS),
+)  # fmt: skip
+def like_anywhere_steered_5() -> Run:
+    """Whether one network both shares its wins out and is read as well."""
+    return replace(like_steered_5(), augment=(Anywhere(),))
+
+
+@claim(f"sparse, training digits anywhere, boosts that follow every batch, five passes + SVM (a), affnist-like, pre-mask; {SHARED}", ASKED)
+def like_anywhere_steered_5_svm_a() -> Run:
+    """Machine fitted to 60,000 affine digits."""
+    return reading(like_anywhere_steered_5(), "like-anywhere-steered-5", "affnist-like/0-60000", ASKED)
+
+
+@claim(
+    "sparse, training digits anywhere, boosts that follow every batch, five passes + SVM, affnist-like, digit-disjoint, pre-mask",
+    "affnist-like/other-digits",
+)  # fmt: skip
+def like_anywhere_steered_5_svm_disjoint() -> Run:
+    """The same, no digit on both sides."""
+    return reading(like_anywhere_steered_5(), "like-anywhere-steered-5", "affnist-like/fit-digits", "affnist-like/other-digits")
 
 
 def _linear(network: Run, of: str) -> Run:
