@@ -54,6 +54,12 @@ def choose_smaller_batch() -> Run:
     return replace(run, stages=(replace(run.stages[0], batch=32),))
 
 
+def choose_small_batch_float32() -> Run:
+    """Half the batch, trained in float32: what bfloat16 costs, if anything."""
+    run = choose_small_batch()
+    return replace(run, stages=(replace(run.stages[0], precision="float32"),))
+
+
 def _cnn(rate: float) -> Run:
     run = rows.mnist_cnn()
     return replace(run, hold_out=5000, stages=(replace(run.stages[0], rate=rate),))
