@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from torchcaps.attacks import frozen, lead_of_the_wrong
 from torchcaps.data import load
-from torchcaps.derive import Place, derive
+from torchcaps.derive import Place, _answering, derive
 from torchcaps.features import Missing, look, network, require
 from torchcaps.papers import RECIPES
 from torchcaps.readings import Attack, Linear, Reading
@@ -159,6 +160,24 @@ def test_attacks_only_make_answers_worse_and_are_verified(runs, name):
         assert min(part for name, part in zip(result["metrics"], errors, strict=True) if name.startswith("pgd")) >= errors[0]
     assert all(check.passed for check in check_metrics(result, from_plain(result["run"]), None))
     assert from_plain(json.loads(json.dumps(to_plain(run)))) == run
+
+
+@pytest.mark.parametrize("name", ["attack-sparse", "attack-sparse-masked", "attack-supervised"])
+def test_gradients_of_an_attack_are_those_of_the_whole_chain(runs, name, monkeypatch):
+    """From the score through the machine, the mask, the routing and the network, down to every picture: what small changes do."""
+    monkeypatch.setattr("torchcaps.classifiers.SvmDecision.float", lambda machine: machine)  # differences need float64 all the way
+    run = small(name)
+    with frozen(network(run, runs / run.of / "0", CPU).double()) as model:
+        scores, _ = _answering(run, model, place(runs, name))
+        images = load("generated", "test").images[:4].double() / 255
+        labels = load("generated", "test").labels[:4]
+        asked = images.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(lead_of_the_wrong(scores(asked), labels).sum(), asked)
+        assert slope.flatten(1).abs().amax(1).gt(0).all()
+        step = 1e-5 * slope.sign()
+        with torch.no_grad():
+            ahead, behind = (lead_of_the_wrong(scores(images + sign * step), labels) for sign in (1, -1))
+        torch.testing.assert_close(ahead - behind, 2 * (slope * step).flatten(1).sum(1), rtol=1e-3, atol=1e-12)
 
 
 def test_a_machine_is_fitted_once(runs, monkeypatch):

@@ -55,6 +55,16 @@ def test_a_sweep_moves_the_capsule_that_wins_boost_included(model, data):
     assert sweeps_of(model, data.images[0])[1] == (winner + 1) % 5
 
 
+def test_a_sweep_counts_a_boost_inside_the_routing_once(data):
+    """Three quarters of what the second capsule lacks: counted once it stays second, counted twice it would win."""
+    torch.manual_seed(0)
+    model = SparseCaps((1, 12, 12), boost_inside=True, **SMALL).eval()
+    values, (first, second) = model.latent(data.images[:1] / 255).support[0].topk(2)
+    model.mask.boost[second] = (values[0] / values[1]) ** 0.75
+    assert int(model.latent(data.images[:1] / 255).mask[0].argmax()) == first
+    assert sweeps_of(model, data.images[0])[1] == first
+
+
 def test_figures_of_a_model_are_drawn(model, data):
     for figure, words in (single_capsules(model, data, "Here"), latent_sweeps(model, data, "There")):
         assert len(png(figure)) > 2000 and words.startswith(("Here. ", "There. "))

@@ -12,7 +12,6 @@ from torchcaps.data import Labelled
 from torchcaps.diagnostics import watching
 from torchcaps.figures.canvas import BLUE, GREEN, INK, MUTED, ORANGE, bare, canvas, gains, montage, place, write
 from torchcaps.figures.numbers import as_input, pixel_change, sweep_poses
-from torchcaps.ops import boosted_ranks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,8 +101,8 @@ def sweeps_of(model: nn.Module, image: Tensor) -> tuple[Float[Tensor, "e k c h w
     with watching(model):
         seen = as_input(model, image.unsqueeze(0))
         latent, poses = model.latent(seen), model(seen).poses[0]
-        boost = torch.ones_like(latent.support[0]) if model.mask is None else model.mask.boost
-        winner = int(boosted_ranks(latent.support, boost)[0].argmin())
+        support = latent.support[0]
+        winner = int(support.argmax() if model.mask is None else model.mask.ranks(support).argmin())
         copies = sweep_poses(poses, winner, OFFSETS)
         pictures = model.reconstruct(rearrange(copies, "d k j e -> (d k) j e"))
     return rearrange(pictures.cpu(), "(d k) c h w -> d k c h w", k=len(OFFSETS)), winner
@@ -148,7 +147,7 @@ def by_depth(extras: Mapping[str, Mapping[str, Any]]) -> tuple[Figure, str]:
                     shares = _in_order(layer[kind])
                     style = ("-", "--", ":")[(int(number) - 1) % 3]
                     axes.plot(range(len(shares)), shares, style, color=colour, linewidth=1.4, label=f"{name}, layer {number}")
-            axes.set(xlabel="rank", ylim=(0, 1.05), title=title)
+            axes.set(xlabel="rank", xticks=range(0, len(shares), 2), ylim=(0, 1.05), title=title)
             axes.grid(axis="y")
         figure.legend(*halves[0].get_legend_handles_labels(), loc="outside right center", fontsize=6.5)
     last = {name: list(told["layers"].values())[-1]["relative_activity"] for name, told in extras.items()}

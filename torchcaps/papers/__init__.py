@@ -15,6 +15,7 @@ from torchcaps.papers.jeong2019 import claims as claims_of_jeong2019
 from torchcaps.papers.jeong2019 import rows as rows_of_jeong2019
 from torchcaps.papers.jeong2019.figures import figures as figures_of_jeong2019
 from torchcaps.papers.rawlinson2018 import attacks as attacks_of_rawlinson2018
+from torchcaps.papers.rawlinson2018 import depth as depth_of_rawlinson2018
 from torchcaps.papers.rawlinson2018 import ideas as ideas_of_rawlinson2018
 from torchcaps.papers.rawlinson2018 import readings as readings_of_rawlinson2018
 from torchcaps.papers.rawlinson2018 import released as released_of_rawlinson2018
@@ -34,6 +35,7 @@ PAPERS = {
         readings_of_rawlinson2018,
         released_of_rawlinson2018,
         ideas_of_rawlinson2018,
+        depth_of_rawlinson2018,
         attacks_of_rawlinson2018,
     ),
     "digits": (digits,),

@@ -9,7 +9,7 @@ from torchcaps.checkpoint import load_checkpoint, load_model
 from torchcaps.data import load
 from torchcaps.figures.latents import by_depth, latent_sweeps, rank_frequencies, ranked_support, single_capsules
 from torchcaps.ops.sparse import FREQUENCIES
-from torchcaps.papers.rawlinson2018 import ideas, rows
+from torchcaps.papers.rawlinson2018 import depth, ideas, rows
 from torchcaps.recipe import Run, recipes_of, unlike
 from torchcaps.results import read_result
 
@@ -52,7 +52,7 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
 
 def _today() -> dict[str, Run]:
     """The runs of today's networks, by name."""
-    made = {**recipes_of(PAPER, rows), **recipes_of(PAPER, ideas)}
+    made = {**recipes_of(PAPER, rows), **recipes_of(PAPER, ideas), **recipes_of(PAPER, depth)}
     return {name.removeprefix(f"{PAPER}/"): recipe.make() for name, recipe in made.items()}
 
 
