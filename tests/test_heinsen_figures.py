@@ -166,7 +166,7 @@ def test_explain_draws_test_pictures_and_own_ones_and_refuses_the_rest(tmp_path,
         (
             "--image",
             tmp_path / "small.png",
-        ): "an image of 30x6 is too small for 2 convolutions of 3x3 with strides 2, 2; give larger images",
+        ): "2 convolutions of 3x3 with strides 2, 2 want images of at least 7x7, got 30x6; give larger images",
         ("--image", tmp_path / "fits.png", "--image", tmp_path / "fits.png"): "takes pictures of 1 channels, got 2 files",
         ("--image", tmp_path / "text.png"): "text.png is not a picture that Pillow can read",
         ("--test", "1,x"): "--test takes whole numbers with commas",

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("transformers", reason="pip install 'torchcaps[sentences]'")
 
-from tests.transformers_tiny import LIMIT, N_BLOCKS, SIZE, WORDS, model, tokenizer
+from tests.transformers_tiny import LIMIT, N_BLOCKS, SIZE, WORDS, model, tokenizer, transformers
 from torchcaps.data import DataError
 from torchcaps.data.embeddings import padded, store_for
 from torchcaps.data.encoders import Encoder, TransformerEncoder, weights_sha256
@@ -91,6 +91,19 @@ def test_a_sentence_longer_than_the_encoder_takes_is_one_clear_error(gpt2, bert)
         with pytest.raises(ValueError, match=rf"sentence 2 of 2 has {LIMIT + 1} tokens and tiny-.* takes {LIMIT}: 'film film"):
             encoder.tokenise(["dull", "film " * n])
         assert len(encoder.tokenise(["film " * (n - 1)])[0]) == LIMIT
+
+
+def test_places_that_no_token_gets_do_not_count():
+    """RoBERTa's places begin behind the number of its padding token, and its tokenizer may not tell how long a text may be."""
+    sizes = {"hidden_size": SIZE, "num_hidden_layers": N_BLOCKS, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 12}
+    config = transformers.RobertaConfig(**sizes, max_position_embeddings=LIMIT + 2, pad_token_id=1)
+    words = tokenizer("encoder")
+    words.model_max_length = 10**30
+    encoder = TransformerEncoder("tiny-roberta", transformers.RobertaModel(config), words)
+    (ids,) = encoder.tokenise(["film " * (LIMIT - 2)])
+    assert encoder.hidden(torch.tensor([ids]), torch.ones(1, LIMIT).bool()).isfinite().all()
+    with pytest.raises(ValueError, match=f"has {LIMIT + 1} tokens and tiny-roberta takes {LIMIT}"):
+        encoder.tokenise(["film " * (LIMIT - 1)])
 
 
 def test_an_empty_sentence_is_one_clear_error(gpt2):

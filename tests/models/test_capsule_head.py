@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 pytest.importorskip("transformers", reason="pip install 'torchcaps[sentences]'")
 
-from tests.transformers_tiny import model, tokenizer
+from tests.transformers_tiny import LIMIT, model, tokenizer, transformers
 from torchcaps import CapsuleHead
 
 TEXTS = ["the film is great", "dull", "not a great film"]
@@ -30,13 +30,46 @@ def drawn(head: CapsuleHead) -> CapsuleHead:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_nothing_on_either_side(side):
-    head = drawn(CapsuleHead(model("encoder"), 3, **SMALL)).eval()
-    together = head(**batch_of("encoder", side=side))
-    assert together.shape == (3, 3)
-    if side == "right":  # an encoder counts places from the left, padding included
-        alone = torch.cat([head(**batch_of("encoder", [text])) for text in TEXTS])
-        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_changes_nothing_on_either_side(kind, side):
+    """On the left too, though both transformers would count places from there, padding included."""
+    head = drawn(CapsuleHead(model(kind), 3, **SMALL)).eval()
+    alone = torch.cat([head(**batch_of(kind, [text])) for text in TEXTS])
+    batch = batch_of(kind, side=side)
+    torch.testing.assert_close(head(**batch), alone, rtol=1e-4, atol=1e-4)
+    places = torch.arange(batch["input_ids"].shape[1]).expand_as(batch["input_ids"])
+    counted = head(**batch, position_ids=places)  # whoever knows better is listened to
+    assert torch.allclose(counted, alone, rtol=1e-4, atol=1e-4) == (side == "right")
+
+
+def positions(kind: str):
+    """A transformer for 12 tokens whose table of positions has two places in front that no token gets."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 12}
+    config, network = getattr(transformers, f"{kind}Config"), getattr(transformers, f"{kind}Model")
+    return network(config(**sizes, max_position_embeddings=14, pad_token_id=1)).eval()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "Roberta", "MPNet"])
+def test_texts_longer_than_the_encoder_takes_are_one_clear_error(kind):
+    encoder = model(kind) if kind in KINDS else positions(kind)
+    head, ids = CapsuleHead(encoder, 2, **SMALL).eval(), torch.full((2, LIMIT + 1), 5)
+    assert head(ids[:, :LIMIT], torch.ones(2, LIMIT).long()).isfinite().all()
+    with pytest.raises(ValueError, match="the texts have 13 tokens, padding included, and the encoder takes 12; cut them"):
+        head(ids)
+
+
+def test_transformers_without_a_table_of_positions_have_no_limit():
+    sizes = {"vocab_size": 12, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
+    head = CapsuleHead(transformers.T5Model(transformers.T5Config(**sizes)), 2, **SMALL)
+    assert head.limit is None and head(torch.full((1, 40), 5)).shape == (1, 2)
+
+
+def test_an_empty_text_is_one_clear_error():
+    head, ids = CapsuleHead(model("encoder"), 2, **SMALL), torch.full((3, 4), 5)
+    with pytest.raises(ValueError, match="text 2 of 3 is empty, all padding; give it a word, or leave it out"):
+        head(ids, torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0]]))
+    with pytest.raises(ValueError, match=r"attention_mask must be \[3, 4\], one number per token, got \[3, 5\]"):
+        head(ids, torch.ones(3, 5).long())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,8 +118,6 @@ def test_it_comes_back_from_a_file(tmp_path, train_encoder):
 def test_wrong_files_and_encoders_are_named(tmp_path):
     path = tmp_path / "head.safetensors"
     CapsuleHead(model("encoder"), 3, **SMALL).save(path)
-    import transformers
-
     config = transformers.BertConfig(vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
     with pytest.raises(ValueError, match=r"was saved with another encoder \(size mismatch for depth"):
         CapsuleHead.load(path, transformers.BertModel(config))

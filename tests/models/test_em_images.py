@@ -61,7 +61,7 @@ def test_places_are_those_of_the_convolutions(size, grid):
 
 
 def test_too_small_images_are_refused_when_building_and_when_used():
-    message = "an image of 28x96 is too small for 6 convolutions of 3x3 with strides 1, 2, 1, 2, 1, 2; give larger images"
+    message = "6 convolutions of 3x3 with strides 1, 2, 1, 2, 1, 2 want images of at least 29x29, got 28x96; give larger images"
     with torch.device("meta"), pytest.raises(ValueError, match=message):
         EMCapsNet((2, 28, 96))
     with torch.device("meta"), pytest.raises(ValueError, match=message):

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from torchcaps.data.files import DataError, cache_folder
-from torchcaps.models.capsule_head import hidden_states
+from torchcaps.models.capsule_head import hidden_states, most_tokens
 
 KEPT = 3  # sets whose embeddings stay in memory: a run's training, validation and test part
 NO_LIMIT = 10**6  # tokenizers without a limit say some very large number
@@ -94,7 +94,8 @@ class TransformerEncoder:
         self.weights_sha256 = weights_sha256(model)
         self.model = model.eval().requires_grad_(False).to(self.device, torch.bfloat16 if self.device.type == "cuda" else torch.float32)
         self.n_layers, self.width = model.config.num_hidden_layers + 1, model.config.hidden_size
-        self.limit = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or NO_LIMIT)
+        said = getattr(model.config, "max_position_embeddings", None), most_tokens(model)
+        self.limit = min(tokenizer.model_max_length, *(limit or NO_LIMIT for limit in said))
         last = tokenizer("a")["input_ids"][-1]
         self.end = [] if last in tokenizer.all_special_ids or tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self.pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0

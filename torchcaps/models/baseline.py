@@ -53,7 +53,9 @@ class Baseline(nn.Module):
                 layers.append(nn.MaxPool2d(2))
                 height, width = height // 2, width // 2
         if min(height, width) < 1:
-            raise ValueError(f"Baseline: an image of {self.image[1]}x{self.image[2]} is too small for the pooling of {preset!r}")
+            raise ValueError(
+                f"Baseline: an image of {self.image[1]}x{self.image[2]} is too small for the pooling of {preset!r}; give larger images"
+            )
         self.maps = nn.Sequential(*layers, nn.Flatten())
         sizes = plan.channels[-1] * height * width, *plan.hidden
         self.hidden = nn.Sequential(*(layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())))

@@ -4,6 +4,7 @@ The network of Heinsen 2019, figure 5, on a model of the transformers library, w
 Letters: n tokens, l hidden states, m numbers of each.
 """
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torchcaps.layers import Capsules
 from torchcaps.models.em_sentences import EMSentenceNet
 
 MARK = "torchcaps.CapsuleHead"
+TABLES = ("position_embeddings", "wpe", "embed_positions")  # what the library calls a learnt vector for each place
 
 
 class CapsuleHead(nn.Module):
@@ -29,7 +31,9 @@ class CapsuleHead(nn.Module):
 
     The encoder is frozen and stays in evaluation mode; `train_encoder` trains it as well, and then `save` keeps its weights too.
     Everything else goes to `EMSentenceNet`: n_parts, n_iters, depth, ... Of a sequence-to-sequence model the encoder is taken.
-    Padding may stand on either side. A decoder knows a sentence best by its end: let its tokenizer append one.
+    Padding may stand on either side: a transformer that counts places from the left, padding included, is told to count tokens alone,
+    if it takes `position_ids` (BART does not: pad it on the right). A decoder knows a sentence best by its end: let its tokenizer append
+    one.
     """
 
     def __init__(self, encoder: nn.Module, n_classes: int, *, train_encoder: bool = False, **settings: Any) -> None:
@@ -37,6 +41,7 @@ class CapsuleHead(nn.Module):
         encoder = encoder.get_encoder() if getattr(encoder.config, "is_encoder_decoder", False) else encoder
         self.encoder, self.train_encoder, self.settings = encoder, train_encoder, {"n_classes": n_classes, **settings}
         self.head = EMSentenceNet(encoder.config.num_hidden_layers + 1, encoder.config.hidden_size, n_classes, **settings)
+        self.limit, self.count_places = most_tokens(encoder), _counts_padding(encoder)
         encoder.requires_grad_(train_encoder)
         self.train(self.training)
 
@@ -92,11 +97,31 @@ class CapsuleHead(nn.Module):
         return model
 
     def _embedded(self, input_ids: Tensor, attention_mask: Tensor | None, more: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-        if input_ids.ndim != 2 or input_ids.shape[1] == 0:
-            raise ValueError(f"CapsuleHead expects token numbers [b, at least one token], got {list(input_ids.shape)}")
+        self._check(input_ids, attention_mask)
+        if self.count_places and attention_mask is not None and "position_ids" not in more:
+            more = {**more, "position_ids": (attention_mask.long().cumsum(1) - 1).clamp(min=0)}
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.train_encoder):
             states = hidden_states(self.encoder, input_ids, attention_mask, **more)
         return torch.stack(states, dim=2).to(self.head.parts.weight.dtype), attention_mask
+
+    def _check(self, input_ids: Tensor, attention_mask: Tensor | None) -> None:
+        if input_ids.ndim != 2 or input_ids.shape[1] == 0:
+            raise ValueError(f"CapsuleHead expects token numbers [b, at least one token], got {list(input_ids.shape)}")
+        n = input_ids.shape[1]
+        if self.limit is not None and n > self.limit:
+            raise ValueError(
+                f"CapsuleHead: the texts have {n:,} tokens, padding included, and the encoder takes {self.limit:,}; cut them "
+                f"(truncation=True, max_length={self.limit} for the tokenizer), or take an encoder for longer texts"
+            )
+        if attention_mask is None:
+            return
+        if attention_mask.shape != input_ids.shape:
+            raise ValueError(
+                f"CapsuleHead: attention_mask must be {list(input_ids.shape)}, one number per token, got {list(attention_mask.shape)}"
+            )
+        if not torch.compiler.is_compiling() and not (there := attention_mask.bool().any(1)).all():
+            number = int((~there).nonzero()[0]) + 1
+            raise ValueError(f"CapsuleHead: text {number:,} of {len(there):,} is empty, all padding; give it a word, or leave it out")
 
 
 def hidden_states(
@@ -105,3 +130,25 @@ def hidden_states(
     """Of every layer; the last one after the final norm, whichever the model's own list ends with."""
     said = encoder(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True, **more)
     return [*said.hidden_states[:-1], said.last_hidden_state]
+
+
+def most_tokens(encoder: nn.Module) -> int | None:
+    """How many a transformer with a table of positions takes; None where it has no such table."""
+    table = _position_table(encoder)
+    if table is None:
+        return None
+    # some begin to count behind the number of the padding token, RoBERTa and MPNet among them
+    behind_padding = 0 if table.padding_idx is None else table.padding_idx + 1
+    return table.num_embeddings - getattr(table, "offset", behind_padding)
+
+
+def _counts_padding(encoder: nn.Module) -> bool:
+    """Whether its places are numbered from the left, padding included, and can be told: not where it looks for padding itself."""
+    table = _position_table(encoder)
+    looks = table is None or table.padding_idx is not None or hasattr(table, "offset")
+    return not looks and "position_ids" in inspect.signature(encoder.forward).parameters
+
+
+def _position_table(encoder: nn.Module) -> nn.Embedding | None:
+    named = ((name.rpartition(".")[2], part) for name, part in encoder.named_modules())
+    return next((part for name, part in named if name in TABLES and isinstance(part, nn.Embedding)), None)

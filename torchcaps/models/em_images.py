@@ -78,9 +78,12 @@ class EMCapsNet(nn.Module):
                 size = (size - KERNEL) // stride + 1 if size >= KERNEL else 0
             grid.append(size)
         if min(grid) < 1:
+            least = 1
+            for stride in reversed(self.strides):
+                least = (least - 1) * stride + KERNEL
             raise ValueError(
-                f"EMCapsNet: an image of {height}x{width} is too small for {len(self.strides)} convolutions of {KERNEL}x{KERNEL} "
-                f"with strides {', '.join(map(str, self.strides))}; give larger images, or fewer strides"
+                f"EMCapsNet: {len(self.strides)} convolutions of {KERNEL}x{KERNEL} with strides {', '.join(map(str, self.strides))} "
+                f"want images of at least {least}x{least}, got {height}x{width}; give larger images, or fewer strides"
             )
         return grid[0], grid[1]
 
