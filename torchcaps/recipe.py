@@ -232,7 +232,7 @@ def quick(run: Run, steps: int = 20) -> Run:
             stage,
             task=stage.task.quick(),
             steps=steps,
-            batch=min(stage.batch, 4 if data.startswith("generated-96") else 16),
+            batch=min(stage.batch, 4 if data.startswith(("generated-32-rgb", "generated-96")) else 16),  # a CPU may take a second a picture
             stop=None,
             probe_every=min(stage.probe_every, steps // 2),
             unmixed=min(stage.unmixed, 2),
