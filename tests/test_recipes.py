@@ -39,7 +39,7 @@ SMALL = {
 SURE = {"smoke/lcapsnet": (5, 5e-2), "smoke/em-": (6, 5e-2), "smoke/stackedcaps-em": (8, 1e-1)}
 # by paper: all recipes, and those tied to a number
 COUNTS = {
-    "sabour2017": (95, 47),
+    "sabour2017": (99, 47),
     "heinsen2019": (88, 29),
     "hauser2019": (60, 27),
     "jeong2019": (73, 45),
@@ -104,6 +104,21 @@ def test_choices_see_no_test_set():
     assert len(chosen) > 30
     for run in chosen:
         assert run.tests == () and (run.hold_out or run.data.endswith(("-toys", "-folds", "-dev")))  # no official test part
+
+
+@pytest.mark.parametrize(
+    ("capsules", "plain"),
+    [
+        *[(f"choose-{name}", f"choose-cnn{end}") for name, end in {"cosine": "", "cosine-2": "-2", "cosine-half": "-half"}.items()],
+        *[(f"choose-{name}", f"choose-cnn-{name}") for name in ("exponential", "small-batch")],
+        *[(f"choose-multimnist{end}", f"choose-multimnist-cnn{end}") for end in ("", "-exponential", "-low")],
+    ],
+)
+def test_what_is_tried_with_capsnet_is_tried_with_the_network_beside_it(capsules, plain):
+    ours, other = (RECIPES[f"sabour2017/{name}"].make() for name in (capsules, plain))
+    assert ours.model == "capsnet" and other.model == "baseline"
+    assert replace(other.stages[0], task=ours.stages[0].task) == ours.stages[0]
+    assert (other.data, other.augment, other.hold_out) == (ours.data, ours.augment, ours.hold_out)
 
 
 def test_a_misspelt_field_is_a_type_error():

@@ -227,7 +227,7 @@ def quick(run: Run, steps: int = 20) -> Run:
     data = _generated(info(run.data).shape)
     data = "generated-pairs" if info(run.data).n_labels == 2 else data
     data = "generated-sentences" if info(run.data).kind == "sentences" else data
-    large = data.startswith("generated-96")  # a second of a CPU's time for a picture and step
+    large = data.startswith(("generated-32-rgb", "generated-96"))  # their networks may take a second of a CPU's time for a picture
     steps = min(steps, 8) if large else steps
     stages = tuple(
         replace(
