@@ -170,3 +170,20 @@ def choose_like_strong_code() -> Run:
 def choose_like_stronger_code() -> Run:
     """The same with a hundred times the weight."""
     return _code_weight(1e-2)
+
+
+def choose_like_constant_code() -> Run:
+    """15x15, K = 70, anywhere in the frame, the nets not told what was kept: no worse in small networks (LOG.md)."""
+    return _wide(code="constant")
+
+
+def choose_like_constant_code_free() -> Run:
+    """The same without the loss of the code: nothing holds what is kept to the same two types."""
+    run = choose_like_constant_code()
+    return replace(run, stages=(replace(run.stages[0], task=ClassifyLadder(code_weight=0.0)),))
+
+
+def choose_like_constant_code_long() -> Run:
+    """15x15, K = 70, anywhere in the frame, the nets not told what was kept, twice the epochs."""
+    run = choose_like_constant_code()
+    return replace(run, stages=(replace(run.stages[0], epochs=60),))
