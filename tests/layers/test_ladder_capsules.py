@@ -101,7 +101,7 @@ def test_the_withdrawn_form_regresses_from_the_direction_and_takes_plain_distanc
     layer, capsules = layer_of(form=form), some_capsules(rng, 5)
     assert layer.transforms.sizes == (12, 24, 36, 48) and layer.shares.sizes == (4, 4, 4, 4)
     found = layer.ladder(capsules)
-    transforms, regressors = layer._transforms(found.kept.code)
+    transforms, regressors = (layer._formed(made, torch.Size([5])) for made in layer._made(found.kept.code))
     shares = layer.shares(found.kept.code)[:, 0].movedim(0, 1).sigmoid()
     told = regress(direction(propagate(found.kept.poses, transforms, shares)), regressors)
     torch.testing.assert_close(found.misfit, mean_distance(told, found.kept.poses, found.kept.weights))

@@ -56,16 +56,21 @@ class CodeNets(nn.Module):
                 bias.normal_(std=FAINT if start == "told" else 1.0)  # or all classes would be the same
 
     def forward(self, code: Float[Tensor, "*b i"]) -> Float[Tensor, "n c *b o"]:
+        product = torch.bmm(self.hidden(code), self.weights[-1])
+        made = product + self.biases[-1].to(product.dtype)  # autocast's dtype, as a linear layer's bias
+        return made.reshape(self.n_nets, self.n_copies, *code.shape[:-1], self.sizes[-1])
+
+    def hidden(self, code: Float[Tensor, "*b i"]) -> Float[Tensor, "n r h"]:
+        """What the last layer is given; `r` = (c b)."""
         if code.shape[-1] != self.n_in:
             raise ValueError(f"CodeNets expects a code of {self.n_in} capsules, got {list(code.shape)}")
         product = rearrange(code.reshape(-1, self.n_in) @ self.code_weight, "b (n h) -> n 1 b h", n=self.n_nets)
         hidden = relu(product + self.code_bias.unsqueeze(2).to(product.dtype))  # [n c b h]
         hidden = rearrange(hidden, "n c b h -> n (c b) h")
-        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            hidden = relu(hidden) if number else hidden
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             product = torch.bmm(hidden, weight)
-            hidden = product + bias.to(product.dtype)  # autocast's dtype, as a linear layer's bias
-        return hidden.reshape(self.n_nets, self.n_copies, *code.shape[:-1], self.sizes[-1])
+            hidden = relu(product + bias.to(product.dtype))
+        return hidden
 
     def extra_repr(self) -> str:
         copies = f" of {self.n_copies} copies" if self.n_copies > 1 else ""

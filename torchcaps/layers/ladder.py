@@ -14,6 +14,7 @@ from torchcaps.ops import squash, unsquash
 from torchcaps.ops.ladder import (
     SHARPNESS,
     Kept,
+    Made,
     direction,
     disagreement,
     drop_below,
@@ -22,8 +23,8 @@ from torchcaps.ops.ladder import (
     mean_distance,
     misfit,
     predictions,
-    propagate,
-    regress,
+    propagate_made,
+    regress_made,
 )  # fmt: skip
 from torchcaps.ops.squash import EPS
 
@@ -116,18 +117,18 @@ class LadderCapsules(nn.Module):
         check_capsules("LadderCapsules", capsules.poses, self.n_in, self.d_in)
         kept = self._keep(capsules)
         told = kept.code if self.code == "kept" else torch.full_like(kept.code, self.n_kept / self.n_in)
-        transforms, *regressors = self._transforms(told)
+        up, *down = self._made(told)
         shares = torch.sigmoid(_by_output(self.shares(told), self.n_out)[0].to(kept.poses.dtype)) * kept.weights.unsqueeze(-2)
-        pose_sum = propagate(kept.poses, transforms, shares)
+        pose_sum = self._propagate(kept.poses, up, shares)
         if self.agreement == "none":
             parents = Capsules.of(squash(pose_sum))
             return Laddered(parents, kept, 1 - parents.activity, None)
         misfits, regressed = [], None
-        if regressors:
-            regressed = regress(direction(pose_sum) if self.form.from_direction else pose_sum, *regressors)
+        if down:
+            regressed = self._regress(direction(pose_sum) if self.form.from_direction else pose_sum, *down)
             misfits.append((misfit if self.form.squared else mean_distance)(regressed, kept.poses, kept.weights))
         if self.agreement in ("up", "both"):
-            misfits.append(disagreement(predictions(kept.poses, transforms), pose_sum, shares, kept.weights))
+            misfits.append(disagreement(predictions(kept.poses, self._formed(up, kept.poses.shape[:-2])), pose_sum, shares, kept.weights))
         off = sum(misfits) / len(misfits)
         activity = ladder_activity(off, SHARPNESS)
         return Laddered(Capsules(activity.unsqueeze(-1) * direction(pose_sum), activity), kept, off, regressed)
@@ -192,10 +193,30 @@ class LadderCapsules(nn.Module):
     def _threshold(self) -> Float[Tensor, ""]:
         return torch.sigmoid(self.threshold) if self.softness else self.threshold
 
-    def _transforms(self, code: Float[Tensor, "*b i"]) -> tuple[Float[Tensor, "*b j k d e"], ...]:
-        """Up and, where it is asked for, down."""
-        matrices = _by_output(self.transforms(code), self.n_out).unflatten(-1, (self.n_kept, self.d_in, self.d_out))
-        return matrices.unbind(0)
+    def _made(self, code: Float[Tensor, "*b i"]) -> list[Made]:
+        """Transforms and, where they are asked for, regressors, not formed yet."""
+        nets = self.transforms
+        rows = self.n_kept * self.d_in, self.d_out
+        parts = nets.hidden(code), nets.weights[-1].unflatten(-1, rows), nets.biases[-1].squeeze(1).unflatten(-1, rows)
+        return [Made(*kind) for kind in zip(*(part.chunk(self.kinds) for part in parts), strict=True)]
+
+    def _propagate(self, poses: Float[Tensor, "*b k d"], up: Made, shares: Float[Tensor, "*b j k"]) -> Float[Tensor, "*b j e"]:
+        weighted = (shares.unsqueeze(-1) * poses.unsqueeze(-3)).flatten(-2)
+        return self._to_outputs(propagate_made(self._to_nets(weighted, up), up), poses.shape[:-2])
+
+    def _regress(self, pose_sum: Float[Tensor, "*b j e"], down: Made) -> Float[Tensor, "*b j k d"]:
+        rows = self._to_outputs(regress_made(self._to_nets(pose_sum, down), down), pose_sum.shape[:-2])
+        return squash(rows.unflatten(-1, (self.n_kept, self.d_in)))
+
+    def _formed(self, made: Made, batch: torch.Size) -> Float[Tensor, "*b j k d e"]:
+        return self._to_outputs(made.matrices().flatten(2), batch).unflatten(-1, (self.n_kept, self.d_in, self.d_out))
+
+    def _to_nets(self, values: Float[Tensor, "*b j f"], made: Made) -> Float[Tensor, "n r f"]:
+        """Nets and rows are (output, batch), whether an output has a net of its own or a copy of the one for all."""
+        return values.reshape(-1, *values.shape[-2:]).transpose(0, 1).reshape(*made.hidden.shape[:2], values.shape[-1])
+
+    def _to_outputs(self, rows: Float[Tensor, "n r f"], batch: torch.Size) -> Float[Tensor, "*b j f"]:
+        return rows.reshape(self.n_out, *batch, rows.shape[-1]).movedim(0, -2)
 
 
 def _by_output(nets: Float[Tensor, "n c *b o"], n_out: int) -> Float[Tensor, "t *b j o"]:
