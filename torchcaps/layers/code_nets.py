@@ -67,7 +67,8 @@ class CodeNets(nn.Module):
         product = rearrange(code.reshape(-1, self.n_in) @ self.code_weight, "b (n h) -> n 1 b h", n=self.n_nets)
         hidden = relu(product + self.code_bias.unsqueeze(2).to(product.dtype))  # [n c b h]
         hidden = rearrange(hidden, "n c b h -> n (c b) h")
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+        *between, _ = zip(self.weights, self.biases, strict=True)  # no slice of a ParameterList: a compiler stops there
+        for weight, bias in between:
             product = torch.bmm(hidden, weight)
             hidden = relu(product + bias.to(product.dtype))
         return hidden
