@@ -187,3 +187,24 @@ def choose_like_constant_code_long() -> Run:
     """15x15, K = 70, anywhere in the frame, the nets not told what was kept, twice the epochs."""
     run = choose_like_constant_code()
     return replace(run, stages=(replace(run.stages[0], epochs=60),))
+
+
+def choose_like_constant_code_k144() -> Run:
+    """15x15, K = 144, four whole types of capsules, anywhere in the frame, the nets not told what was kept."""
+    return _with(choose_like_constant_code(), n_kept=144)
+
+
+def choose_like_constant_code_k288() -> Run:
+    """The same with K = 288, eight types."""
+    return _with(choose_like_constant_code(), n_kept=288)
+
+
+def choose_like_constant_code_9x9() -> Run:
+    """9x9, K = 288 of 4608, two whole types, anywhere in the frame, the nets not told what was kept."""
+    return _with(choose_like_anywhere_k70(), n_kept=288, code="constant")
+
+
+def choose_like_constant_code_averaged() -> Run:
+    """15x15, K = 70, anywhere in the frame, the nets not told what was kept, weights averaged over steps beside."""
+    run = choose_like_constant_code()
+    return replace(run, stages=(replace(run.stages[0], ema=0.999),))
