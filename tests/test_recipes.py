@@ -43,7 +43,7 @@ COUNTS = {
     "heinsen2019": (88, 29),
     "hauser2019": (60, 27),
     "jeong2019": (80, 45),
-    "rawlinson2018": (99, 99),
+    "rawlinson2018": (98, 98),
     "digits": (10, 2),
     "smoke": (23, 0),
 }

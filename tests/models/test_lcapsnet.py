@@ -194,3 +194,11 @@ def test_what_cannot_be_built_is_refused(options, message):
 def test_other_images_are_refused():
     with pytest.raises(ValueError, match=re.escape("LCapsNet expects images [b, 1, 12, 12], got [2, 1, 12, 11]")):
         LCapsNet((1, 12, 12), **SMALL)(torch.rand(2, 1, 12, 11))
+
+
+@pytest.mark.parametrize("preset", ["paper", "shared"])
+def test_a_compiler_makes_one_graph_of_it(preset):
+    """A slice of a `ParameterList` breaks a graph in two, and all that could be fused with it."""
+    model = LCapsNet((1, 12, 12), preset=preset, **SMALL)
+    found = torch._dynamo.explain(lambda images: model.ladder(images)[1].misfit)(torch.rand(2, 1, 12, 12))
+    assert found.graph_count == 1, found.break_reasons

@@ -6,7 +6,18 @@ import pytest
 import torch
 
 from torchcaps.ops import code_loss, keep_most_active, ladder_activity, misfit, propagate, regress, squash
-from torchcaps.ops.ladder import direction, disagreement, distance_loss, drop_below, mean_code_loss, mean_distance, predictions
+from torchcaps.ops.ladder import (
+    Made,
+    direction,
+    disagreement,
+    distance_loss,
+    drop_below,
+    mean_code_loss,
+    mean_distance,
+    predictions,
+    propagate_made,
+    regress_made,
+)  # fmt: skip
 
 
 def row(*activity: float) -> torch.Tensor:
@@ -119,6 +130,44 @@ def test_equations_2_and_3_by_hand():
     torch.testing.assert_close(told, torch.tensor([[[0.6 * 25 / 26, 0.8 * 25 / 26], [0.6 * 0.2, 0.8 * 0.2]]]))
     whole = torch.tensor([[[3.0, 4.0], [0.3, 0.4]]]).flatten(-2)
     assert not torch.allclose(squash(whole), told.flatten(-2))  # as one long vector it would be another
+
+
+def test_what_a_last_layer_makes_by_hand():
+    """One net, one row, one hidden number 2, m = 2 numbers of a kept capsule, e = 1: matrices 2 · (3, 5) + (1, -1) = (7, 9)."""
+    made = Made(torch.tensor([[[2.0]]]), torch.tensor([[[[3.0], [5.0]]]]), torch.tensor([[[1.0], [-1.0]]]))
+    assert made.matrices().tolist() == [[[[7], [9]]]]
+    assert propagate_made(torch.tensor([[[10.0, 1.0]]]), made).tolist() == [[[79]]]
+    assert regress_made(torch.tensor([[[0.5]]]), made).tolist() == [[[3.5, 4.5]]]
+
+
+def some_made(rng, n=3, r=5, h=4, m=8, e=2) -> tuple[torch.Tensor, ...]:
+    """Poses by shares, poses of parents, and what `Made` is of."""
+    shapes = (n, r, m), (n, r, e), (n, r, h), (n, h, m, e), (n, m, e)
+    return tuple(torch.randn(*shape, generator=rng, dtype=torch.float64).requires_grad_() for shape in shapes)
+
+
+def test_matrices_that_are_never_formed_give_what_formed_ones_give(rng):
+    """k = 2 capsules of d = 4 numbers; each row of each net is a picture of its own."""
+    weighted, pose_sum, *parts = some_made(rng)
+    matrices = Made(*parts).matrices().unflatten(2, (2, 4)).unsqueeze(2)  # [n r j k d e], j = 1
+    up = propagate(weighted.unflatten(2, (2, 4)), matrices, torch.ones(3, 5, 1, 2, dtype=torch.float64)).squeeze(2)
+    down = regress(pose_sum.unsqueeze(2), matrices).flatten(2)
+    made = Made(*parts)
+    found = propagate_made(weighted, made), squash(regress_made(pose_sum, made).unflatten(2, (2, 4))).flatten(2)
+    torch.testing.assert_close(found, (up, down), rtol=1e-12, atol=1e-12)
+    inputs, scale = (weighted, pose_sum, *parts), torch.randn(3, 5, 2, generator=rng, dtype=torch.float64)
+    grads = [torch.autograd.grad((a * scale).sum() + b.square().sum(), inputs) for a, b in (found, (up, down))]
+    torch.testing.assert_close(*grads, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("op", [propagate_made, regress_made])
+def test_no_matrix_is_kept_for_the_backward_pass(op, rng):
+    """r · m · e numbers for each net would be; h is small here, so that all else is less."""
+    weighted, pose_sum, *parts = some_made(rng, n=1, r=50, h=2, m=30, e=3)
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+        op(weighted if op is propagate_made else pose_sum, Made(*parts)).sum().backward()
+    assert sizes and max(sizes) < 50 * 30 * 3
 
 
 def test_equation_4_by_hand():

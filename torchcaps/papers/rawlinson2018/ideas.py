@@ -106,12 +106,6 @@ def mnist_sparse_5() -> Run:
     return variant(MNIST, n_iters=5)
 
 
-@claim("sparse, five routing passes, the paper's boosts + SVM, MNIST, 28x28, pre-mask", "mnist/test", table="ablation")
-def mnist_sparse_5_svm() -> Run:
-    """Machine fitted to all 60,000 training digits."""
-    return reading(mnist_sparse_5(), "mnist-sparse-5", "mnist/train", "mnist/test")
-
-
 @_claim("boosts that follow the wins of every batch, five routing passes, 28x28")
 def mnist_steered_5() -> Run:
     """Two more passes make couplings decide more: support of rank 8 falls, in trials on small networks."""
