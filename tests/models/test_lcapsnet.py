@@ -174,7 +174,7 @@ def test_in_bfloat16_what_is_compared_stays_float32(rng):
     model, images = LCapsNet((1, 12, 12), 3, **SMALL), torch.rand(4, 1, 12, 12, generator=rng)
     with torch.autocast("cpu", torch.bfloat16):
         primary, laddered = model.ladder(images)
-    assert {primary.activity.dtype, laddered.misfit.dtype, laddered.capsules.activity.dtype} == {torch.float32}
+    assert {x.dtype for x in (primary.activity, laddered.regressed, laddered.misfit, *laddered.capsules)} == {torch.float32}
     assert (laddered.capsules.activity - model(images).activity).abs().max() < 0.05
 
 
@@ -198,7 +198,7 @@ def test_other_images_are_refused():
 
 @pytest.mark.parametrize("preset", ["paper", "shared"])
 def test_a_compiler_makes_one_graph_of_it(preset):
-    """A slice of a `ParameterList` breaks a graph in two, and all that could be fused with it."""
+    """Two graphs cannot be fused, and it is slower by a sixth: torch 2.11 ends one where a `ParameterList` is sliced, 2.13 does not."""
     model = LCapsNet((1, 12, 12), preset=preset, **SMALL)
     found = torch._dynamo.explain(lambda images: model.ladder(images)[1].misfit)(torch.rand(2, 1, 12, 12))
     assert found.graph_count == 1, found.break_reasons

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -118,7 +119,8 @@ class LadderCapsules(nn.Module):
         kept = self._keep(capsules)
         told = kept.code if self.code == "kept" else torch.full_like(kept.code, self.n_kept / self.n_in)
         up, *down = self._made(told)
-        shares = torch.sigmoid(_by_output(self.shares(told), self.n_out)[0].to(kept.poses.dtype)) * kept.weights.unsqueeze(-2)
+        shares = self.shares(told).flatten(0, 1).movedim(0, -2)  # [*b j k]: nets and copies are outputs
+        shares = torch.sigmoid(shares.to(kept.poses.dtype)) * kept.weights.unsqueeze(-2)
         pose_sum = self._propagate(kept.poses, up, shares)
         if self.agreement == "none":
             parents = Capsules.of(squash(pose_sum))
@@ -213,15 +215,10 @@ class LadderCapsules(nn.Module):
 
     def _to_nets(self, values: Float[Tensor, "*b j f"], made: Made) -> Float[Tensor, "n r f"]:
         """Nets and rows are (output, batch), whether an output has a net of its own or a copy of the one for all."""
-        return values.reshape(-1, *values.shape[-2:]).transpose(0, 1).reshape(*made.hidden.shape[:2], values.shape[-1])
+        return rearrange(values, "... j f -> j (...) f").reshape(*made.hidden.shape[:2], values.shape[-1])
 
     def _to_outputs(self, rows: Float[Tensor, "n r f"], batch: torch.Size) -> Float[Tensor, "*b j f"]:
         return rows.reshape(self.n_out, *batch, rows.shape[-1]).movedim(0, -2)
-
-
-def _by_output(nets: Float[Tensor, "n c *b o"], n_out: int) -> Float[Tensor, "t *b j o"]:
-    """Nets and copies are (kind, output), whether an output has a net of its own or a copy of the one for all."""
-    return nets.flatten(0, 1).unflatten(0, (-1, n_out)).movedim(1, -2)
 
 
 def _check(n_in: int, n_kept: int, agreement: str, code: str, threshold: float | None, learn_threshold: bool) -> None:
