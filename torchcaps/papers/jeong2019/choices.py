@@ -199,6 +199,11 @@ def choose_like_constant_code_k288() -> Run:
     return _with(choose_like_constant_code(), n_kept=288)
 
 
+def choose_like_constant_code_k576() -> Run:
+    """The same with K = 576, half of all."""
+    return _with(choose_like_constant_code(), n_kept=576)
+
+
 def choose_like_constant_code_9x9() -> Run:
     """9x9, K = 288 of 4608, two whole types, anywhere in the frame, the nets not told what was kept."""
     return _with(choose_like_anywhere_k70(), n_kept=288, code="constant")
