@@ -20,7 +20,7 @@ _END = Run(
 )
 _LIKE = "affnist-like.error_percent"
 _BESIDE = ("test.error_percent",)
-_WIDE = {"kernel": 15, "primary_kernel": 15}  # 1152 capsules, else 4608
+WIDE = {"kernel": 15, "primary_kernel": 15}  # 1152 capsules, else 4608
 
 
 def _keeping(n_kept: int | None, **model_args) -> Run:
@@ -64,19 +64,19 @@ def like_k100() -> Run:
 @reproduces(table="2", row="affnist-like (printed: affNIST), 15x15, K = 50", metric=_LIKE, printed=12.5, beside=_BESIDE)
 def like_wide_k50() -> Run:
     """Affine digits, both kernels 15x15, 50 of 1152 capsules kept."""
-    return _keeping(50, **_WIDE)
+    return _keeping(50, **WIDE)
 
 
 @reproduces(table="2", row="affnist-like (printed: affNIST), 15x15, K = 70", metric=_LIKE, printed=12.2, beside=_BESIDE)
 def like_wide_k70() -> Run:
     """Affine digits, both kernels 15x15, 70 of 1152 capsules kept: the paper's best."""
-    return _keeping(70, **_WIDE)
+    return _keeping(70, **WIDE)
 
 
 @reproduces(table="2", row="affnist-like (printed: affNIST), 15x15, K = 100", metric=_LIKE, printed=13.1, beside=_BESIDE)
 def like_wide_k100() -> Run:
     """Affine digits, both kernels 15x15, 100 of 1152 capsules kept."""
-    return _keeping(100, **_WIDE)
+    return _keeping(100, **WIDE)
 
 
 @reproduces(table="2", row="affnist-like, 9x9, K = 50, placed anywhere", metric=_LIKE, beside=_BESIDE)
@@ -100,37 +100,37 @@ def like_anywhere_k100() -> Run:
 @reproduces(table="2", row="affnist-like, 15x15, K = 50, placed anywhere", metric=_LIKE, beside=_BESIDE)
 def like_anywhere_wide_k50() -> Run:
     """Affine digits, both kernels 15x15, 50 of 1152 kept, training digits anywhere in the frame."""
-    return _anywhere(_keeping(50, **_WIDE))
+    return _anywhere(_keeping(50, **WIDE))
 
 
 @reproduces(table="2", row="affnist-like, 15x15, K = 70, placed anywhere", metric=_LIKE, beside=_BESIDE)
 def like_anywhere_wide_k70() -> Run:
     """Affine digits, both kernels 15x15, 70 of 1152 kept, training digits anywhere in the frame."""
-    return _anywhere(_keeping(70, **_WIDE))
+    return _anywhere(_keeping(70, **WIDE))
 
 
 @reproduces(table="2", row="affnist-like, 15x15, K = 100, placed anywhere", metric=_LIKE, beside=_BESIDE)
 def like_anywhere_wide_k100() -> Run:
     """Affine digits, both kernels 15x15, 100 of 1152 kept, training digits anywhere in the frame."""
-    return _anywhere(_keeping(100, **_WIDE))
+    return _anywhere(_keeping(100, **WIDE))
 
 
 @reproduces(table="2", row="affnist-like, 15x15, K = 70, stopped on test", metric=_LIKE, beside=_BESIDE)
 def like_wide_k70_stopped() -> Run:
     """Affine digits, both kernels 15x15, K = 70, stopped when the placed test digits reach 99.23 %, as Sabour 2017 did."""
-    return _stopped(_keeping(70, **_WIDE))
+    return _stopped(_keeping(70, **WIDE))
 
 
 @reproduces(table="2", row="affnist-like, 15x15, K = 70, stopped on held-out digits", metric=_LIKE, beside=("mnist-40.error_percent",))
 def like_wide_k70_held() -> Run:
     """Affine digits, both kernels 15x15, K = 70, stopped when held-out training digits reach 99.23 %."""
-    return _held(_keeping(70, **_WIDE))
+    return _held(_keeping(70, **WIDE))
 
 
 @reproduces(table="2", row="affnist-like, 15x15, K = 70, placed anywhere, stopped on test", metric=_LIKE, beside=_BESIDE)
 def like_anywhere_wide_k70_stopped() -> Run:
     """The same with training digits anywhere in the frame, stopped on the placed test digits."""
-    return _anywhere(_stopped(_keeping(70, **_WIDE)))
+    return _anywhere(_stopped(_keeping(70, **WIDE)))
 
 
 _HELD = "affnist-like, 15x15, K = 70, placed anywhere, stopped on held-out digits"
@@ -139,4 +139,4 @@ _HELD = "affnist-like, 15x15, K = 70, placed anywhere, stopped on held-out digit
 @reproduces(table="2", row=_HELD, metric=_LIKE, beside=("mnist-40.error_percent",))
 def like_anywhere_wide_k70_held() -> Run:
     """The same with training digits anywhere in the frame, stopped on held-out training digits."""
-    return _anywhere(_held(_keeping(70, **_WIDE)))
+    return _anywhere(_held(_keeping(70, **WIDE)))

@@ -7,6 +7,7 @@ one run tells both. K as a share of all is asked on MNIST too.
 from dataclasses import replace
 
 from torchcaps.papers.jeong2019 import affine, rows
+from torchcaps.papers.sabour2017 import affine as affine_of_sabour2017
 from torchcaps.recipe import Run, reproduces
 from torchcaps.tasks.ladder import ClassifyLadder
 
@@ -48,6 +49,13 @@ def like_no_code_loss() -> Run:
 def like_no_pruning() -> Run:
     """All capsules are kept, and the code is all ones: 100 % of them."""
     return _like(n_kept=None)
+
+
+@reproduces(table="claims", row="affnist-like, CapsNet, both kernels 15x15, to the end", metric=_LIKE, beside=("test.error_percent",))
+def like_wide_capsnet() -> Run:
+    """CapsNet with the kernels of `like-wide-k70`, and so its primary capsules: how much of what is between them the kernels make."""
+    run = affine_of_sabour2017.like_r3_end()
+    return replace(run, model_args=run.model_args | affine.WIDE)
 
 
 @reproduces(table="claims", row="affnist-like, K = 6 of 1152, 0.5 %", metric=_LIKE, beside=_BOTH)
