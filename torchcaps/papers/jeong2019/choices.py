@@ -213,3 +213,19 @@ def choose_like_constant_code_averaged() -> Run:
     """15x15, K = 70, anywhere in the frame, the nets not told what was kept, weights averaged over steps beside."""
     run = choose_like_constant_code()
     return replace(run, stages=(replace(run.stages[0], ema=0.999),))
+
+
+def choose_like_constant_code_both() -> Run:
+    """15x15, K = 144, anywhere in the frame, the nets not told what was kept, agreement in both directions."""
+    return _with(choose_like_constant_code_k144(), agreement="both")
+
+
+def choose_like_constant_code_small_batch() -> Run:
+    """15x15, K = 144, anywhere in the frame, the nets not told what was kept, half the batch: twice the steps."""
+    run = choose_like_constant_code_k144()
+    return replace(run, stages=(replace(run.stages[0], batch=64),))
+
+
+def choose_like_constant_code_mixed() -> Run:
+    """9x9, then 15x15 in the primary capsules, K = 162 of 2592, two whole types, anywhere in the frame, the nets not told what was kept."""
+    return _with(choose_like_constant_code(), kernel=9, n_kept=162)
