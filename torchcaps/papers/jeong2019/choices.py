@@ -229,3 +229,19 @@ def choose_like_constant_code_small_batch() -> Run:
 def choose_like_constant_code_mixed() -> Run:
     """9x9, then 15x15 in the primary capsules, K = 162 of 2592, two whole types, anywhere in the frame, the nets not told what was kept."""
     return _with(choose_like_constant_code(), kernel=9, n_kept=162)
+
+
+def choose_like_constant_code_9x9_long() -> Run:
+    """9x9, K = 288 of 4608, two whole types, anywhere in the frame, the nets not told what was kept, twice the epochs."""
+    run = choose_like_constant_code_9x9()
+    return replace(run, stages=(replace(run.stages[0], epochs=60),))
+
+
+def choose_like_constant_code_9x9_k576() -> Run:
+    """9x9, K = 576 of 4608, four whole types, anywhere in the frame, the nets not told what was kept."""
+    return _with(choose_like_constant_code_9x9(), n_kept=576)
+
+
+def choose_like_constant_code_7x7() -> Run:
+    """7x7, K = 392 of 6272, two whole types, anywhere in the frame, the nets not told what was kept."""
+    return _with(choose_like_constant_code_9x9(), kernel=7, primary_kernel=7, n_kept=392)

@@ -203,6 +203,12 @@ def choose_like_anywhere_r3() -> Run:
     return _warped(affine.like_anywhere_r3_end())
 
 
+def choose_like_anywhere_r3_long() -> Run:
+    """The same with twice the epochs: what a ladder that is trained so has to be compared with."""
+    run = choose_like_anywhere_r3()
+    return replace(run, stages=(replace(run.stages[0], epochs=60),))
+
+
 def choose_like_anywhere_r1() -> Run:
     """One pass, training digits anywhere in the frame."""
     return _warped(affine.like_anywhere_r1_end())
