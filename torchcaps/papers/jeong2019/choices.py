@@ -245,3 +245,13 @@ def choose_like_constant_code_9x9_k576() -> Run:
 def choose_like_constant_code_7x7() -> Run:
     """7x7, K = 392 of 6272, two whole types, anywhere in the frame, the nets not told what was kept."""
     return _with(choose_like_constant_code_9x9(), kernel=7, primary_kernel=7, n_kept=392)
+
+
+def choose_like_anywhere_k288_long() -> Run:
+    """9x9, K = 288 of 4608, two whole types, anywhere in the frame, the nets told what was kept, twice the epochs."""
+    return _with(choose_like_constant_code_9x9_long(), code="kept")
+
+
+def choose_like_anywhere_k576() -> Run:
+    """9x9, K = 576 of 4608, four whole types, anywhere in the frame, the nets told what was kept."""
+    return _with(choose_like_anywhere_k70(), n_kept=576)
