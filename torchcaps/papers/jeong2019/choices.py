@@ -255,3 +255,14 @@ def choose_like_anywhere_k288_long() -> Run:
 def choose_like_anywhere_k576() -> Run:
     """9x9, K = 576 of 4608, four whole types, anywhere in the frame, the nets told what was kept."""
     return _with(choose_like_anywhere_k70(), n_kept=576)
+
+
+def choose_like_constant_code_mixed_long() -> Run:
+    """9x9, then 15x15, K = 162 of 2592, anywhere in the frame, the nets not told what was kept, twice the epochs."""
+    run = choose_like_constant_code_mixed()
+    return replace(run, stages=(replace(run.stages[0], epochs=60),))
+
+
+def choose_like_constant_code_mixed_k324() -> Run:
+    """9x9, then 15x15, K = 324 of 2592, four whole types, anywhere in the frame, the nets not told what was kept."""
+    return _with(choose_like_constant_code_mixed(), n_kept=324)
