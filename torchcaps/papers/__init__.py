@@ -10,6 +10,7 @@ from torchcaps.papers.heinsen2019 import sentence_choices, sentences
 from torchcaps.papers.heinsen2019 import viewpoints as viewpoints_of_heinsen2019
 from torchcaps.papers.heinsen2019.figures import figures as figures_of_heinsen2019
 from torchcaps.papers.jeong2019 import affine as affine_of_jeong2019
+from torchcaps.papers.jeong2019 import affine_choices as affine_choices_of_jeong2019
 from torchcaps.papers.jeong2019 import choices as choices_of_jeong2019
 from torchcaps.papers.jeong2019 import claims as claims_of_jeong2019
 from torchcaps.papers.jeong2019 import rows as rows_of_jeong2019
@@ -29,7 +30,7 @@ PAPERS = {
     "sabour2017": (rows, affine, photographs, choices, photograph_choices),
     "heinsen2019": (rows_of_heinsen2019, viewpoints_of_heinsen2019, sentences, choices_of_heinsen2019, sentence_choices),
     "hauser2019": (rows_of_hauser2019, choices_of_hauser2019),
-    "jeong2019": (rows_of_jeong2019, affine_of_jeong2019, claims_of_jeong2019, choices_of_jeong2019),
+    "jeong2019": (rows_of_jeong2019, affine_of_jeong2019, claims_of_jeong2019, choices_of_jeong2019, affine_choices_of_jeong2019),
     "rawlinson2018": (
         rows_of_rawlinson2018,
         readings_of_rawlinson2018,

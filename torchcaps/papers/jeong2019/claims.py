@@ -4,12 +4,10 @@ All on 40x40 with kernels of 15x15 and K = 70 of 1152, the paper's best; the pla
 one run tells both. K as a share of all is asked on MNIST too.
 """
 
-from dataclasses import replace
-
 from torchcaps.papers.jeong2019 import affine, rows
+from torchcaps.papers.jeong2019.changes import with_args, without_code_loss
 from torchcaps.papers.sabour2017 import affine as affine_of_sabour2017
 from torchcaps.recipe import Run, reproduces
-from torchcaps.tasks.ladder import ClassifyLadder
 
 _LIKE = "affnist-like.error_percent"
 _BOTH = ("test.error_percent", "extras.n_kept")
@@ -17,13 +15,11 @@ _MNIST = ("extras.kept_activity", "extras.other_activity")
 
 
 def _like(**model_args) -> Run:
-    run = affine.like_wide_k70()
-    return replace(run, model_args=run.model_args | model_args)
+    return with_args(affine.like_wide_k70(), **model_args)
 
 
 def _mnist(n_kept: int | None) -> Run:
-    run = rows.mnist_k70()
-    return replace(run, model_args=run.model_args | {"n_kept": n_kept})
+    return with_args(rows.mnist_k70(), n_kept=n_kept)
 
 
 @reproduces(table="claims", row="affnist-like, no ladder: activity is length", metric=_LIKE, beside=_BOTH)
@@ -41,8 +37,13 @@ def like_constant_code() -> Run:
 @reproduces(table="claims", row="affnist-like, epsilon = 0", metric=_LIKE, beside=_BOTH)
 def like_no_code_loss() -> Run:
     """Nothing draws the kept capsules to 1 and the others to 0."""
-    run = _like()
-    return replace(run, stages=(replace(run.stages[0], task=ClassifyLadder(code_weight=0.0)),))
+    return without_code_loss(_like())
+
+
+@reproduces(table="claims", row="affnist-like, 9x9, epsilon = 0", metric=_LIKE, beside=_BOTH)
+def like_k70_no_code_loss() -> Run:
+    """The same with 9x9, 70 of 4608."""
+    return without_code_loss(affine.like_k70())
 
 
 @reproduces(table="claims", row="affnist-like, no pruning: K = n = 1152", metric=_LIKE, beside=_BOTH)
@@ -54,8 +55,7 @@ def like_no_pruning() -> Run:
 @reproduces(table="claims", row="affnist-like, CapsNet, both kernels 15x15, to the end", metric=_LIKE, beside=("test.error_percent",))
 def like_wide_capsnet() -> Run:
     """CapsNet with the kernels of `like-wide-k70`, and so its primary capsules: how much of what is between them the kernels make."""
-    run = affine_of_sabour2017.like_r3_end()
-    return replace(run, model_args=run.model_args | affine.WIDE)
+    return with_args(affine_of_sabour2017.like_r3_end(), **affine.WIDE)
 
 
 @reproduces(table="claims", row="affnist-like, K = 6 of 1152, 0.5 %", metric=_LIKE, beside=_BOTH)

@@ -205,8 +205,7 @@ def choose_like_anywhere_r3() -> Run:
 
 def choose_like_anywhere_r3_long() -> Run:
     """The same with twice the epochs: what a ladder that is trained so has to be compared with."""
-    run = choose_like_anywhere_r3()
-    return replace(run, stages=(replace(run.stages[0], epochs=60),))
+    return _warped(affine.like_anywhere_r3_long())
 
 
 def choose_like_anywhere_r1() -> Run:

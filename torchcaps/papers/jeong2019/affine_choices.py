@@ -1,0 +1,231 @@
+"""What settings are chosen by for affine digits: 5,000 training digits kept aside, placed and under affine maps. No test set is seen."""
+
+from dataclasses import replace
+
+from torchcaps.papers.jeong2019 import affine
+from torchcaps.papers.jeong2019.changes import longer, with_args, without_code_loss
+from torchcaps.recipe import Run
+from torchcaps.tasks.ladder import ClassifyLadder
+
+
+def _warped(run: Run) -> Run:
+    """Held-out training digits, placed and under affine maps: what any variant is chosen by."""
+    return replace(run, hold_out=5000, views=("placed", "warped"), tests=())
+
+
+def choose_like_k50() -> Run:
+    """9x9, K = 50, placed."""
+    return _warped(affine.like_k50())
+
+
+def choose_like_k70() -> Run:
+    """9x9, K = 70, placed."""
+    return _warped(affine.like_k70())
+
+
+def choose_like_k100() -> Run:
+    """9x9, K = 100, placed."""
+    return _warped(affine.like_k100())
+
+
+def choose_like_wide_k50() -> Run:
+    """15x15, K = 50, placed."""
+    return _warped(affine.like_wide_k50())
+
+
+def choose_like_wide_k70() -> Run:
+    """15x15, K = 70, placed."""
+    return _warped(affine.like_wide_k70())
+
+
+def choose_like_wide_k100() -> Run:
+    """15x15, K = 100, placed."""
+    return _warped(affine.like_wide_k100())
+
+
+def choose_like_wide_k70_no_code_loss() -> Run:
+    """15x15, K = 70, placed, without the loss of the code. The idea came from test digits: `like-no-code-loss` was run first."""
+    return without_code_loss(choose_like_wide_k70())
+
+
+def choose_like_k50_no_code_loss() -> Run:
+    """9x9, K = 50, placed, without the loss of the code."""
+    return without_code_loss(choose_like_k50())
+
+
+def choose_like_k70_no_code_loss() -> Run:
+    """9x9, K = 70, placed, without the loss of the code."""
+    return without_code_loss(choose_like_k70())
+
+
+def choose_like_k70_long() -> Run:
+    """9x9, K = 70, placed, twice the epochs."""
+    return longer(choose_like_k70())
+
+
+def choose_like_anywhere_k50() -> Run:
+    """9x9, K = 50, anywhere in the frame."""
+    return _warped(affine.like_anywhere_k50())
+
+
+def choose_like_anywhere_k70() -> Run:
+    """9x9, K = 70, anywhere in the frame."""
+    return _warped(affine.like_anywhere_k70())
+
+
+def choose_like_anywhere_k100() -> Run:
+    """9x9, K = 100, anywhere in the frame."""
+    return _warped(affine.like_anywhere_k100())
+
+
+def choose_like_anywhere_wide_k50() -> Run:
+    """15x15, K = 50, anywhere in the frame."""
+    return _warped(affine.like_anywhere_wide_k50())
+
+
+def choose_like_anywhere_wide_k70() -> Run:
+    """15x15, K = 70, anywhere in the frame."""
+    return _warped(affine.like_anywhere_wide_k70())
+
+
+def choose_like_anywhere_wide_k100() -> Run:
+    """15x15, K = 100, anywhere in the frame."""
+    return _warped(affine.like_anywhere_wide_k100())
+
+
+def _wide(**model_args) -> Run:
+    return with_args(choose_like_anywhere_wide_k70(), **model_args)
+
+
+def choose_like_linear() -> Run:
+    """15x15, K = 70, anywhere in the frame, first weights of the nets as PyTorch's linear layers have them."""
+    return _wide(start="linear")
+
+
+def choose_like_shared() -> Run:
+    """15x15, K = 70, anywhere in the frame, one net of a kind for all classes."""
+    return _wide(preset="shared")
+
+
+def choose_like_withdrawn() -> Run:
+    """15x15, K = 70, anywhere in the frame, nets and losses of the withdrawn file."""
+    run = _wide(preset="withdrawn", start="xavier")
+    return replace(run, stages=(replace(run.stages[0], task=ClassifyLadder(withdrawn=True)),))
+
+
+def choose_like_both() -> Run:
+    """15x15, K = 70, anywhere in the frame, agreement in both directions."""
+    return _wide(agreement="both")
+
+
+def choose_like_short() -> Run:
+    """15x15, K = 70, anywhere in the frame, 10 epochs: what generalises may be there early."""
+    run = _wide()
+    return replace(run, stages=(replace(run.stages[0], epochs=10),))
+
+
+def _code_weight(weight: float) -> Run:
+    run = _wide()
+    return replace(run, stages=(replace(run.stages[0], task=ClassifyLadder(code_weight=weight)),))
+
+
+def choose_like_strong_code() -> Run:
+    """15x15, K = 70, anywhere in the frame, ten times the weight on the difference of code and activity."""
+    return _code_weight(1e-3)
+
+
+def choose_like_stronger_code() -> Run:
+    """The same with a hundred times the weight."""
+    return _code_weight(1e-2)
+
+
+def choose_like_constant_code() -> Run:
+    """15x15, K = 70, anywhere in the frame, the nets not told what was kept: no worse in small networks (LOG.md)."""
+    return _wide(code="constant")
+
+
+def choose_like_constant_code_free() -> Run:
+    """The same without the loss of the code: nothing holds what is kept to the same two types."""
+    return without_code_loss(choose_like_constant_code())
+
+
+def choose_like_constant_code_long() -> Run:
+    """15x15, K = 70, anywhere in the frame, the nets not told what was kept, twice the epochs."""
+    return longer(choose_like_constant_code())
+
+
+def choose_like_constant_code_k144() -> Run:
+    """15x15, K = 144, four whole types of capsules, anywhere in the frame, the nets not told what was kept."""
+    return with_args(choose_like_constant_code(), n_kept=144)
+
+
+def choose_like_constant_code_k288() -> Run:
+    """The same with K = 288, eight types."""
+    return with_args(choose_like_constant_code(), n_kept=288)
+
+
+def choose_like_constant_code_k576() -> Run:
+    """The same with K = 576, half of all."""
+    return with_args(choose_like_constant_code(), n_kept=576)
+
+
+def choose_like_constant_code_9x9() -> Run:
+    """9x9, K = 288 of 4608, two whole types, anywhere in the frame, the nets not told what was kept."""
+    return with_args(choose_like_anywhere_k70(), n_kept=288, code="constant")
+
+
+def choose_like_constant_code_averaged() -> Run:
+    """15x15, K = 70, anywhere in the frame, the nets not told what was kept, weights averaged over steps beside."""
+    run = choose_like_constant_code()
+    return replace(run, stages=(replace(run.stages[0], ema=0.999),))
+
+
+def choose_like_constant_code_both() -> Run:
+    """15x15, K = 144, anywhere in the frame, the nets not told what was kept, agreement in both directions."""
+    return with_args(choose_like_constant_code_k144(), agreement="both")
+
+
+def choose_like_constant_code_small_batch() -> Run:
+    """15x15, K = 144, anywhere in the frame, the nets not told what was kept, half the batch: twice the steps."""
+    run = choose_like_constant_code_k144()
+    return replace(run, stages=(replace(run.stages[0], batch=64),))
+
+
+def choose_like_constant_code_mixed() -> Run:
+    """9x9, then 15x15 in the primary capsules, K = 162 of 2592, two whole types, anywhere in the frame, the nets not told what was kept."""
+    return with_args(choose_like_constant_code(), kernel=9, n_kept=162)
+
+
+def choose_like_constant_code_9x9_long() -> Run:
+    """9x9, K = 288 of 4608, two whole types, anywhere in the frame, the nets not told what was kept, twice the epochs."""
+    return longer(choose_like_constant_code_9x9())
+
+
+def choose_like_constant_code_9x9_k576() -> Run:
+    """9x9, K = 576 of 4608, four whole types, anywhere in the frame, the nets not told what was kept."""
+    return with_args(choose_like_constant_code_9x9(), n_kept=576)
+
+
+def choose_like_constant_code_7x7() -> Run:
+    """7x7, K = 392 of 6272, two whole types, anywhere in the frame, the nets not told what was kept."""
+    return with_args(choose_like_constant_code_9x9(), kernel=7, primary_kernel=7, n_kept=392)
+
+
+def choose_like_anywhere_k288_long() -> Run:
+    """9x9, K = 288 of 4608, two whole types, anywhere in the frame, the nets told what was kept, twice the epochs."""
+    return with_args(choose_like_constant_code_9x9_long(), code="kept")
+
+
+def choose_like_anywhere_k576() -> Run:
+    """9x9, K = 576 of 4608, four whole types, anywhere in the frame, the nets told what was kept."""
+    return with_args(choose_like_anywhere_k70(), n_kept=576)
+
+
+def choose_like_constant_code_mixed_long() -> Run:
+    """9x9, then 15x15, K = 162 of 2592, anywhere in the frame, the nets not told what was kept, twice the epochs."""
+    return longer(choose_like_constant_code_mixed())
+
+
+def choose_like_constant_code_mixed_k324() -> Run:
+    """9x9, then 15x15, K = 324 of 2592, four whole types, anywhere in the frame, the nets not told what was kept."""
+    return with_args(choose_like_constant_code_mixed(), n_kept=324)
