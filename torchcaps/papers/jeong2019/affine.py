@@ -116,15 +116,18 @@ def like_anywhere_wide_k100() -> Run:
     return _anywhere(_keeping(100, **WIDE))
 
 
-@reproduces(table="2", row="affnist-like, 9x9, K = 288, placed anywhere, 60 epochs", metric=_LIKE, beside=_BESIDE)
+@reproduces(table="variants", row="affnist-like, 9x9, K = 288, placed anywhere, 60 epochs", metric=_LIKE, beside=_BESIDE)
 def like_anywhere_k288_long() -> Run:
     """Affine digits, 288 of 4608 capsules kept, two whole types, training digits anywhere in the frame, twice the epochs."""
     return _anywhere(longer(_keeping(288)))
 
 
-@reproduces(table="2", row="affnist-like, 9x9, K = 288, constant code, placed anywhere, 60 epochs", metric=_LIKE, beside=_BESIDE)
+_CONSTANT = "affnist-like, 9x9, K = 288, constant code, placed anywhere, 60 epochs"
+
+
+@reproduces(table="variants", row=_CONSTANT, metric=_LIKE, beside=_BESIDE)
 def like_anywhere_constant_code_long() -> Run:
-    """The same, the nets not told what was kept: best on warped held-out digits so far (`choose-like-constant-code-9x9-long`)."""
+    """The same, the nets not told what was kept: the best ladder so far on warped held-out ones (`choose-like-constant-code-9x9-long`)."""
     return _anywhere(longer(_keeping(288, code="constant")))
 
 

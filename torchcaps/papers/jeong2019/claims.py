@@ -1,7 +1,8 @@
 """What "Ladder Capsule Network" says and does not test: each part left out once, K as a share of all capsules, and its open questions.
 
 All on 40x40 with kernels of 15x15 and K = 70 of 1152, the paper's best; the placed test digits stand beside the affine ones, so that
-one run tells both. K as a share of all is asked on MNIST too, and two parts with 9x9, where pictures keep different capsules.
+one run tells both. K as a share of all is asked on MNIST too, and two parts are left out with 9x9 as well, where more capsules take
+turns: an idea that came after `like-k70` and `like-no-code-loss` had been seen on test digits, as did their choices on held-out ones.
 """
 
 from torchcaps.papers.jeong2019 import affine, rows
@@ -36,7 +37,7 @@ def like_constant_code() -> Run:
 
 @reproduces(table="claims", row="affnist-like, 9x9, constant code", metric=_LIKE, beside=_BOTH)
 def like_k70_constant_code() -> Run:
-    """The same with 9x9: there 70 of 144 places of one type are kept, other ones in other pictures, so that a code has something to say."""
+    """The same with 9x9: there 144 capsules are ever kept, 70 of them of one picture, so that a code has more to say."""
     return with_args(affine.like_k70(), code="constant")
 
 
@@ -48,7 +49,7 @@ def like_no_code_loss() -> Run:
 
 @reproduces(table="claims", row="affnist-like, 9x9, epsilon = 0", metric=_LIKE, beside=_BOTH)
 def like_k70_no_code_loss() -> Run:
-    """The same with 9x9, 70 of 4608."""
+    """Nothing draws the kept capsules to 1 and the others to 0, with 9x9: 70 of 4608 are kept."""
     return without_code_loss(affine.like_k70())
 
 
@@ -60,7 +61,7 @@ def like_no_pruning() -> Run:
 
 @reproduces(table="claims", row="affnist-like, CapsNet, both kernels 15x15, to the end", metric=_LIKE, beside=("test.error_percent",))
 def like_wide_capsnet() -> Run:
-    """CapsNet with the kernels of `like-wide-k70`, and so its primary capsules: how much of what is between them the kernels make."""
+    """CapsNet with the kernels of `like-wide-k70`, and so as many primary capsules: what the larger kernels do without a ladder."""
     return with_args(affine_of_sabour2017.like_r3_end(), **affine.WIDE)
 
 
