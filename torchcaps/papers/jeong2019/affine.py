@@ -126,7 +126,7 @@ _CONSTANT = "affnist-like, 9x9, K = 288, constant code, placed anywhere, 60 epoc
 
 
 @reproduces(table="variants", row=_CONSTANT, metric=_LIKE, beside=_BESIDE)
-def like_anywhere_constant_code_long() -> Run:
+def like_anywhere_constant_code_k288_long() -> Run:
     """The same, the nets not told what was kept: the best ladder so far on warped held-out ones (`choose-like-constant-code-9x9-long`)."""
     return _anywhere(longer(_keeping(288, code="constant")))
 
