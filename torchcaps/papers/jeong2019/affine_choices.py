@@ -186,12 +186,6 @@ def choose_like_constant_code_both() -> Run:
     return with_args(choose_like_constant_code_k144(), agreement="both")
 
 
-def choose_like_constant_code_small_batch() -> Run:
-    """15x15, K = 144, anywhere in the frame, the nets not told what was kept, half the batch: twice the steps."""
-    run = choose_like_constant_code_k144()
-    return replace(run, stages=(replace(run.stages[0], batch=64),))
-
-
 def choose_like_constant_code_mixed() -> Run:
     """9x9, then 15x15 in the primary capsules, K = 162 of 2592, two whole types, anywhere in the frame, the nets not told what was kept."""
     return with_args(choose_like_constant_code(), kernel=9, n_kept=162)
@@ -207,19 +201,9 @@ def choose_like_constant_code_9x9_k576() -> Run:
     return with_args(choose_like_constant_code_9x9(), n_kept=576)
 
 
-def choose_like_constant_code_7x7() -> Run:
-    """7x7, K = 392 of 6272, two whole types, anywhere in the frame, the nets not told what was kept."""
-    return with_args(choose_like_constant_code_9x9(), kernel=7, primary_kernel=7, n_kept=392)
-
-
 def choose_like_anywhere_k288_long() -> Run:
     """9x9, K = 288 of 4608, two whole types, anywhere in the frame, the nets told what was kept, twice the epochs."""
     return with_args(choose_like_constant_code_9x9_long(), code="kept")
-
-
-def choose_like_anywhere_k576() -> Run:
-    """9x9, K = 576 of 4608, four whole types, anywhere in the frame, the nets told what was kept."""
-    return with_args(choose_like_anywhere_k70(), n_kept=576)
 
 
 def choose_like_constant_code_mixed_long() -> Run:
