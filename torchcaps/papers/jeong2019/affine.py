@@ -6,8 +6,8 @@ schedule. Protocols and places are those of papers/sabour2017/affine.py, whose C
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Anywhere, Shift
-from torchcaps.papers.jeong2019.changes import longer
+from torchcaps.data.batches import Shift
+from torchcaps.papers.jeong2019.changes import anywhere, longer
 from torchcaps.recipe import Cosine, Exponential, Run, Stage, Stop, reproduces
 from torchcaps.tasks.ladder import ClassifyLadder
 
@@ -26,10 +26,6 @@ WIDE = {"kernel": 15, "primary_kernel": 15}  # 1152 capsules, else 4608
 
 def _keeping(n_kept: int | None, **model_args) -> Run:
     return replace(_END, model_args=_END.model_args | {"n_kept": n_kept} | model_args)
-
-
-def _anywhere(run: Run) -> Run:
-    return replace(run, augment=(Anywhere(),))
 
 
 def _stopped(run: Run) -> Run:
@@ -80,46 +76,10 @@ def like_wide_k100() -> Run:
     return _keeping(100, **WIDE)
 
 
-@reproduces(table="2", row="affnist-like, 9x9, K = 50, placed anywhere", metric=_LIKE, beside=_BESIDE)
-def like_anywhere_k50() -> Run:
-    """Affine digits, 50 of 4608 capsules kept, training digits anywhere in the frame."""
-    return _anywhere(_keeping(50))
-
-
-@reproduces(table="2", row="affnist-like, 9x9, K = 70, placed anywhere", metric=_LIKE, beside=_BESIDE)
-def like_anywhere_k70() -> Run:
-    """Affine digits, 70 of 4608 capsules kept, training digits anywhere in the frame."""
-    return _anywhere(_keeping(70))
-
-
-@reproduces(table="2", row="affnist-like, 9x9, K = 100, placed anywhere", metric=_LIKE, beside=_BESIDE)
-def like_anywhere_k100() -> Run:
-    """Affine digits, 100 of 4608 capsules kept, training digits anywhere in the frame."""
-    return _anywhere(_keeping(100))
-
-
-@reproduces(table="2", row="affnist-like, 15x15, K = 50, placed anywhere", metric=_LIKE, beside=_BESIDE)
-def like_anywhere_wide_k50() -> Run:
-    """Affine digits, both kernels 15x15, 50 of 1152 kept, training digits anywhere in the frame."""
-    return _anywhere(_keeping(50, **WIDE))
-
-
 @reproduces(table="2", row="affnist-like, 15x15, K = 70, placed anywhere", metric=_LIKE, beside=_BESIDE)
 def like_anywhere_wide_k70() -> Run:
     """Affine digits, both kernels 15x15, 70 of 1152 kept, training digits anywhere in the frame."""
-    return _anywhere(_keeping(70, **WIDE))
-
-
-@reproduces(table="2", row="affnist-like, 15x15, K = 100, placed anywhere", metric=_LIKE, beside=_BESIDE)
-def like_anywhere_wide_k100() -> Run:
-    """Affine digits, both kernels 15x15, 100 of 1152 kept, training digits anywhere in the frame."""
-    return _anywhere(_keeping(100, **WIDE))
-
-
-@reproduces(table="variants", row="affnist-like, 9x9, K = 288, placed anywhere, 60 epochs", metric=_LIKE, beside=_BESIDE)
-def like_anywhere_k288_long() -> Run:
-    """Affine digits, 288 of 4608 capsules kept, two whole types, training digits anywhere in the frame, twice the epochs."""
-    return _anywhere(longer(_keeping(288)))
+    return anywhere(_keeping(70, **WIDE))
 
 
 _CONSTANT = "affnist-like, 9x9, K = 288, constant code, placed anywhere, 60 epochs"
@@ -127,8 +87,8 @@ _CONSTANT = "affnist-like, 9x9, K = 288, constant code, placed anywhere, 60 epoc
 
 @reproduces(table="variants", row=_CONSTANT, metric=_LIKE, beside=_BESIDE)
 def like_anywhere_constant_code_k288_long() -> Run:
-    """The same, the nets not told what was kept: the best ladder so far on warped held-out ones (`choose-like-constant-code-9x9-long`)."""
-    return _anywhere(longer(_keeping(288, code="constant")))
+    """Two whole types kept, the nets not told so, 60 epochs: best on warped held-out digits (`choose-like-constant-code-9x9-long`)."""
+    return anywhere(longer(_keeping(288, code="constant")))
 
 
 @reproduces(table="2", row="affnist-like, 15x15, K = 70, stopped on test", metric=_LIKE, beside=_BESIDE)
@@ -146,7 +106,7 @@ def like_wide_k70_held() -> Run:
 @reproduces(table="2", row="affnist-like, 15x15, K = 70, placed anywhere, stopped on test", metric=_LIKE, beside=_BESIDE)
 def like_anywhere_wide_k70_stopped() -> Run:
     """The same with training digits anywhere in the frame, stopped on the placed test digits."""
-    return _anywhere(_stopped(_keeping(70, **WIDE)))
+    return anywhere(_stopped(_keeping(70, **WIDE)))
 
 
 _HELD = "affnist-like, 15x15, K = 70, placed anywhere, stopped on held-out digits"
@@ -155,4 +115,4 @@ _HELD = "affnist-like, 15x15, K = 70, placed anywhere, stopped on held-out digit
 @reproduces(table="2", row=_HELD, metric=_LIKE, beside=("mnist-40.error_percent",))
 def like_anywhere_wide_k70_held() -> Run:
     """The same with training digits anywhere in the frame, stopped on held-out training digits."""
-    return _anywhere(_held(_keeping(70, **WIDE)))
+    return anywhere(_held(_keeping(70, **WIDE)))

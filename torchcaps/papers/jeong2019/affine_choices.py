@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from torchcaps.papers.jeong2019 import affine
-from torchcaps.papers.jeong2019.changes import longer, with_args, without_code_loss
+from torchcaps.papers.jeong2019.changes import anywhere, longer, with_args, without_code_loss
 from torchcaps.recipe import Run
-from torchcaps.tasks.ladder import ClassifyLadder
 
 
 def _warped(run: Run) -> Run:
@@ -64,34 +63,14 @@ def choose_like_k70_long() -> Run:
     return longer(choose_like_k70())
 
 
-def choose_like_anywhere_k50() -> Run:
-    """9x9, K = 50, anywhere in the frame."""
-    return _warped(affine.like_anywhere_k50())
-
-
 def choose_like_anywhere_k70() -> Run:
     """9x9, K = 70, anywhere in the frame."""
-    return _warped(affine.like_anywhere_k70())
-
-
-def choose_like_anywhere_k100() -> Run:
-    """9x9, K = 100, anywhere in the frame."""
-    return _warped(affine.like_anywhere_k100())
-
-
-def choose_like_anywhere_wide_k50() -> Run:
-    """15x15, K = 50, anywhere in the frame."""
-    return _warped(affine.like_anywhere_wide_k50())
+    return _warped(anywhere(affine.like_k70()))
 
 
 def choose_like_anywhere_wide_k70() -> Run:
     """15x15, K = 70, anywhere in the frame."""
     return _warped(affine.like_anywhere_wide_k70())
-
-
-def choose_like_anywhere_wide_k100() -> Run:
-    """15x15, K = 100, anywhere in the frame."""
-    return _warped(affine.like_anywhere_wide_k100())
 
 
 def _wide(**model_args) -> Run:
@@ -103,41 +82,9 @@ def choose_like_linear() -> Run:
     return _wide(start="linear")
 
 
-def choose_like_shared() -> Run:
-    """15x15, K = 70, anywhere in the frame, one net of a kind for all classes."""
-    return _wide(preset="shared")
-
-
-def choose_like_withdrawn() -> Run:
-    """15x15, K = 70, anywhere in the frame, nets and losses of the withdrawn file."""
-    run = _wide(preset="withdrawn", start="xavier")
-    return replace(run, stages=(replace(run.stages[0], task=ClassifyLadder(withdrawn=True)),))
-
-
 def choose_like_both() -> Run:
     """15x15, K = 70, anywhere in the frame, agreement in both directions."""
     return _wide(agreement="both")
-
-
-def choose_like_short() -> Run:
-    """15x15, K = 70, anywhere in the frame, 10 epochs: what generalises may be there early."""
-    run = _wide()
-    return replace(run, stages=(replace(run.stages[0], epochs=10),))
-
-
-def _code_weight(weight: float) -> Run:
-    run = _wide()
-    return replace(run, stages=(replace(run.stages[0], task=ClassifyLadder(code_weight=weight)),))
-
-
-def choose_like_strong_code() -> Run:
-    """15x15, K = 70, anywhere in the frame, ten times the weight on the difference of code and activity."""
-    return _code_weight(1e-3)
-
-
-def choose_like_stronger_code() -> Run:
-    """The same with a hundred times the weight."""
-    return _code_weight(1e-2)
 
 
 def choose_like_constant_code() -> Run:

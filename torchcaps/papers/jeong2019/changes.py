@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from torchcaps.data.batches import Anywhere
 from torchcaps.recipe import Run
 from torchcaps.tasks.ladder import ClassifyLadder
 
@@ -14,6 +15,11 @@ def without_code_loss(run: Run) -> Run:
 def longer(run: Run) -> Run:
     """Twice the 30 epochs."""
     return replace(run, stages=(replace(run.stages[0], epochs=60),))
+
+
+def anywhere(run: Run) -> Run:
+    """Training digits at any place of the frame that keeps all of their ink."""
+    return replace(run, augment=(Anywhere(),))
 
 
 def with_args(run: Run, **model_args) -> Run:
