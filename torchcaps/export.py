@@ -141,10 +141,7 @@ def to_onnx(program: torch.export.ExportedProgram, inputs: Sequence[str], output
     """The program as ONNX holds models, not compared with anything yet."""
     _need("onnx", "onnxscript")
     with _quietly():
-        return torch.onnx.export(
-            program, dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs),
-            custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted()},
-        ).model_proto  # fmt: skip
+        return torch.onnx.export(program, dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs)).model_proto
 
 
 def _need(*modules: str) -> Any:
@@ -180,19 +177,6 @@ def _differences(wanted: tuple[Tensor, ...], got: tuple[Tensor, ...]) -> Float[T
     """The largest of every input."""
     assert [part.shape for part in wanted] == [part.shape for part in got], [list(part.shape) for part in got]
     return torch.stack([(one - other).abs().flatten(1).amax(1) for one, other in zip(wanted, got, strict=True)]).amax(0)
-
-
-def _searchsorted() -> Callable[..., Any]:
-    """ONNX has no such op: how many numbers of a rising row lie below each value."""
-    from onnxscript import opset18 as op
-
-    def searchsorted(row, values, out_int32: bool = False, right: bool = False, side: str | None = None, sorter=None):
-        assert not (out_int32 or right or side or sorter is not None), "only what torchcaps.ops calls"
-        last = op.Constant(value_ints=[-1])
-        below = op.Less(op.Unsqueeze(row, op.Constant(value_ints=[-2])), op.Unsqueeze(values, last))
-        return op.ReduceSum(op.Cast(below, to=7), last, keepdims=0)
-
-    return searchsorted
 
 
 def _name_axes(made: Any, what: Plan) -> None:

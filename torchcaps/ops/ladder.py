@@ -58,10 +58,11 @@ def keep_most_active(poses: Float[Tensor, "*b i d"], activity: Float[Tensor, "*b
         more, equal = activity > least, activity == least
         room = n_kept - more.sum(-1, keepdim=True)
         mask = more | (equal & (equal.cumsum(-1) <= room))
-        # the m-th kept capsule is the first one up to which m are kept
-        wanted = torch.arange(1, n_kept + 1, device=activity.device).expand(*activity.shape[:-1], n_kept).contiguous()
-        # not beyond the row, where not-a-number is kept nowhere: a diverged run has to end by its loss, not by an illegal address
-        index = torch.searchsorted(mask.cumsum(-1), wanted).clamp(max=n - 1)
+        # every capsule is written to its place among the kept, all that are not to one behind them, which is cut off. What nobody is
+        # written to stays 0: where not-a-number is kept nowhere, a diverged run has to end by its loss, not by an illegal address
+        place = torch.where(mask, mask.cumsum(-1) - 1, n_kept)
+        capsule = torch.arange(n, device=activity.device).expand_as(place)
+        index = capsule.new_zeros(*activity.shape[:-1], n_kept + 1).scatter(-1, place, capsule)[..., :n_kept]
     rows = poses.gather(-2, index.unsqueeze(-1).expand(*index.shape, poses.shape[-1]))
     return Kept(rows, mask.to(poses.dtype), index, torch.ones_like(rows[..., 0]))
 
