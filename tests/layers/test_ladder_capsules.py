@@ -275,3 +275,15 @@ def test_training_compiles_whole(how, fresh_dynamo, rng):
     torch.compile(loss, fullgraph=True, backend="aot_eager")(poses).backward()
     for name, p in layer.named_parameters():
         torch.testing.assert_close(p.grad, eager[name], msg=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("learnt", [False, True])
+def test_a_threshold_compiles_for_the_device(learnt, fresh_dynamo, rng):
+    """TorchInductor of PyTorch 2.11 failed where the weights of the kept rows were found by a search and then summed."""
+    layer = LadderCapsules(1152, 10, 8, 16, 100, threshold=0.94, learn_threshold=learnt, width=8).cuda()
+    poses = squash(torch.randn(128, 1152, 8, generator=rng).cuda())
+    activity = torch.compile(layer, fullgraph=True)(poses).activity
+    torch.testing.assert_close(activity, layer(poses).activity, rtol=1e-3, atol=0)
+    activity.square().sum().backward()

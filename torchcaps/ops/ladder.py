@@ -58,11 +58,13 @@ def keep_most_active(poses: Float[Tensor, "*b i d"], activity: Float[Tensor, "*b
         more, equal = activity > least, activity == least
         room = n_kept - more.sum(-1, keepdim=True)
         mask = more | (equal & (equal.cumsum(-1) <= room))
-        # every capsule is written to its place among the kept, all that are not to one behind them, which is cut off. What nobody is
-        # written to stays 0: where not-a-number is kept nowhere, a diverged run has to end by its loss, not by an illegal address
-        place = torch.where(mask, mask.cumsum(-1) - 1, n_kept)
-        capsule = torch.arange(n, device=activity.device).expand_as(place)
-        index = capsule.new_zeros(*activity.shape[:-1], n_kept + 1).scatter(-1, place, capsule)[..., :n_kept]
+        # Every capsule is written to a place of its own, the kept in front: ONNX forbids to write one twice, and where not-a-number is kept
+        # nowhere every index still lies in the row, as a diverged run has to end by its loss, not by an illegal address. Not by
+        # searchsorted, of which TorchInductor of PyTorch 2.11 makes Triton code that does not compile, where a sum follows.
+        rank = mask.cumsum(-1)
+        capsule = torch.arange(n, device=activity.device).expand_as(rank)
+        place = torch.where(mask, rank - 1, rank[..., -1:] + capsule - rank)
+        index = torch.zeros_like(place).scatter(-1, place, capsule)[..., :n_kept]
     rows = poses.gather(-2, index.unsqueeze(-1).expand(*index.shape, poses.shape[-1]))
     return Kept(rows, mask.to(poses.dtype), index, torch.ones_like(rows[..., 0]))
 
