@@ -1,14 +1,9 @@
-"""One change of a run at a time: what rows differ in, and what was tried."""
+"""One change at a time to the stages of an expert network: what its rows differ in, and what was tried."""
 
 from dataclasses import replace
 from typing import Any
 
 from torchcaps.recipe import Run
-
-
-def with_model(run: Run, **model_args: Any) -> Run:
-    """Other arguments of the model."""
-    return replace(run, model_args=run.model_args | model_args)
 
 
 def with_experts(run: Run, **changes: Any) -> Run:

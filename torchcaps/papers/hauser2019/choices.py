@@ -8,8 +8,9 @@ experts end up on for more.
 
 from dataclasses import replace
 
+from torchcaps.papers.changes import with_model
 from torchcaps.papers.hauser2019 import rows
-from torchcaps.papers.hauser2019.changes import with_decay, with_experts, with_model
+from torchcaps.papers.hauser2019.changes import with_decay, with_experts
 from torchcaps.recipe import Run
 
 

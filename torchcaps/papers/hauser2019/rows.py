@@ -8,7 +8,8 @@ of routing for W, and a loud decoder (first logits by length, decoded capsules s
 from dataclasses import replace
 
 from torchcaps.optimizers import SGD, Adam
-from torchcaps.papers.hauser2019.changes import with_decay, with_experts, with_model, with_rate
+from torchcaps.papers.changes import with_model
+from torchcaps.papers.hauser2019.changes import with_decay, with_experts, with_rate
 from torchcaps.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.tasks.experts import Autoencode, LearnDecoder, LearnExperts
 from torchcaps.tasks.neurons import LearnBottleneck, LearnNeurons

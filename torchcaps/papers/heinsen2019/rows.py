@@ -5,6 +5,7 @@ from dataclasses import replace
 from torchcaps.data.batches import Crop
 from torchcaps.data.mixup import Mixup
 from torchcaps.optimizers import RAdam
+from torchcaps.papers.changes import with_model
 from torchcaps.recipe import OneCycle, Run, Stage, Watch, reproduces
 from torchcaps.tasks.classify import Classify
 from torchcaps.tasks.logits import ClassifyLogits, ClassifyScores
@@ -23,7 +24,7 @@ UNMIXED = 200  # batches: 4,000 images
 
 
 def _with(**model_args) -> Run:
-    return replace(_SMALLNORB, model_args=_SMALLNORB.model_args | model_args)
+    return with_model(_SMALLNORB, **model_args)
 
 
 @reproduces(table="2", row="EM routing, 272K parameters, 50 epochs (a lossy copy)", metric=_ERROR, printed=0.9)

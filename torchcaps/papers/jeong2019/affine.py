@@ -4,11 +4,9 @@ The paper says neither when it stopped nor what it chose by, so the rows beside 
 schedule. Protocols and places are those of papers/sabour2017/affine.py, whose CapsNet and CNN stand beside these rows.
 """
 
-from dataclasses import replace
-
 from torchcaps.data.batches import Shift
-from torchcaps.papers.jeong2019.changes import anywhere, longer
-from torchcaps.recipe import Cosine, Exponential, Run, Stage, Stop, reproduces
+from torchcaps.papers.changes import anywhere, stopped, stopped_on_held_out, with_model, with_stage
+from torchcaps.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.tasks.ladder import ClassifyLadder
 
 _END = Run(
@@ -25,19 +23,7 @@ WIDE = {"kernel": 15, "primary_kernel": 15}  # 1152 capsules, else 4608
 
 
 def _keeping(n_kept: int | None, **model_args) -> Run:
-    return replace(_END, model_args=_END.model_args | {"n_kept": n_kept} | model_args)
-
-
-def _stopped(run: Run) -> Run:
-    """As Sabour 2017 stopped: selection on test. A schedule that does not know when it ends."""
-    stage = replace(run.stages[0], epochs=60, schedule=Exponential(), stop=Stop(accuracy=99.23, part="test"))
-    return replace(run, stages=(stage,))
-
-
-def _held(run: Run) -> Run:
-    """The same on 5,000 training digits kept aside, placed; only then the test sets."""
-    stage = replace(_stopped(run).stages[0], stop=Stop(accuracy=99.23, part="validation_placed"))
-    return replace(run, hold_out=5000, views=("placed",), tests=("mnist-40", "affnist-like"), stages=(stage,))
+    return with_model(_END, n_kept=n_kept, **model_args)
 
 
 @reproduces(table="2", row="affnist-like (printed: affNIST), 9x9, K = 50", metric=_LIKE, printed=13.0, beside=_BESIDE)
@@ -88,25 +74,25 @@ _CONSTANT = "affnist-like, 9x9, K = 288, constant code, placed anywhere, 60 epoc
 @reproduces(table="variants", row=_CONSTANT, metric=_LIKE, beside=_BESIDE)
 def like_anywhere_constant_code_k288_long() -> Run:
     """Two whole types kept, the nets not told so, 60 epochs: best on warped held-out digits (`choose-like-constant-code-9x9-long`)."""
-    return anywhere(longer(_keeping(288, code="constant")))
+    return anywhere(with_stage(_keeping(288, code="constant"), epochs=60))
 
 
 @reproduces(table="2", row="affnist-like, 15x15, K = 70, stopped on test", metric=_LIKE, beside=_BESIDE)
 def like_wide_k70_stopped() -> Run:
     """Affine digits, both kernels 15x15, K = 70, stopped when the placed test digits reach 99.23 %, as Sabour 2017 did."""
-    return _stopped(_keeping(70, **WIDE))
+    return stopped(_keeping(70, **WIDE))
 
 
 @reproduces(table="2", row="affnist-like, 15x15, K = 70, stopped on held-out digits", metric=_LIKE, beside=("mnist-40.error_percent",))
 def like_wide_k70_held() -> Run:
     """Affine digits, both kernels 15x15, K = 70, stopped when held-out training digits reach 99.23 %."""
-    return _held(_keeping(70, **WIDE))
+    return stopped_on_held_out(_keeping(70, **WIDE))
 
 
 @reproduces(table="2", row="affnist-like, 15x15, K = 70, placed anywhere, stopped on test", metric=_LIKE, beside=_BESIDE)
 def like_anywhere_wide_k70_stopped() -> Run:
     """The same with training digits anywhere in the frame, stopped on the placed test digits."""
-    return anywhere(_stopped(_keeping(70, **WIDE)))
+    return anywhere(stopped(_keeping(70, **WIDE)))
 
 
 _HELD = "affnist-like, 15x15, K = 70, placed anywhere, stopped on held-out digits"
@@ -115,4 +101,4 @@ _HELD = "affnist-like, 15x15, K = 70, placed anywhere, stopped on held-out digit
 @reproduces(table="2", row=_HELD, metric=_LIKE, beside=("mnist-40.error_percent",))
 def like_anywhere_wide_k70_held() -> Run:
     """The same with training digits anywhere in the frame, stopped on held-out training digits."""
-    return anywhere(_held(_keeping(70, **WIDE)))
+    return anywhere(stopped_on_held_out(_keeping(70, **WIDE)))

@@ -1,111 +1,105 @@
 """What settings are chosen by for affine digits: 5,000 training digits kept aside, placed and under affine maps. No test set is seen."""
 
-from dataclasses import replace
-
+from torchcaps.papers.changes import anywhere, judged_by_warped, with_model, with_stage
 from torchcaps.papers.jeong2019 import affine
-from torchcaps.papers.jeong2019.changes import anywhere, longer, with_args, without_code_loss
+from torchcaps.papers.jeong2019.claims import NO_CODE_LOSS
 from torchcaps.recipe import Run
-
-
-def _warped(run: Run) -> Run:
-    """Held-out training digits, placed and under affine maps: what any variant is chosen by."""
-    return replace(run, hold_out=5000, views=("placed", "warped"), tests=())
 
 
 def choose_like_k50() -> Run:
     """9x9, K = 50, placed."""
-    return _warped(affine.like_k50())
+    return judged_by_warped(affine.like_k50())
 
 
 def choose_like_k70() -> Run:
     """9x9, K = 70, placed."""
-    return _warped(affine.like_k70())
+    return judged_by_warped(affine.like_k70())
 
 
 def choose_like_k100() -> Run:
     """9x9, K = 100, placed."""
-    return _warped(affine.like_k100())
+    return judged_by_warped(affine.like_k100())
 
 
 def choose_like_wide_k50() -> Run:
     """15x15, K = 50, placed."""
-    return _warped(affine.like_wide_k50())
+    return judged_by_warped(affine.like_wide_k50())
 
 
 def choose_like_wide_k70() -> Run:
     """15x15, K = 70, placed."""
-    return _warped(affine.like_wide_k70())
+    return judged_by_warped(affine.like_wide_k70())
 
 
 def choose_like_wide_k100() -> Run:
     """15x15, K = 100, placed."""
-    return _warped(affine.like_wide_k100())
+    return judged_by_warped(affine.like_wide_k100())
 
 
 # That the loss of the code might better be left out was seen on test digits first (`like-no-code-loss`); these three ask held-out ones.
 def choose_like_wide_k70_no_code_loss() -> Run:
     """15x15, K = 70, placed, without the loss of the code (an idea from test digits)."""
-    return without_code_loss(choose_like_wide_k70())
+    return with_stage(choose_like_wide_k70(), task=NO_CODE_LOSS)
 
 
 def choose_like_k50_no_code_loss() -> Run:
     """9x9, K = 50, placed, without the loss of the code (an idea from test digits)."""
-    return without_code_loss(choose_like_k50())
+    return with_stage(choose_like_k50(), task=NO_CODE_LOSS)
 
 
 def choose_like_k70_no_code_loss() -> Run:
     """9x9, K = 70, placed, without the loss of the code (an idea from test digits)."""
-    return without_code_loss(choose_like_k70())
+    return with_stage(choose_like_k70(), task=NO_CODE_LOSS)
 
 
 # That fewer capsules, or predictions that agree, might be better was seen on test digits first (`like-share-k6`, `like-up`).
 def choose_like_k6() -> Run:
     """9x9, K = 6, placed (an idea from test digits)."""
-    return with_args(choose_like_k50(), n_kept=6)
+    return with_model(choose_like_k50(), n_kept=6)
 
 
 def choose_like_k17() -> Run:
     """9x9, K = 17, placed (an idea from test digits)."""
-    return with_args(choose_like_k50(), n_kept=17)
+    return with_model(choose_like_k50(), n_kept=17)
 
 
 def choose_like_wide_k6() -> Run:
     """15x15, K = 6, placed (an idea from test digits)."""
-    return with_args(choose_like_wide_k70(), n_kept=6)
+    return with_model(choose_like_wide_k70(), n_kept=6)
 
 
 def choose_like_wide_k17() -> Run:
     """15x15, K = 17, placed (an idea from test digits)."""
-    return with_args(choose_like_wide_k70(), n_kept=17)
+    return with_model(choose_like_wide_k70(), n_kept=17)
 
 
 def choose_like_k50_up() -> Run:
     """9x9, K = 50, placed, agreement of the predictions alone (an idea from test digits)."""
-    return with_args(choose_like_k50(), agreement="up")
+    return with_model(choose_like_k50(), agreement="up")
 
 
 def choose_like_wide_k70_up() -> Run:
     """15x15, K = 70, placed, agreement of the predictions alone (an idea from test digits)."""
-    return with_args(choose_like_wide_k70(), agreement="up")
+    return with_model(choose_like_wide_k70(), agreement="up")
 
 
 def choose_like_k50_long() -> Run:
     """9x9, K = 50, placed, twice the epochs."""
-    return longer(choose_like_k50())
+    return with_stage(choose_like_k50(), epochs=60)
 
 
 def choose_like_anywhere_k70() -> Run:
     """9x9, K = 70, anywhere in the frame."""
-    return _warped(anywhere(affine.like_k70()))
+    return judged_by_warped(anywhere(affine.like_k70()))
 
 
 def choose_like_anywhere_wide_k70() -> Run:
     """15x15, K = 70, anywhere in the frame."""
-    return _warped(affine.like_anywhere_wide_k70())
+    return judged_by_warped(affine.like_anywhere_wide_k70())
 
 
 def _wide(**model_args) -> Run:
-    return with_args(choose_like_anywhere_wide_k70(), **model_args)
+    return with_model(choose_like_anywhere_wide_k70(), **model_args)
 
 
 def choose_like_linear() -> Run:
@@ -125,70 +119,69 @@ def choose_like_constant_code() -> Run:
 
 def choose_like_constant_code_free() -> Run:
     """The same without the loss of the code: nothing holds what is kept to the same two types."""
-    return without_code_loss(choose_like_constant_code())
+    return with_stage(choose_like_constant_code(), task=NO_CODE_LOSS)
 
 
 def choose_like_constant_code_long() -> Run:
     """15x15, K = 70, anywhere in the frame, the nets not told what was kept, twice the epochs."""
-    return longer(choose_like_constant_code())
+    return with_stage(choose_like_constant_code(), epochs=60)
 
 
 def choose_like_constant_code_k144() -> Run:
     """15x15, K = 144, four whole types of capsules, anywhere in the frame, the nets not told what was kept."""
-    return with_args(choose_like_constant_code(), n_kept=144)
+    return with_model(choose_like_constant_code(), n_kept=144)
 
 
 def choose_like_constant_code_k288() -> Run:
     """15x15, K = 288, as many as eight types have, anywhere in the frame, the nets not told what was kept."""
-    return with_args(choose_like_constant_code(), n_kept=288)
+    return with_model(choose_like_constant_code(), n_kept=288)
 
 
 def choose_like_constant_code_k576() -> Run:
     """15x15, K = 576, half of all, anywhere in the frame, the nets not told what was kept."""
-    return with_args(choose_like_constant_code(), n_kept=576)
+    return with_model(choose_like_constant_code(), n_kept=576)
 
 
 def choose_like_constant_code_9x9() -> Run:
     """9x9, K = 288 of 4608, two whole types, anywhere in the frame, the nets not told what was kept."""
-    return with_args(choose_like_anywhere_k70(), n_kept=288, code="constant")
+    return with_model(choose_like_anywhere_k70(), n_kept=288, code="constant")
 
 
 def choose_like_constant_code_averaged() -> Run:
     """15x15, K = 70, anywhere in the frame, the nets not told what was kept, weights averaged over steps beside."""
-    run = choose_like_constant_code()
-    return replace(run, stages=(replace(run.stages[0], ema=0.999),))
+    return with_stage(choose_like_constant_code(), ema=0.999)
 
 
 def choose_like_constant_code_both() -> Run:
     """15x15, K = 144, anywhere in the frame, the nets not told what was kept, agreement in both directions."""
-    return with_args(choose_like_constant_code_k144(), agreement="both")
+    return with_model(choose_like_constant_code_k144(), agreement="both")
 
 
 def choose_like_constant_code_mixed() -> Run:
     """9x9, then 15x15 in the primary capsules, K = 162 of 2592, two whole types, anywhere in the frame, the nets not told what was kept."""
-    return with_args(choose_like_constant_code(), kernel=9, n_kept=162)
+    return with_model(choose_like_constant_code(), kernel=9, n_kept=162)
 
 
 def choose_like_constant_code_9x9_long() -> Run:
     """9x9, K = 288 of 4608, two whole types, anywhere in the frame, the nets not told what was kept, twice the epochs."""
-    return longer(choose_like_constant_code_9x9())
+    return with_stage(choose_like_constant_code_9x9(), epochs=60)
 
 
 def choose_like_constant_code_9x9_k576() -> Run:
     """9x9, K = 576 of 4608, four whole types, anywhere in the frame, the nets not told what was kept."""
-    return with_args(choose_like_constant_code_9x9(), n_kept=576)
+    return with_model(choose_like_constant_code_9x9(), n_kept=576)
 
 
 def choose_like_anywhere_k288_long() -> Run:
     """9x9, K = 288 of 4608, two whole types, anywhere in the frame, the nets told what was kept, twice the epochs."""
-    return with_args(choose_like_constant_code_9x9_long(), code="kept")
+    return with_model(choose_like_constant_code_9x9_long(), code="kept")
 
 
 def choose_like_constant_code_mixed_long() -> Run:
     """9x9, then 15x15, K = 162 of 2592, anywhere in the frame, the nets not told what was kept, twice the epochs."""
-    return longer(choose_like_constant_code_mixed())
+    return with_stage(choose_like_constant_code_mixed(), epochs=60)
 
 
 def choose_like_constant_code_mixed_k324() -> Run:
     """9x9, then 15x15, K = 324 of 2592, four whole types, anywhere in the frame, the nets not told what was kept."""
-    return with_args(choose_like_constant_code_mixed(), n_kept=324)
+    return with_model(choose_like_constant_code_mixed(), n_kept=324)

@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 
+from torchcaps.papers.changes import with_model, with_stage
 from torchcaps.papers.jeong2019 import rows
-from torchcaps.papers.jeong2019.changes import with_args
 from torchcaps.recipe import Exponential, Run
 from torchcaps.tasks.ladder import ClassifyLadder
 
 
 def _mnist(run: Run | None = None, **stage) -> Run:
-    run = run or rows.mnist_shift_k70()
-    return replace(run, hold_out=5000, stages=(replace(run.stages[0], **stage),))
+    return replace(with_stage(run or rows.mnist_shift_k70(), **stage), hold_out=5000)
 
 
 def choose_mnist() -> Run:
@@ -50,7 +49,7 @@ def choose_mnist_shared() -> Run:
 
 def choose_mnist_linear() -> Run:
     """First weights of the nets as PyTorch's linear layers have them."""
-    return _mnist(with_args(rows.mnist_shift_k70(), start="linear"))
+    return _mnist(with_model(rows.mnist_shift_k70(), start="linear"))
 
 
 def choose_mnist_strong_code() -> Run:

@@ -5,22 +5,24 @@ one run tells both. K as a share of all is asked on MNIST too, and two parts are
 turns: an idea that came after `like-k70` and `like-no-code-loss` had been seen on test digits, as did their choices on held-out ones.
 """
 
+from torchcaps.papers.changes import with_model, with_stage
 from torchcaps.papers.jeong2019 import affine, rows
-from torchcaps.papers.jeong2019.changes import with_args, without_code_loss
 from torchcaps.papers.sabour2017 import affine as affine_of_sabour2017
 from torchcaps.recipe import Run, reproduces
+from torchcaps.tasks.ladder import ClassifyLadder
 
+NO_CODE_LOSS = ClassifyLadder(code_weight=0.0)  # epsilon = 0
 _LIKE = "affnist-like.error_percent"
 _BOTH = ("test.error_percent", "extras.n_kept")
 _MNIST = ("extras.kept_activity", "extras.other_activity")
 
 
 def _like(**model_args) -> Run:
-    return with_args(affine.like_wide_k70(), **model_args)
+    return with_model(affine.like_wide_k70(), **model_args)
 
 
 def _mnist(n_kept: int | None) -> Run:
-    return with_args(rows.mnist_k70(), n_kept=n_kept)
+    return with_model(rows.mnist_k70(), n_kept=n_kept)
 
 
 @reproduces(table="claims", row="affnist-like, no ladder: activity is length", metric=_LIKE, beside=_BOTH)
@@ -38,19 +40,19 @@ def like_constant_code() -> Run:
 @reproduces(table="claims", row="affnist-like, 9x9, constant code", metric=_LIKE, beside=_BOTH)
 def like_k70_constant_code() -> Run:
     """The same with 9x9: there 144 capsules are ever kept, 70 of them of one picture, so that a code has more to say."""
-    return with_args(affine.like_k70(), code="constant")
+    return with_model(affine.like_k70(), code="constant")
 
 
 @reproduces(table="claims", row="affnist-like, epsilon = 0", metric=_LIKE, beside=_BOTH)
 def like_no_code_loss() -> Run:
     """Nothing draws the kept capsules to 1 and the others to 0."""
-    return without_code_loss(_like())
+    return with_stage(_like(), task=NO_CODE_LOSS)
 
 
 @reproduces(table="claims", row="affnist-like, 9x9, epsilon = 0", metric=_LIKE, beside=_BOTH)
 def like_k70_no_code_loss() -> Run:
     """Nothing draws the kept capsules to 1 and the others to 0, with 9x9: 70 of 4608 are kept."""
-    return without_code_loss(affine.like_k70())
+    return with_stage(affine.like_k70(), task=NO_CODE_LOSS)
 
 
 @reproduces(table="claims", row="affnist-like, no pruning: K = n = 1152", metric=_LIKE, beside=_BOTH)
@@ -62,7 +64,7 @@ def like_no_pruning() -> Run:
 @reproduces(table="claims", row="affnist-like, CapsNet, both kernels 15x15, to the end", metric=_LIKE, beside=("test.error_percent",))
 def like_wide_capsnet() -> Run:
     """CapsNet with the kernels of `like-wide-k70`, and so as many primary capsules: what the larger kernels do without a ladder."""
-    return with_args(affine_of_sabour2017.like_r3_end(), **affine.WIDE)
+    return with_model(affine_of_sabour2017.like_r3_end(), **affine.WIDE)
 
 
 @reproduces(table="claims", row="affnist-like, K = 6 of 1152, 0.5 %", metric=_LIKE, beside=_BOTH)

@@ -6,6 +6,7 @@ Rows without a shift are as the paper has it, which names no augmentation; rows 
 from dataclasses import replace
 
 from torchcaps.data.batches import Shift
+from torchcaps.papers.changes import with_model
 from torchcaps.recipe import Cosine, Exponential, Run, Stage, reproduces
 from torchcaps.tasks.ladder import ClassifyLadder
 
@@ -21,7 +22,7 @@ _WIDE = {"primary_kernel": 15}  # 288 capsules
 
 
 def _keeping(n_kept: int, **model_args) -> Run:
-    return replace(_MNIST, model_args=_MNIST.model_args | {"n_kept": n_kept} | model_args)
+    return with_model(_MNIST, n_kept=n_kept, **model_args)
 
 
 def _shifted(run: Run) -> Run:

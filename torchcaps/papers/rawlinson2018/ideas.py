@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Anywhere
 from torchcaps.ops.sparse import fair_frequencies
-from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, SHARED, STAGE, WINS, claim, reading, variant
+from torchcaps.papers.changes import anywhere, with_model
+from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, SHARED, STAGE, WINS, claim, reading
 from torchcaps.readings import Linear
 from torchcaps.recipe import Cosine, Run, reproduces
 
@@ -16,13 +16,13 @@ def _claim(row: str):
 @_claim("no boosting (section 2.3), 28x28")
 def mnist_no_boost() -> Run:
     """The mask alone: section 2.3 says that a few capsules then win everything."""
-    return variant(MNIST, boost_step=0.0)
+    return with_model(MNIST, boost_step=0.0)
 
 
 @_claim("boosts inside the routing passes (section 2.3's idea), 28x28")
 def mnist_boost_inside() -> Run:
     """Boosts multiply the couplings of every pass, and ranks are those of the support that comes out."""
-    return variant(MNIST, boost_inside=True)
+    return with_model(MNIST, boost_inside=True)
 
 
 @_claim("the rate falls to 0 along half a cosine, so that weights rest before boosts are frozen, 28x28")
@@ -34,7 +34,7 @@ def mnist_settled() -> Run:
 @_claim("boosts that change by a tenth of themselves, 28x28")
 def mnist_relative() -> Run:
     """The ratio of two boosts decides who wins; steps of 0.1 hardly move it where boosts are large."""
-    return variant(MNIST, boost_relative=True)
+    return with_model(MNIST, boost_relative=True)
 
 
 @reproduces(
@@ -43,7 +43,7 @@ def mnist_relative() -> Run:
 )  # fmt: skip
 def like_relative() -> Run:
     """The same for the network of Table 1, where with steps of 0.1 one capsule at a time wins nearly everything."""
-    return variant(LIKE, boost_relative=True)
+    return with_model(LIKE, boost_relative=True)
 
 
 @reproduces(
@@ -52,7 +52,7 @@ def like_relative() -> Run:
 )  # fmt: skip
 def like_relative_slow() -> Run:
     """A fiftieth: what a step of 0.1 is for the boosts of about 5 that 28x28 comes to."""
-    return variant(LIKE, boost_relative=True, boost_step=0.02)
+    return with_model(LIKE, boost_relative=True, boost_step=0.02)
 
 
 @claim(f"sparse, boosts that change by a tenth of themselves + SVM (a), affnist-like, pre-mask; {SHARED}", ASKED, table="ablation")
@@ -73,7 +73,7 @@ def like_relative_svm_disjoint() -> Run:
 @_claim("boosts that follow the wins of every batch (our rule), 28x28")
 def mnist_steered() -> Run:
     """In place of Algorithm 1: log boosts move by 0.02 · (1 / 16 - the batch's frequency), without a range, an average or a wait."""
-    return variant(MNIST, boost_gain=0.02)
+    return with_model(MNIST, boost_gain=0.02)
 
 
 @reproduces(
@@ -82,7 +82,7 @@ def mnist_steered() -> Run:
 )  # fmt: skip
 def like_steered() -> Run:
     """The same for the network of Table 1, where steps of 0.1 first do too much and, once boosts have grown, too little."""
-    return variant(LIKE, boost_gain=0.02)
+    return with_model(LIKE, boost_gain=0.02)
 
 
 @claim(f"sparse, boosts that follow the wins of every batch + SVM (a), affnist-like, pre-mask; {SHARED}", ASKED, table="ablation")
@@ -103,13 +103,13 @@ def like_steered_svm_disjoint() -> Run:
 @_claim("five routing passes, the paper's boosts, 28x28")
 def mnist_sparse_5() -> Run:
     """Two more passes alone, with Algorithm 1: what they, and what another rule for the boosts, do to the support of rank 8."""
-    return variant(MNIST, n_iters=5)
+    return with_model(MNIST, n_iters=5)
 
 
 @_claim("boosts that follow the wins of every batch, five routing passes, 28x28")
 def mnist_steered_5() -> Run:
     """Two more passes make couplings decide more: support of rank 8 falls, in trials on small networks."""
-    return variant(mnist_steered(), n_iters=5)
+    return with_model(mnist_steered(), n_iters=5)
 
 
 @claim("sparse, boosts that follow every batch, five passes + SVM, MNIST, 28x28, pre-mask", "mnist/test", table="ablation")
@@ -124,7 +124,7 @@ def mnist_steered_5_svm() -> Run:
 )  # fmt: skip
 def like_steered_5() -> Run:
     """The same for the network of Table 1."""
-    return variant(like_steered(), n_iters=5)
+    return with_model(like_steered(), n_iters=5)
 
 
 @claim(f"sparse, boosts that follow every batch, five passes + SVM (a), affnist-like, pre-mask; {SHARED}", ASKED, table="ablation")
@@ -145,37 +145,37 @@ def like_steered_5_svm_disjoint() -> Run:
 @_claim("8 capsules, frequencies 0.08 to 0.2 (section 4's idea), 28x28")
 def mnist_8() -> Run:
     """The range as a function of the number of capsules: 0.64 / n to 1.6 / n, which is the paper's for 16."""
-    return variant(MNIST, n_latent=8, frequencies=fair_frequencies(8))
+    return with_model(MNIST, n_latent=8, frequencies=fair_frequencies(8))
 
 
 @_claim("32 capsules, frequencies 0.02 to 0.05 (section 4's idea), 28x28")
 def mnist_32() -> Run:
     """The same for 32."""
-    return variant(MNIST, n_latent=32, frequencies=fair_frequencies(32))
+    return with_model(MNIST, n_latent=32, frequencies=fair_frequencies(32))
 
 
 @_claim("8 capsules, frequencies 0.04 to 0.1 as for 16, 28x28")
 def mnist_8_fixed() -> Run:
     """The paper's range, which 8 capsules cannot keep: their mean is above it."""
-    return variant(MNIST, n_latent=8)
+    return with_model(MNIST, n_latent=8)
 
 
 @_claim("32 capsules, frequencies 0.04 to 0.1 as for 16, 28x28")
 def mnist_32_fixed() -> Run:
     """The paper's range, which 32 capsules cannot keep: their mean is below it."""
-    return variant(MNIST, n_latent=32)
+    return with_model(MNIST, n_latent=32)
 
 
 @_claim("8 capsules, boosts that follow the wins of every batch, 28x28")
 def mnist_8_steered() -> Run:
     """Our rule knows one number of the range, an even share, and needs none for another number of capsules."""
-    return variant(mnist_steered(), n_latent=8)
+    return with_model(mnist_steered(), n_latent=8)
 
 
 @_claim("32 capsules, boosts that follow the wins of every batch, 28x28")
 def mnist_32_steered() -> Run:
     """The same for 32."""
-    return variant(mnist_steered(), n_latent=32)
+    return with_model(mnist_steered(), n_latent=32)
 
 
 @reproduces(
@@ -184,7 +184,7 @@ def mnist_32_steered() -> Run:
 )  # fmt: skip
 def like_anywhere_sparse() -> Run:
     """Digits at every place that keeps their ink inside, as the affine ones have them: translation is still all that is seen."""
-    return replace(LIKE, augment=(Anywhere(),))
+    return anywhere(LIKE)
 
 
 @claim(f"sparse, training digits anywhere + SVM (a), affnist-like, pre-mask; {SHARED}", ASKED)
@@ -212,7 +212,7 @@ def like_anywhere_sparse_linear_disjoint() -> Run:
 )  # fmt: skip
 def like_anywhere_dense() -> Run:
     """Without the mask: what of a better reading is the digits' places, and what the mask."""
-    return variant(like_anywhere_sparse(), preset="dense")
+    return with_model(like_anywhere_sparse(), preset="dense")
 
 
 @claim(f"dense, training digits anywhere + SVM (a), affnist-like; {SHARED}", ASKED)
@@ -233,7 +233,7 @@ def like_anywhere_dense_svm_disjoint() -> Run:
 )  # fmt: skip
 def like_anywhere_steered_5() -> Run:
     """Whether one network both shares its wins out and is read as well."""
-    return replace(like_steered_5(), augment=(Anywhere(),))
+    return anywhere(like_steered_5())
 
 
 @claim(f"sparse, training digits anywhere, boosts that follow every batch, five passes + SVM (a), affnist-like, pre-mask; {SHARED}", ASKED)
@@ -264,7 +264,7 @@ def mnist_sparse_linear() -> Run:
 @claim("dense + linear, MNIST, 28x28", "mnist/test", table="probe")
 def mnist_dense_linear() -> Run:
     """One layer on dense capsules."""
-    return _linear(variant(MNIST, preset="dense"), "mnist-dense")
+    return _linear(with_model(MNIST, preset="dense"), "mnist-dense")
 
 
 @claim("no boosting + linear, MNIST, 28x28", "mnist/test", table="probe")

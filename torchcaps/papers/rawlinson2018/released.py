@@ -6,8 +6,9 @@ of winning: 0.03 to 0.12. MNIST's digits for classifiers: in the middle of 40x40
 
 from functools import partial
 
+from torchcaps.papers.changes import with_model
 from torchcaps.papers.rawlinson2018 import rows
-from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, SHARED, WINS, claim, reading, variant
+from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, SHARED, WINS, claim, reading
 from torchcaps.recipe import Run, reproduces
 
 _FREQUENCIES = {"frequencies": (0.03, 0.12)}
@@ -21,13 +22,13 @@ _dense = partial(reading, rows.like_dense(), "like-dense")
 @reproduces(table="code", row="support as in the released code, 28x28", metric="test.squared_error", printed=7.75, beside=_SHOWN)
 def mnist_runs() -> Run:
     """Support by runs; frequencies as in the text."""
-    return variant(MNIST, support="runs")
+    return with_model(MNIST, support="runs")
 
 
 @reproduces(table="code", row="frequencies as in the released code, 28x28", metric="test.squared_error", printed=7.75, beside=_SHOWN)
 def mnist_wide() -> Run:
     """Frequencies of 0.03 to 0.12; support as in the text."""
-    return variant(MNIST, **_FREQUENCIES)
+    return with_model(MNIST, **_FREQUENCIES)
 
 
 @reproduces(
@@ -35,7 +36,7 @@ def mnist_wide() -> Run:
 )
 def mnist_released() -> Run:
     """Both."""
-    return variant(MNIST, **_RELEASED)
+    return with_model(MNIST, **_RELEASED)
 
 
 @reproduces(
@@ -44,7 +45,7 @@ def mnist_released() -> Run:
 )  # fmt: skip
 def like_released() -> Run:
     """Both, for the network of Table 1."""
-    return variant(LIKE, **_RELEASED)
+    return with_model(LIKE, **_RELEASED)
 
 
 @claim(f"sparse as in the released code + SVM (a), affnist-like (printed: affNIST), pre-mask; {SHARED}", ASKED, 9.88, table="code")

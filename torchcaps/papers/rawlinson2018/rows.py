@@ -5,7 +5,8 @@ Nothing here sees a label but the two that Table 1 compares with. What a classif
 
 from dataclasses import replace
 
-from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, STAGE, WINS, variant
+from torchcaps.papers.changes import with_model
+from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, STAGE, WINS
 from torchcaps.recipe import Run, reproduces
 from torchcaps.tasks.classify import Classify
 from torchcaps.tasks.logits import ClassifyLogits
@@ -26,7 +27,7 @@ def mnist_sparse() -> Run:
 @reproduces(table="3.5", row="squared error on MNIST, dense, 28x28", metric="test.squared_error", beside=_SUPPORT)
 def mnist_dense() -> Run:
     """The same, trained without the mask (section 2.1)."""
-    return variant(MNIST, preset="dense")
+    return with_model(MNIST, preset="dense")
 
 
 @reproduces(table="1", row="supervised capsules, MNIST, 28x28", metric="test.error_percent", printed=0.77, beside=_SUPPORT)
@@ -49,7 +50,7 @@ def like_sparse() -> Run:
 )
 def like_dense() -> Run:
     """The same, trained without the mask."""
-    return variant(LIKE, preset="dense")
+    return with_model(LIKE, preset="dense")
 
 
 @reproduces(

@@ -16,11 +16,6 @@ LIKE = replace(MNIST, data="mnist-40", augment=(Shift(6),), tests=(ASKED,))
 WINS = "extras.winning_frequency_least", "extras.winning_frequency_most", "extras.relative_support_8"
 
 
-def variant(run: Run, **model_args) -> Run:
-    """The same with other settings of the model."""
-    return replace(run, model_args=run.model_args | model_args)
-
-
 def reading(network: Run, of: str, fit: str, on: str, **how) -> Reading:
     """A classifier of the row `of`, whose run is `network`."""
     return Reading(**plain(network), of=f"rawlinson2018/{of}" if of else "", fit=fit, on=(on,), **how)

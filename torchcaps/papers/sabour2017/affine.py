@@ -11,8 +11,9 @@ set were looked at; whether they are better is asked on held-out training digits
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Anywhere, Shift
-from torchcaps.recipe import Cosine, Exponential, Run, Stage, Stop, reproduces
+from torchcaps.data.batches import Shift
+from torchcaps.papers.changes import anywhere, stopped, stopped_on_held_out, with_model, with_stage
+from torchcaps.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.tasks.logits import ClassifyLogits
 
 _END = Run(
@@ -27,19 +28,7 @@ _LIKE = "affnist-like.error_percent"
 
 
 def _end(**model_args) -> Run:
-    return replace(_END, model_args=_END.model_args | model_args)
-
-
-def _stopped(run: Run, accuracy: float = 99.23) -> Run:
-    """The paper's protocol: selection on test. The authors' schedule, which does not know when it ends."""
-    stage = replace(run.stages[0], epochs=60, schedule=Exponential(), stop=Stop(accuracy=accuracy, part="test"))
-    return replace(run, stages=(stage,))
-
-
-def _held(run: Run) -> Run:
-    """The same on 5,000 training digits kept aside, placed; only then the test sets."""
-    stage = replace(_stopped(run).stages[0], task=run.stages[0].task, stop=Stop(accuracy=99.23, part="validation_placed"))
-    return replace(run, hold_out=5000, views=("placed",), tests=("mnist-40", "affnist-like"), stages=(stage,))
+    return with_model(_END, **model_args)
 
 
 def _cnn(run: Run) -> Run:
@@ -50,13 +39,13 @@ def _cnn(run: Run) -> Run:
 @reproduces(table="5.2", row="affnist-like (printed: affNIST), CapsNet, stopped on test", metric=_LIKE, printed=21.0)
 def like_r3_stopped() -> Run:
     """Affine digits, three passes, stopped when the placed test digits reach 99.23 %: the paper's protocol."""
-    return _stopped(_END)
+    return stopped(_END)
 
 
 @reproduces(table="5.2", row="affnist-like, CapsNet, stopped on held-out digits", metric=_LIKE)
 def like_r3_held() -> Run:
     """Affine digits, three passes, stopped when held-out training digits reach 99.23 %."""
-    return _held(_END)
+    return stopped_on_held_out(_END)
 
 
 @reproduces(table="5.2", row="affnist-like, CapsNet, trained to the end", metric=_LIKE)
@@ -68,13 +57,13 @@ def like_r3_end() -> Run:
 @reproduces(table="5.2", row="affnist-like (printed: affNIST), CNN, stopped on test", metric=_LIKE, printed=34.0)
 def like_cnn_stopped() -> Run:
     """Affine digits, a convolutional network of the same size, stopped when the placed test digits reach 99.22 %."""
-    return _cnn(_stopped(_END, 99.22))
+    return _cnn(stopped(_END, 99.22))
 
 
 @reproduces(table="5.2", row="affnist-like, CNN, stopped on held-out digits", metric=_LIKE)
 def like_cnn_held() -> Run:
     """Affine digits, a convolutional network of the same size, stopped when held-out training digits reach 99.23 %."""
-    return _held(_cnn(_END))
+    return stopped_on_held_out(_cnn(_END))
 
 
 @reproduces(table="5.2", row="affnist-like, CNN, trained to the end", metric=_LIKE)
@@ -83,68 +72,64 @@ def like_cnn_end() -> Run:
     return _cnn(_END)
 
 
-def _anywhere(run: Run) -> Run:
-    return replace(run, augment=(Anywhere(),))
-
-
 @reproduces(table="5.2", row="affnist-like, CapsNet, placed anywhere, stopped on test", metric=_LIKE)
 def like_anywhere_r3_stopped() -> Run:
     """Affine digits, three passes, training digits anywhere in the frame; the paper's stopping rule."""
-    return _anywhere(_stopped(_END))
+    return anywhere(stopped(_END))
 
 
 @reproduces(table="5.2", row="affnist-like, CapsNet, placed anywhere, stopped on held-out digits", metric=_LIKE)
 def like_anywhere_r3_held() -> Run:
     """Affine digits, three passes, training digits anywhere in the frame; stopped on held-out training digits."""
-    return _anywhere(_held(_END))
+    return anywhere(stopped_on_held_out(_END))
 
 
 @reproduces(table="5.2", row="affnist-like, CapsNet, placed anywhere, trained to the end (chosen on held-out digits)", metric=_LIKE)
 def like_anywhere_r3_end() -> Run:
     """Affine digits, three passes, training digits anywhere in the frame, all 30 epochs."""
-    return _anywhere(_END)
+    return anywhere(_END)
 
 
 @reproduces(table="5.2", row="affnist-like, CapsNet, placed anywhere, 60 epochs (better on held-out digits)", metric=_LIKE)
 def like_anywhere_r3_long() -> Run:
     """Affine digits, three passes, training digits anywhere in the frame, twice the epochs."""
-    return replace(_anywhere(_END), stages=(replace(_END.stages[0], epochs=60),))
+    return with_stage(anywhere(_END), epochs=60)
 
 
 @reproduces(table="5.2", row="affnist-like, CNN, placed anywhere, stopped on test", metric=_LIKE)
 def like_anywhere_cnn_stopped() -> Run:
     """The convolutional network with the same places; the paper's stopping rule."""
-    return _anywhere(_cnn(_stopped(_END, 99.22)))
+    return anywhere(_cnn(stopped(_END, 99.22)))
 
 
 @reproduces(table="5.2", row="affnist-like, CNN, placed anywhere, stopped on held-out digits", metric=_LIKE)
 def like_anywhere_cnn_held() -> Run:
     """The convolutional network with the same places, stopped on held-out training digits."""
-    return _anywhere(_held(_cnn(_END)))
+    return anywhere(stopped_on_held_out(_cnn(_END)))
 
 
 @reproduces(table="5.2", row="affnist-like, CNN, placed anywhere, trained to the end", metric=_LIKE)
 def like_anywhere_cnn_end() -> Run:
     """The convolutional network with the same places, all 30 epochs."""
-    return _anywhere(_cnn(_END))
+    return anywhere(_cnn(_END))
 
 
 @reproduces(table="5.2", row="affnist-like, one shared transform, uniform couplings, placed anywhere, trained to the end", metric=_LIKE)
 def like_anywhere_shared_uniform_end() -> Run:
     """One transform per class shared by all inputs, equal couplings, training digits anywhere in the frame."""
-    return _anywhere(_end(sharing="inputs", couplings="uniform"))
+    return anywhere(_end(sharing="inputs", couplings="uniform"))
 
 
 @reproduces(table="5.2", row="affnist-like, CapsNet, 1 iteration, placed anywhere, trained to the end", metric=_LIKE)
 def like_anywhere_r1_end() -> Run:
     """Affine digits, one pass, training digits anywhere in the frame."""
-    return _anywhere(_end(n_iters=1))
+    return anywhere(_end(n_iters=1))
 
 
 @reproduces(table="5.2", row="affnist-like, a transform per type, 3 iterations, placed anywhere, trained to the end", metric=_LIKE)
 def like_anywhere_types_r3_end() -> Run:
     """One transform per type of capsule and class, shared over places, three passes, training digits anywhere in the frame."""
-    return _anywhere(_end(sharing="places"))
+    return anywhere(_end(sharing="places"))
 
 
 @reproduces(table="5.2", row="affnist-like, CapsNet, 1 iteration, trained to the end", metric=_LIKE)

@@ -5,6 +5,7 @@ The convolutional networks get the rates, schedules and batches that CapsNet is 
 
 from dataclasses import replace
 
+from torchcaps.papers.changes import judged_by_warped, with_model, with_stage
 from torchcaps.papers.sabour2017 import affine, rows
 from torchcaps.recipe import Cosine, Exponential, Run
 
@@ -12,7 +13,7 @@ from torchcaps.recipe import Cosine, Exponential, Run
 def _choose(rate: float, schedule: Cosine | Exponential) -> Run:
     """5,000 training images kept aside: schedules are chosen on them, never on the test set."""
     run = rows.mnist_r3_recon()
-    return replace(run, hold_out=5000, stages=(replace(run.stages[0], rate=rate, schedule=schedule),))
+    return replace(with_stage(run, rate=rate, schedule=schedule), hold_out=5000)
 
 
 def choose_cosine() -> Run:
@@ -37,8 +38,7 @@ def choose_exponential() -> Run:
 
 def choose_long() -> Run:
     """Three times the epochs."""
-    run = _choose(1e-3, Cosine())
-    return replace(run, stages=(replace(run.stages[0], epochs=180),))
+    return with_stage(_choose(1e-3, Cosine()), epochs=180)
 
 
 def choose_small_batch() -> Run:
@@ -48,19 +48,17 @@ def choose_small_batch() -> Run:
 
 def choose_smaller_batch() -> Run:
     """A quarter of the batch, so four times the steps."""
-    run = choose_small_batch()
-    return replace(run, stages=(replace(run.stages[0], batch=32),))
+    return with_stage(choose_small_batch(), batch=32)
 
 
 def choose_small_batch_float32() -> Run:
     """Half the batch, trained in float32: what bfloat16 costs, if anything."""
-    run = choose_small_batch()
-    return replace(run, stages=(replace(run.stages[0], precision="float32"),))
+    return with_stage(choose_small_batch(), precision="float32")
 
 
 def _cnn(rate: float) -> Run:
     run = rows.mnist_cnn()
-    return replace(run, hold_out=5000, stages=(replace(run.stages[0], rate=rate),))
+    return replace(with_stage(run, rate=rate), hold_out=5000)
 
 
 def choose_cnn() -> Run:
@@ -80,14 +78,12 @@ def choose_cnn_half() -> Run:
 
 def choose_cnn_small_batch() -> Run:
     """The baseline with half the batch, as CapsNet was tried."""
-    run = _cnn(1e-3)
-    return replace(run, stages=(replace(run.stages[0], batch=64),))
+    return with_stage(_cnn(1e-3), batch=64)
 
 
 def choose_cnn_exponential() -> Run:
     """The baseline with the authors' schedule for CapsNet."""
-    run = _cnn(1e-3)
-    return replace(run, stages=(replace(run.stages[0], schedule=Exponential()),))
+    return with_stage(_cnn(1e-3), schedule=Exponential())
 
 
 def choose_cnn_low() -> Run:
@@ -96,9 +92,7 @@ def choose_cnn_low() -> Run:
 
 
 def _warped(run: Run | None = None, **model_args) -> Run:
-    """Held-out training digits, placed and under affine maps: what any variant is chosen by."""
-    run = run or affine.like_r3_end()
-    return replace(run, hold_out=5000, views=("placed", "warped"), tests=(), model_args=run.model_args | model_args)
+    return judged_by_warped(with_model(run or affine.like_r3_end(), **model_args))
 
 
 def choose_like_r3() -> Run:
@@ -155,7 +149,7 @@ def choose_like_anywhere_cnn() -> Run:
 
 def _short_pairs(run: Run, rate: float, schedule: Cosine | Exponential) -> Run:
     """A sixth of the row's steps on pairs of training digits, judged on pairs of 5,000 digits kept aside."""
-    return replace(run, hold_out=5000, stages=(replace(run.stages[0], steps=50_000, rate=rate, schedule=schedule),))
+    return replace(with_stage(run, steps=50_000, rate=rate, schedule=schedule), hold_out=5000)
 
 
 def choose_multimnist() -> Run:

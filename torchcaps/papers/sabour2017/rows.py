@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from torchcaps.data.batches import Shift
+from torchcaps.papers.changes import with_model, with_stage
 from torchcaps.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.tasks.classify_pairs import ClassifyPairs
 from torchcaps.tasks.logits import ClassifyLogits, ClassifyPairLogits
@@ -17,7 +18,7 @@ _MNIST = Run(
 
 
 def _with(**model_args) -> Run:
-    return replace(_MNIST, model_args=_MNIST.model_args | model_args)
+    return with_model(_MNIST, **model_args)
 
 
 @reproduces(table="1", row="CapsNet, 1 iteration", metric="test.error_percent", printed=0.34, printed_sd=0.032)
@@ -47,7 +48,7 @@ def mnist_r3_recon() -> Run:
 @reproduces(table="1", row="CapsNet, 3 iterations, reconstruction, 300 epochs", metric="test.error_percent", printed=0.25, printed_sd=0.005)
 def mnist_r3_recon_long() -> Run:
     """The same, five times as long; the authors trained 640 epochs."""
-    return replace(_MNIST, stages=(replace(_MNIST.stages[0], epochs=300),))
+    return with_stage(_MNIST, epochs=300)
 
 
 @reproduces(
@@ -55,7 +56,7 @@ def mnist_r3_recon_long() -> Run:
 )
 def mnist_r3_recon_64() -> Run:
     """The same with half the batch, so twice the steps."""
-    return replace(_MNIST, stages=(replace(_MNIST.stages[0], batch=64),))
+    return with_stage(_MNIST, batch=64)
 
 
 @reproduces(table="A", row="CapsNet, 2 iterations, reconstruction", metric="test.error_percent")
@@ -73,8 +74,7 @@ def mnist_r4_recon() -> Run:
 @reproduces(table="A", row="CapsNet, 5 iterations, reconstruction", metric="test.error_percent")
 def mnist_r5_recon() -> Run:
     """MNIST, five routing passes; how far each pass moves the logits goes to the journal once per epoch, for figure A.1."""
-    run = _with(n_iters=5)
-    return replace(run, stages=(replace(run.stages[0], probe_every=468),))
+    return with_stage(_with(n_iters=5), probe_every=468)
 
 
 @reproduces(table="1", row="baseline CNN", metric="test.error_percent", printed=0.39)

@@ -1,0 +1,39 @@
+"""One change of a run at a time: what rows and choices of all papers are made by. A paper's own changes lie in its folder."""
+
+from dataclasses import replace
+from typing import Any
+
+from torchcaps.data.batches import Anywhere
+from torchcaps.recipe import Exponential, Run, Stop
+
+
+def with_model(run: Run, **model_args: Any) -> Run:
+    """Other arguments of the model."""
+    return replace(run, model_args=run.model_args | model_args)
+
+
+def with_stage(run: Run, **changes: Any) -> Run:
+    """Other settings of the first stage, which is the only one but where a paper says so."""
+    first, *rest = run.stages
+    return replace(run, stages=(replace(first, **changes), *rest))
+
+
+def anywhere(run: Run) -> Run:
+    """Training digits at any place of the frame that keeps all of their ink."""
+    return replace(run, augment=(Anywhere(),))
+
+
+def stopped(run: Run, accuracy: float = 99.23) -> Run:
+    """As Sabour 2017 stopped for affine digits: selection on test. The authors' schedule, which does not know when it ends."""
+    return with_stage(run, epochs=60, schedule=Exponential(), stop=Stop(accuracy=accuracy, part="test"))
+
+
+def stopped_on_held_out(run: Run) -> Run:
+    """The same on 5,000 training digits kept aside, placed; only then the test sets."""
+    run = with_stage(stopped(run), stop=Stop(accuracy=99.23, part="validation_placed"))
+    return replace(run, hold_out=5000, views=("placed",), tests=("mnist-40", "affnist-like"))
+
+
+def judged_by_warped(run: Run) -> Run:
+    """5,000 training digits kept aside, placed and under affine maps: what is chosen for affine digits is chosen by them alone."""
+    return replace(run, hold_out=5000, views=("placed", "warped"), tests=())
