@@ -185,3 +185,19 @@ def choose_like_constant_code_mixed_long() -> Run:
 def choose_like_constant_code_mixed_k324() -> Run:
     """9x9, then 15x15, K = 324 of 2592, four whole types, anywhere in the frame, the nets not told what was kept."""
     return with_model(choose_like_constant_code_mixed(), n_kept=324)
+
+
+def choose_like_constant_code_mixed_k324_long() -> Run:
+    """9x9, then 15x15, K = 324 of 2592, anywhere in the frame, the nets not told what was kept, twice the epochs."""
+    return with_stage(choose_like_constant_code_mixed_k324(), epochs=60)
+
+
+# That predictions which agree might be better was seen on test digits first (`like-up`), placed ones.
+def choose_like_constant_code_9x9_up_long() -> Run:
+    """9x9, K = 288 of 4608, anywhere in the frame, not told what was kept, agreement of the predictions alone, twice the epochs."""
+    return with_model(choose_like_constant_code_9x9_long(), agreement="up")
+
+
+def choose_like_constant_code_9x9_both_long() -> Run:
+    """9x9, K = 288 of 4608, anywhere in the frame, not told what was kept, agreement in both directions, twice the epochs."""
+    return with_model(choose_like_constant_code_9x9_long(), agreement="both")
