@@ -131,3 +131,9 @@ def like_both() -> Run:
 def like_up() -> Run:
     """Predictions have to agree, and nothing is regressed: the other half of both directions."""
     return _like(agreement="up")
+
+
+@reproduces(table="open", row="affnist-like, 9x9, K = 50, agreement of the predictions alone", metric=_LIKE, beside=_BOTH)
+def like_k50_up() -> Run:
+    """The same with 9x9 and K = 50: of all placed tries the best on warped held-out digits (`choose-like-k50-up`)."""
+    return with_model(affine.like_k50(), agreement="up")
