@@ -121,6 +121,18 @@ def like_learnt_threshold() -> Run:
     return _like(n_kept=100, threshold=0.3, learn_threshold=True)
 
 
+@reproduces(table="open", row="affnist-like, of 276 kept those with an activity of 0.8", metric=_LIKE, beside=_BOTH)
+def like_high_threshold() -> Run:
+    """K from the data: of the 276 most active those that are 0.8 active, which about half are to begin with."""
+    return _like(n_kept=276, threshold=0.8)
+
+
+@reproduces(table="open", row="affnist-like, of 276 kept those above a learnt activity, from 0.8 on", metric=_LIKE, beside=_BOTH)
+def like_learnt_high_threshold() -> Run:
+    """K from the data: the same with a threshold that is learnt."""
+    return _like(n_kept=276, threshold=0.8, learn_threshold=True)
+
+
 @reproduces(table="open", row="affnist-like, agreement in both directions", metric=_LIKE, beside=_BOTH)
 def like_both() -> Run:
     """Parts have to predict the same of a class, and the class has to tell its parts: the mean of both misfits."""
