@@ -16,6 +16,8 @@ def net_by_hand(nets: CodeNets, net: int, copy: int, code: torch.Tensor) -> torc
     size = nets.sizes[0]
     hidden = (code @ nets.code_weight[:, net * size : (net + 1) * size] + nets.code_bias[net, copy]).relu()
     for number, (weight, bias) in enumerate(zip(nets.weights, nets.biases, strict=True)):
+        if weight.ndim == 4:  # [n m h e]: matrices are made
+            weight, bias = weight.transpose(1, 2).flatten(2), bias.flatten(1)
         hidden = (hidden.relu() if number else hidden) @ weight[net] + bias[net]
     return hidden
 
@@ -39,12 +41,13 @@ def untrained(**how) -> LadderCapsules:
     return LadderCapsules(9, 2, 3, 4, **({"n_kept": 4} | how)).double()
 
 
+@pytest.mark.parametrize("d_matrix", [None, 2])
 @pytest.mark.parametrize(("n_nets", "n_copies"), [(3, 1), (1, 4), (2, 3)])
-def test_every_net_is_a_perceptron_of_its_own(n_nets, n_copies, rng):
-    nets = shaken(CodeNets(6, (5, 4, 7), n_nets, n_copies, n_active=2))
+def test_every_net_is_a_perceptron_of_its_own(n_nets, n_copies, d_matrix, rng):
+    nets = shaken(CodeNets(6, (5, 4, 8), n_nets, n_copies, n_active=2, d_matrix=d_matrix))
     code = torch.rand(2, 3, 6, generator=rng, dtype=torch.float64)
     found = nets(code)
-    assert found.shape == (n_nets, n_copies, 2, 3, 7)
+    assert found.shape == (n_nets, n_copies, 2, 3, 8)
     for net in range(n_nets):
         for copy in range(n_copies):
             torch.testing.assert_close(found[net, copy], net_by_hand(nets, net, copy, code))

@@ -113,7 +113,8 @@ def test_sections_3_to_5_of_the_paper_in_loops(rng):
         layers = list(zip(nets.weights, nets.biases, strict=True))
         for weight, bias in layers[:-1]:
             z = (z @ weight[number] + bias[number, 0]).relu()
-        return z @ layers[-1][0][number] + layers[-1][1][number, 0]
+        weight, bias = (last[number] for last in layers[-1])
+        return (weight.transpose(-1, -2) @ z + bias).flatten()  # [h o], or [m h e] of what makes matrices
 
     def loss(image, label):
         hidden = conv2d(image, model.conv.weight, model.conv.bias).relu()

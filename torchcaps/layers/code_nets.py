@@ -9,6 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from torchcaps.ops.ladder import Made
+from torchcaps.ops.weight_product import weight_product
+
 STARTS = {
     "told": "He's, by the number of ones in a code, but fainter; whoever owns the nets sets the last layer",
     "linear": "as PyTorch's linear layers: small, biases too, so that at first nothing is told",
@@ -26,13 +29,24 @@ class CodeNets(nn.Module):
     have a ReLU, the last is linear. `n_active`: how many ones a code has, which is what the first layer's sums are made of.
     The code is multiplied as it is, zeros too: in bfloat16 on an H200 faster than picking its rows, with 1152 and with 4608
     of them; in float32 with 4608 it is not (`torchcaps bench ops --only code`, bench/h200-code.txt).
+    `d_matrix`: the last layer makes matrices [m e] of so many columns, and its weight lies as `Made` wants it, [n m h e].
     """
 
-    def __init__(self, n_in: int, sizes: Sequence[int], n_nets: int, n_copies: int = 1, *, n_active: int, start: str = "told") -> None:
+    def __init__(
+        self,
+        n_in: int,
+        sizes: Sequence[int],
+        n_nets: int,
+        n_copies: int = 1,
+        *,
+        n_active: int,
+        start: str = "told",
+        d_matrix: int | None = None,
+    ) -> None:
         super().__init__()
         if start not in STARTS:
             raise ValueError(f"CodeNets: start must be one of {', '.join(STARTS)}; got {start!r}")
-        self.n_in, self.sizes, self.n_nets, self.n_copies = n_in, tuple(sizes), n_nets, n_copies
+        self.n_in, self.sizes, self.n_nets, self.n_copies, self.d_matrix = n_in, tuple(sizes), n_nets, n_copies, d_matrix
         first, *_ = self.sizes
         # rows of one capsule of the code, all nets side by side: one product for all of them
         self.code_weight = nn.Parameter(torch.empty(n_in, n_nets * first))
@@ -40,6 +54,9 @@ class CodeNets(nn.Module):
         self.weights = nn.ParameterList(torch.empty(n_nets, *pair) for pair in pairwise(self.sizes))
         self.biases = nn.ParameterList(torch.zeros(n_nets, 1, size) for size in self.sizes[1:])
         self._start(start, n_active)
+        if d_matrix is not None:
+            self.weights[-1] = nn.Parameter(rearrange(self.weights[-1].data, "n h (m e) -> n m h e", e=d_matrix).contiguous())
+            self.biases[-1] = nn.Parameter(rearrange(self.biases[-1].data, "n 1 (m e) -> n m e", e=d_matrix))
 
     @torch.no_grad()
     def _start(self, start: str, n_active: int) -> None:
@@ -57,20 +74,28 @@ class CodeNets(nn.Module):
                 bias.normal_(std=FAINT if start == "told" else 1.0)  # or all classes would be the same
 
     def forward(self, code: Float[Tensor, "*b i"]) -> Float[Tensor, "n c *b o"]:
-        product = torch.bmm(self.hidden(code), self.weights[-1])
-        made = product + self.biases[-1].to(product.dtype)  # autocast's dtype, as a linear layer's bias
+        if self.d_matrix is None:
+            product = weight_product(self.hidden(code), self.weights[-1])
+            made = product + self.biases[-1].to(product.dtype)  # autocast's dtype, as a linear layer's bias
+        else:
+            made = self.made(code).matrices()
         return made.reshape(self.n_nets, self.n_copies, *code.shape[:-1], self.sizes[-1])
+
+    def made(self, code: Float[Tensor, "*b i"]) -> Made:
+        """What nets with `d_matrix` make, before they do."""
+        return Made(self.hidden(code), self.weights[-1], self.biases[-1])
 
     def hidden(self, code: Float[Tensor, "*b i"]) -> Float[Tensor, "n r h"]:
         """What the last layer is given; `r` = (c b)."""
         if code.shape[-1] != self.n_in:
             raise ValueError(f"CodeNets expects a code of {self.n_in} capsules, got {list(code.shape)}")
-        product = rearrange(code.reshape(-1, self.n_in) @ self.code_weight, "b (n h) -> n 1 b h", n=self.n_nets)
+        product = weight_product(code.reshape(1, -1, self.n_in), self.code_weight.unsqueeze(0))
+        product = rearrange(product, "1 b (n h) -> n 1 b h", n=self.n_nets)
         hidden = relu(product + self.code_bias.unsqueeze(2).to(product.dtype))  # [n c b h]
         hidden = rearrange(hidden, "n c b h -> n (c b) h")
         *between, _ = zip(self.weights, self.biases, strict=True)  # no slice of a ParameterList: torch 2.11's compiler stops there
         for weight, bias in between:
-            product = torch.bmm(hidden, weight)
+            product = weight_product(hidden, weight)
             hidden = relu(product + bias.to(product.dtype))
         return hidden
 

@@ -99,7 +99,7 @@ class LadderCapsules(nn.Module):
         unit = width or d_in * d_out
         sizes = [unit * n for n in form.hidden]
         nets = {"n_copies": n_copies, "n_active": n_kept, "start": form.start}
-        self.transforms = CodeNets(n_in, (*sizes, n_kept * d_in * d_out), self.kinds * n_nets, **nets)
+        self.transforms = CodeNets(n_in, (*sizes, n_kept * d_in * d_out), self.kinds * n_nets, d_matrix=d_out, **nets)
         self.shares = CodeNets(n_in, (*(n_kept * n for n in form.share_hidden), n_kept), n_nets, **nets)
         if form.start == "told":
             self._start()
@@ -178,11 +178,11 @@ class LadderCapsules(nn.Module):
     def _start(self) -> None:
         """Beside what `tell` adds, at random: a pose as long again, from inputs of about 0.7 and shares of 1/2, and down a tenth."""
         last = self.transforms.weights[-1].unflatten(0, (self.kinds, -1))
-        spread = last.shape[2] ** -0.5 / FAINT  # what a hidden layer gives is so long
+        spread = last.shape[3] ** -0.5 / FAINT  # what a hidden layer gives is so long
         pose = 1.0 if self.agreement == "none" else POSE  # squashed it is the activity, a half
         stds = pose * (8 / (self.d_out * self.n_kept)) ** 0.5, 0.1 / self._told_from() * self.d_in**-0.5
         for weights, std in zip(last, stds, strict=False):
-            weights.normal_(std=std * spread)
+            weights.copy_(torch.randn_like(weights.transpose(1, 2).contiguous()).transpose(1, 2) * (std * spread))
 
     def _told_from(self) -> float:
         """How long at first is what parts are told from."""
@@ -197,10 +197,7 @@ class LadderCapsules(nn.Module):
 
     def _made(self, code: Float[Tensor, "*b i"]) -> list[Made]:
         """Transforms and, where they are asked for, regressors, not formed yet."""
-        nets = self.transforms
-        rows = self.n_kept * self.d_in, self.d_out
-        parts = nets.hidden(code), nets.weights[-1].unflatten(-1, rows), nets.biases[-1].squeeze(1).unflatten(-1, rows)
-        return [Made(*kind) for kind in zip(*(part.chunk(self.kinds) for part in parts), strict=True)]
+        return [Made(*kind) for kind in zip(*(part.chunk(self.kinds) for part in self.transforms.made(code)), strict=True)]
 
     def _propagate(self, poses: Float[Tensor, "*b k d"], up: Made, shares: Float[Tensor, "*b j k"]) -> Float[Tensor, "*b j e"]:
         weighted = (shares.unsqueeze(-1) * poses.unsqueeze(-3)).flatten(-2)

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from torchcaps.ops.squash import EPS, length, squash
+from torchcaps.ops.weight_product import weight_product
 
 SHARPNESS = 5.12  # the paper's: exp(-0.01 · 5.12) = 0.95
 
@@ -24,17 +25,17 @@ class Made(NamedTuple):
     """
 
     hidden: Float[Tensor, "n r h"]
-    weight: Float[Tensor, "n h m e"]
+    weight: Float[Tensor, "n m h e"]  # so that both products below read it as it lies
     bias: Float[Tensor, "n m e"]
 
     def matrices(self) -> Float[Tensor, "n r m e"]:
         """All of them: with 70 kept capsules and ten classes 0.36 MB of float32 for an image, up or down alone."""
-        product = torch.bmm(self.hidden, self.weight.flatten(2))
+        product = weight_product(self.hidden, self.weight.transpose(1, 2).flatten(2))
         return (product + self.bias.flatten(1).unsqueeze(1).to(product.dtype)).unflatten(-1, self.bias.shape[1:])
 
     def columns(self) -> Float[Tensor, "n m f"]:
         """The weight for a product over `m`, or over `f` = (h e)."""
-        return self.weight.transpose(1, 2).flatten(2)
+        return self.weight.flatten(2)
 
 
 class Kept(NamedTuple):
@@ -99,17 +100,17 @@ def propagate(
 def propagate_made(weighted: Float[Tensor, "n r m"], made: Made) -> Float[Tensor, "n r e"]:
     """`propagate`, given poses times shares, without forming the transforms.
 
-    Both orders of sum_h sum_m weighted_m hidden_h weight_hme multiply as often. With the poses first what lies between is h · e numbers
+    Both orders of sum_h sum_m weighted_m hidden_h weight_mhe multiply as often. With the poses first what lies between is h · e numbers
     for an image and class, not k · d · e: 2,048 for 8,960 in the paper's network with K = 70.
     """
-    mixed = torch.bmm(weighted, made.columns()).unflatten(-1, (made.weight.shape[1], -1)).to(weighted.dtype)  # [n r h e]
+    mixed = weight_product(weighted, made.columns()).unflatten(-1, made.weight.shape[2:]).to(weighted.dtype)  # [n r h e]
     return (mixed * made.hidden.unsqueeze(-1)).sum(-2) + torch.bmm(weighted, made.bias).to(weighted.dtype)
 
 
 def regress_made(pose_sum: Float[Tensor, "n r e"], made: Made) -> Float[Tensor, "n r m"]:
     """`regress` before its squash, without forming the regressors: as `propagate_made`, with what lies between made first."""
     outer = (made.hidden.unsqueeze(-1) * pose_sum.unsqueeze(-2)).flatten(2)  # [n r (h e)]
-    by_weight, by_bias = torch.bmm(outer, made.columns().transpose(1, 2)), torch.bmm(pose_sum, made.bias.transpose(1, 2))
+    by_weight, by_bias = weight_product(outer, made.columns().mT), torch.bmm(pose_sum, made.bias.mT)
     return by_weight.to(pose_sum.dtype) + by_bias.to(pose_sum.dtype)  # back from autocast first: a sum of bfloat16 is rounded again
 
 
