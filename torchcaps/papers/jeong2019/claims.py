@@ -123,7 +123,7 @@ def like_learnt_threshold() -> Run:
 
 @reproduces(table="open", row="affnist-like, of 276 kept those with an activity of 0.8", metric=_LIKE, beside=_BOTH)
 def like_high_threshold() -> Run:
-    """K from the data: of the 276 most active those that are 0.8 active, which about half are to begin with."""
+    """K from the data: of the 276 most active those that are 0.8 active, which is true of most of them, and not of all, to begin with."""
     return _like(n_kept=276, threshold=0.8)
 
 
