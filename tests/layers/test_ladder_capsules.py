@@ -16,8 +16,8 @@ def net_by_hand(nets: CodeNets, net: int, copy: int, code: torch.Tensor) -> torc
     size = nets.sizes[0]
     hidden = (code @ nets.code_weight[:, net * size : (net + 1) * size] + nets.code_bias[net, copy]).relu()
     for number, (weight, bias) in enumerate(zip(nets.weights, nets.biases, strict=True)):
-        if weight.ndim == 4:  # [n m h e]: matrices are made
-            weight, bias = weight.transpose(1, 2).flatten(2), bias.flatten(1)
+        if nets.d_matrix and weight is nets.weights[-1]:  # [n m (h e)]
+            weight, bias = weight.unflatten(2, (-1, nets.d_matrix)).transpose(1, 2).flatten(2), bias.flatten(1)
         hidden = (hidden.relu() if number else hidden) @ weight[net] + bias[net]
     return hidden
 

@@ -100,6 +100,13 @@ def test_forward_is_the_end_of_the_ladder(rng):
     assert (laddered.kept.poses.norm(dim=-1).amin(-1) >= ((1 - laddered.kept.code) * primary.activity).amax(-1)).all()
 
 
+def test_the_memory_format_of_the_convolutions_leaves_the_nets_as_they_lie():
+    """A weight of four dimensions would be moved, and copied back for every product."""
+    model = LCapsNet((1, 12, 12), 3, **SMALL).to(memory_format=torch.channels_last)
+    assert not model.primary.weight.is_contiguous()
+    assert all(parameter.is_contiguous() for parameter in model.classes.parameters())
+
+
 def test_sections_3_to_5_of_the_paper_in_loops(rng):
     """Everything from the picture to the loss once more, from the text: one picture, one class, one capsule at a time."""
     model = LCapsNet((1, 12, 12), 3, **SMALL).double()
@@ -114,7 +121,9 @@ def test_sections_3_to_5_of_the_paper_in_loops(rng):
         for weight, bias in layers[:-1]:
             z = (z @ weight[number] + bias[number, 0]).relu()
         weight, bias = (last[number] for last in layers[-1])
-        return (weight.transpose(-1, -2) @ z + bias).flatten()  # [h o], or [m h e] of what makes matrices
+        if nets.d_matrix:  # [m (h e)]
+            weight = weight.unflatten(1, (len(z), -1))
+        return (weight.transpose(-1, -2) @ z + bias).flatten()
 
     def loss(image, label):
         hidden = conv2d(image, model.conv.weight, model.conv.bias).relu()

@@ -134,7 +134,7 @@ def test_equations_2_and_3_by_hand():
 
 def test_what_a_last_layer_makes_by_hand():
     """One net, one row, one hidden number 2, m = 2 numbers of a kept capsule, e = 1: matrices 2 · (3, 5) + (1, -1) = (7, 9)."""
-    made = Made(torch.tensor([[[2.0]]]), torch.tensor([[[[3.0]], [[5.0]]]]), torch.tensor([[[1.0], [-1.0]]]))
+    made = Made(torch.tensor([[[2.0]]]), torch.tensor([[[3.0], [5.0]]]), torch.tensor([[[1.0], [-1.0]]]))
     assert made.matrices().tolist() == [[[[7], [9]]]]
     assert propagate_made(torch.tensor([[[10.0, 1.0]]]), made).tolist() == [[[79]]]
     assert regress_made(torch.tensor([[[0.5]]]), made).tolist() == [[[3.5, 4.5]]]
@@ -142,7 +142,7 @@ def test_what_a_last_layer_makes_by_hand():
 
 def some_made(rng, n=3, r=5, h=4, m=8, e=2) -> tuple[torch.Tensor, ...]:
     """Poses by shares, poses of parents, and what `Made` is of."""
-    shapes = (n, r, m), (n, r, e), (n, r, h), (n, m, h, e), (n, m, e)
+    shapes = (n, r, m), (n, r, e), (n, r, h), (n, m, h * e), (n, m, e)
     return tuple(torch.randn(*shape, generator=rng, dtype=torch.float64).requires_grad_() for shape in shapes)
 
 

@@ -29,7 +29,7 @@ class CodeNets(nn.Module):
     have a ReLU, the last is linear. `n_active`: how many ones a code has, which is what the first layer's sums are made of.
     The code is multiplied as it is, zeros too: in bfloat16 on an H200 faster than picking its rows, with 1152 and with 4608
     of them; in float32 with 4608 it is not (`torchcaps bench ops --only code`, bench/h200-code.txt).
-    `d_matrix`: the last layer makes matrices [m e] of so many columns, and its weight lies as `Made` wants it, [n m h e].
+    `d_matrix`: the last layer makes matrices [m e] of so many columns, and its weight lies as `Made` wants it, [n m (h e)].
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class CodeNets(nn.Module):
         self.biases = nn.ParameterList(torch.zeros(n_nets, 1, size) for size in self.sizes[1:])
         self._start(start, n_active)
         if d_matrix is not None:
-            self.weights[-1] = nn.Parameter(rearrange(self.weights[-1].data, "n h (m e) -> n m h e", e=d_matrix).contiguous())
+            self.weights[-1] = nn.Parameter(rearrange(self.weights[-1].data, "n h (m e) -> n m (h e)", e=d_matrix))
             self.biases[-1] = nn.Parameter(rearrange(self.biases[-1].data, "n 1 (m e) -> n m e", e=d_matrix))
 
     @torch.no_grad()

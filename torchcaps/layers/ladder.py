@@ -177,12 +177,14 @@ class LadderCapsules(nn.Module):
     @torch.no_grad()
     def _start(self) -> None:
         """Beside what `tell` adds, at random: a pose as long again, from inputs of about 0.7 and shares of 1/2, and down a tenth."""
-        last = self.transforms.weights[-1].unflatten(0, (self.kinds, -1))
-        spread = last.shape[3] ** -0.5 / FAINT  # what a hidden layer gives is so long
+        n_hidden = self.transforms.sizes[-2]
+        spread = n_hidden**-0.5 / FAINT  # what a hidden layer gives is so long
         pose = 1.0 if self.agreement == "none" else POSE  # squashed it is the activity, a half
         stds = pose * (8 / (self.d_out * self.n_kept)) ** 0.5, 0.1 / self._told_from() * self.d_in**-0.5
-        for weights, std in zip(last, stds, strict=False):
-            weights.copy_(torch.randn_like(weights.transpose(1, 2).contiguous()).transpose(1, 2) * (std * spread))
+        for weight, std in zip(self.transforms.weights[-1].chunk(self.kinds), stds, strict=False):
+            # drawn as [n h (m e)], so that a seed begins as it did when weights lay so
+            drawn = torch.randn(len(weight), n_hidden, weight.shape[1] * self.d_out, device=weight.device) * (std * spread)
+            weight.copy_(rearrange(drawn, "n h (m e) -> n m (h e)", e=self.d_out))
 
     def _told_from(self) -> float:
         """How long at first is what parts are told from."""

@@ -21,21 +21,18 @@ SHARPNESS = 5.12  # the paper's: exp(-0.01 · 5.12) = 0.95
 class Made(NamedTuple):
     """Transforms or regressors [n r m e] as the last, linear layer of a net makes them, hidden · weight + bias, before it does.
 
-    `n` a net, `r` one of the rows that it is asked for (classes that share it, and images), `h` a hidden number, `m` = (k d).
+    `n` a net, `r` one of the rows that it is asked for (classes that share it, and images), `h` a hidden number, `m` = (k d), `f` = (h e).
     """
 
     hidden: Float[Tensor, "n r h"]
-    weight: Float[Tensor, "n m h e"]  # so that both products below read it as it lies
+    weight: Float[Tensor, "n m f"]  # so that both products below read it as it lies, and no memory format moves it
     bias: Float[Tensor, "n m e"]
 
     def matrices(self) -> Float[Tensor, "n r m e"]:
         """All of them: with 70 kept capsules and ten classes 0.36 MB of float32 for an image, up or down alone."""
-        product = weight_product(self.hidden, self.weight.transpose(1, 2).flatten(2))
+        weight = self.weight.unflatten(2, (self.hidden.shape[2], -1)).transpose(1, 2).flatten(2)  # [n h (m e)]
+        product = weight_product(self.hidden, weight)
         return (product + self.bias.flatten(1).unsqueeze(1).to(product.dtype)).unflatten(-1, self.bias.shape[1:])
-
-    def columns(self) -> Float[Tensor, "n m f"]:
-        """The weight for a product over `m`, or over `f` = (h e)."""
-        return self.weight.flatten(2)
 
 
 class Kept(NamedTuple):
@@ -103,14 +100,14 @@ def propagate_made(weighted: Float[Tensor, "n r m"], made: Made) -> Float[Tensor
     Both orders of sum_h sum_m weighted_m hidden_h weight_mhe multiply as often. With the poses first what lies between is h · e numbers
     for an image and class, not k · d · e: 2,048 for 8,960 in the paper's network with K = 70.
     """
-    mixed = weight_product(weighted, made.columns()).unflatten(-1, made.weight.shape[2:]).to(weighted.dtype)  # [n r h e]
+    mixed = weight_product(weighted, made.weight).unflatten(-1, (made.hidden.shape[2], -1)).to(weighted.dtype)  # [n r h e]
     return (mixed * made.hidden.unsqueeze(-1)).sum(-2) + torch.bmm(weighted, made.bias).to(weighted.dtype)
 
 
 def regress_made(pose_sum: Float[Tensor, "n r e"], made: Made) -> Float[Tensor, "n r m"]:
     """`regress` before its squash, without forming the regressors: as `propagate_made`, with what lies between made first."""
-    outer = (made.hidden.unsqueeze(-1) * pose_sum.unsqueeze(-2)).flatten(2)  # [n r (h e)]
-    by_weight, by_bias = weight_product(outer, made.columns().mT), torch.bmm(pose_sum, made.bias.mT)
+    outer = (made.hidden.unsqueeze(-1) * pose_sum.unsqueeze(-2)).flatten(2)  # [n r f]
+    by_weight, by_bias = weight_product(outer, made.weight.mT), torch.bmm(pose_sum, made.bias.mT)
     return by_weight.to(pose_sum.dtype) + by_bias.to(pose_sum.dtype)  # back from autocast first: a sum of bfloat16 is rounded again
 
 
