@@ -13,6 +13,7 @@ ALLOWED_WARNINGS = {
     "ignore:TensorFloat32 tensor cores for float32:UserWarning": "inductor's advice on a GPU; float32 shall stay float32",
     "ignore:\\s*Online softmax is disabled:UserWarning": "inductor's notice that a softmax over few numbers takes another way",
     "ignore:.*does not have a deterministic implementation:UserWarning": "some CUDA kernels; the fixture below is after the NaN fill",
+    "ignore:.*should not be instantiated:DeprecationWarning": "PyTorch's compiler, of every autograd function that it meets",
 }
 
 

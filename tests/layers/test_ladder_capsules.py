@@ -16,10 +16,8 @@ def net_by_hand(nets: CodeNets, net: int, copy: int, code: torch.Tensor) -> torc
     size = nets.sizes[0]
     hidden = (code @ nets.code_weight[:, net * size : (net + 1) * size] + nets.code_bias[net, copy]).relu()
     for number, (weight, bias) in enumerate(zip(nets.weights, nets.biases, strict=True)):
-        if nets.d_matrix and weight is nets.weights[-1]:  # [n m (h e)]
-            weight, bias = weight.unflatten(2, (-1, nets.d_matrix)).transpose(1, 2).flatten(2), bias.flatten(1)
         hidden = (hidden.relu() if number else hidden) @ weight[net] + bias[net]
-    return hidden
+    return hidden if nets.linear else hidden.relu()
 
 
 def shaken(module: torch.nn.Module) -> torch.nn.Module:
@@ -41,13 +39,13 @@ def untrained(**how) -> LadderCapsules:
     return LadderCapsules(9, 2, 3, 4, **({"n_kept": 4} | how)).double()
 
 
-@pytest.mark.parametrize("d_matrix", [None, 2])
+@pytest.mark.parametrize("linear", [True, False])
 @pytest.mark.parametrize(("n_nets", "n_copies"), [(3, 1), (1, 4), (2, 3)])
-def test_every_net_is_a_perceptron_of_its_own(n_nets, n_copies, d_matrix, rng):
-    nets = shaken(CodeNets(6, (5, 4, 8), n_nets, n_copies, n_active=2, d_matrix=d_matrix))
+def test_every_net_is_a_perceptron_of_its_own(n_nets, n_copies, linear, rng):
+    nets = shaken(CodeNets(6, (5, 4, 7), n_nets, n_copies, n_active=2, linear=linear))
     code = torch.rand(2, 3, 6, generator=rng, dtype=torch.float64)
     found = nets(code)
-    assert found.shape == (n_nets, n_copies, 2, 3, 8)
+    assert found.shape == (n_nets, n_copies, 2, 3, 7) and (found < 0).any() == linear
     for net in range(n_nets):
         for copy in range(n_copies):
             torch.testing.assert_close(found[net, copy], net_by_hand(nets, net, copy, code))
@@ -79,7 +77,13 @@ def test_the_layer_is_the_papers_equations_class_by_class(agreement, shared, rng
             at = (kind, j) if shared else (kind * 2 + j, 0)
             return net_by_hand(nets, *at, kept.code)
 
-        transforms = net(layer.transforms).view(5, 1, 4, 3, 4)
+        def matrices(kind, j=j):
+            maker, number = list(layer.makers.values())[kind], 0 if shared else j
+            weight = maker.weight[number].unflatten(1, (-1, 4))  # [m h e]
+            made = torch.einsum("bh,mhe->bme", net(layer.hidden, kind), weight) + maker.bias[number]
+            return made.view(5, 1, 4, 3, 4)
+
+        transforms = matrices(0)
         shares = net(layer.shares).sigmoid().view(5, 1, 4)
         pose_sum = propagate(kept.poses, transforms, shares)
         if agreement == "none":
@@ -88,7 +92,7 @@ def test_the_layer_is_the_papers_equations_class_by_class(agreement, shared, rng
             continue
         parts = []
         if agreement != "up":
-            told = regress(pose_sum, net(layer.transforms, 1).view(5, 1, 4, 3, 4))
+            told = regress(pose_sum, matrices(1))
             torch.testing.assert_close(found.regressed[:, j], told[:, 0])
             parts.append(misfit(told, kept.poses, kept.weights))
         if agreement != "down":
@@ -102,7 +106,7 @@ def test_the_layer_is_the_papers_equations_class_by_class(agreement, shared, rng
 def test_the_withdrawn_form_regresses_from_the_direction_and_takes_plain_distances(rng):
     form = LadderForm(hidden=(1, 2, 3), share_hidden=(1, 1, 1), from_direction=True, squared=False, start="xavier")
     layer, capsules = layer_of(form=form), some_capsules(rng, 5)
-    assert layer.transforms.sizes == (12, 24, 36, 48) and layer.shares.sizes == (4, 4, 4, 4)
+    assert layer.hidden.sizes == (12, 24, 36) and layer.shares.sizes == (4, 4, 4, 4)
     found = layer.ladder(capsules)
     transforms, regressors = (layer._formed(made, torch.Size([5])) for made in layer._made(found.kept.code))
     shares = layer.shares(found.kept.code)[:, 0].movedim(0, 1).sigmoid()
@@ -113,15 +117,16 @@ def test_the_withdrawn_form_regresses_from_the_direction_and_takes_plain_distanc
 def test_sizes_are_table_1():
     with torch.device("meta"):
         layer = LadderCapsules(1152, 10, 8, 16, 70)
-    assert layer.transforms.sizes == (8 * 16 * 3, 8 * 16 * 2, 8 * 16, 8 * 16 * 70)
+    assert layer.hidden.sizes == (8 * 16 * 3, 8 * 16 * 2, 8 * 16)
+    assert [maker.bias.shape for maker in layer.makers.values()] == [(10, 70 * 8, 16)] * 2
     assert layer.shares.sizes == (70 * 3, 70 * 2, 70, 70)
-    assert (layer.transforms.n_nets, layer.shares.n_nets) == (20, 10)
+    assert (layer.hidden.n_nets, layer.shares.n_nets) == (20, 10)
 
 
 @pytest.mark.parametrize(("agreement", "n_nets"), [("down", 4), ("both", 4), ("up", 2), ("none", 2)])
 def test_nobody_regresses_without_a_ladder_and_every_parameter_learns(agreement, n_nets, rng):
     layer = layer_of(agreement=agreement, threshold=0.4, learn_threshold=True)
-    assert layer.transforms.n_nets == n_nets
+    assert layer.hidden.n_nets == n_nets == 2 * len(layer.makers)
     (layer(some_capsules(rng, 6)).activity ** 2).sum().backward()
     assert {name for name, p in layer.named_parameters() if p.grad is None or not p.grad.any()} == set()
 
@@ -193,7 +198,7 @@ def test_it_begins_by_telling_means_and_is_as_active_as_pull_and_push_leave_it(s
 
 def told_alone(layer: LadderCapsules, capsules: Capsules) -> torch.Tensor:
     """What outputs tell before the squash, with nothing random in the last layers."""
-    for weight in (layer.transforms.weights[-1], layer.shares.weights[-1]):
+    for weight in (*(maker.weight for maker in layer.makers.values()), layer.shares.weights[-1]):
         torch.nn.init.zeros_(weight)
     layer.tell(capsules)
     return unsquash(layer.ladder(capsules).regressed)
@@ -220,19 +225,19 @@ def test_telling_from_a_direction_and_by_distances_starts_as_active(form, rng):
 
 def test_where_there_is_nothing_to_tell_nothing_is_told():
     layer, empty = untrained(), Capsules.of(torch.zeros(3, 9, 3, dtype=torch.float64))
-    assert not told_alone(layer, empty).any() and not layer.transforms.biases[-1].any()
+    assert not told_alone(layer, empty).any() and not any(maker.bias.any() for maker in layer.makers.values())
 
 
 def test_it_is_told_once_and_only_if_it_starts_so_and_regresses(rng):
     first, second = some_capsules(rng, 6), some_capsules(rng, 6)
     layer = untrained()
     layer.tell(first)
-    told = layer.transforms.biases[-1].clone()
+    told = [maker.bias.clone() for maker in layer.makers.values()]
     layer.tell(second)
-    assert told.any() and torch.equal(layer.transforms.biases[-1], told)
+    assert all(bias.any() and torch.equal(bias, maker.bias) for bias, maker in zip(told, layer.makers.values(), strict=True))
     for other in (untrained(agreement="up"), untrained(form=LadderForm(start="xavier"))):
         other.tell(first)
-        assert not other.transforms.biases[-1].any()
+        assert not any(maker.bias.any() for maker in other.makers.values())
 
 
 def test_an_unknown_start_is_refused():

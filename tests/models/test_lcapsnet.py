@@ -117,13 +117,16 @@ def test_sections_3_to_5_of_the_paper_in_loops(rng):
 
     def net(nets, number, code):
         z = (code @ nets.code_weight.unflatten(1, (nets.n_nets, -1))[:, number] + nets.code_bias[number, 0]).relu()
-        layers = list(zip(nets.weights, nets.biases, strict=True))
-        for weight, bias in layers[:-1]:
+        *between, last = zip(nets.weights, nets.biases, strict=True)
+        for weight, bias in between:
             z = (z @ weight[number] + bias[number, 0]).relu()
-        weight, bias = (last[number] for last in layers[-1])
-        if nets.d_matrix:  # [m (h e)]
-            weight = weight.unflatten(1, (len(z), -1))
-        return (weight.transpose(-1, -2) @ z + bias).flatten()
+        z = z @ last[0][number] + last[1][number, 0]
+        return z if nets.linear else z.relu()
+
+    def matrices(kind, j, code):
+        maker, z = model.classes.makers[kind], net(model.classes.hidden, j + (3 if kind == "down" else 0), code)
+        made = [z @ row.view(-1, e) + bias for row, bias in zip(maker.weight[j], maker.bias[j], strict=True)]
+        return torch.stack(made).view(k, d, e)
 
     def loss(image, label):
         hidden = conv2d(image, model.conv.weight, model.conv.bias).relu()
@@ -135,7 +138,7 @@ def test_sections_3_to_5_of_the_paper_in_loops(rng):
         code = torch.zeros(n, dtype=torch.float64).index_fill(0, torch.tensor(rows), 1)
         total = 1e-4 * sum((c - a) ** 2 for c, a in zip(code, activity, strict=True))
         for j in range(3):
-            up, down = (net(model.classes.transforms, kind + j, code).view(k, d, e) for kind in (0, 3))
+            up, down = (matrices(kind, j, code) for kind in ("up", "down"))
             share = 1 / (1 + torch.exp(-net(model.classes.shares, j, code)))
             pose = sum(share[m] * kept[m] @ up[m] for m in range(k))
             told = [down[m] @ pose for m in range(k)]
@@ -155,16 +158,21 @@ def test_sections_3_to_5_of_the_paper_in_loops(rng):
 @pytest.mark.parametrize(("size", "kernels"), [(28, (9, 9)), (28, (9, 15)), (40, (9, 9)), (40, (15, 15))])
 def test_every_row_of_table_2_starts_where_classes_can_be_told_apart(size, kernels, n_kept, preset):
     """Neither so active that nine classes push nor so silent that no gradient is left; lengths are far from both flat ends of squash.
-    Few channels and small nets, which change no length; images that were not told."""
-    torch.manual_seed(0)
+    Few channels and small nets, which change no length; images that were not told; in the mean of four networks, which differ much where
+    one net is shared by all classes."""
     narrow = {"channels": 32, "d_class": 16 if preset == "shared" else 4, "kernel": kernels[0], "primary_kernel": kernels[1]}
-    model = LCapsNet((1, size, size), n_kept=n_kept, preset=preset, **narrow)
     images = load("generated" if size == 28 else "generated-40", "train").images[:24].float() / 255
-    model.tell(images[:16])
-    with torch.no_grad():
-        _, (capsules, kept, _, told) = model.ladder(images[16:])
-    assert 0.1 < capsules.activity.mean() < 0.45 and capsules.activity.max() < 0.9
-    assert 0.7 < length(kept.poses).mean() < 0.97 and 0.3 < length(told).mean() < 0.9
+    found = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = LCapsNet((1, size, size), n_kept=n_kept, preset=preset, **narrow)
+        model.tell(images[:16])
+        with torch.no_grad():
+            _, (capsules, kept, _, told) = model.ladder(images[16:])
+        assert capsules.activity.mean() > 0.03 and capsules.activity.max() < 0.9
+        found.append(torch.stack([capsules.activity.mean(), length(kept.poses).mean(), length(told).mean()]))
+    active, kept, told = torch.stack(found).mean(0)
+    assert 0.1 < active < 0.45 and 0.7 < kept < 0.97 and 0.3 < told < 0.9
 
 
 @pytest.mark.parametrize("preset", ["paper", "withdrawn", "shared"])

@@ -107,7 +107,7 @@ def test_kernels_of_9x9_learn_at_once_if_classes_are_told_first(start, seed, tmp
 def test_a_stage_that_follows_does_not_tell_again(model, batch):
     task = ClassifyLadder()
     task.init(model, batch)
-    told = model.classes.transforms.biases[-1].clone()
+    told = model.classes.makers["down"].bias.clone()
     task.init(model, Batch(1 - batch.images, batch.labels))
-    assert told.any() and torch.equal(told, model.classes.transforms.biases[-1])
+    assert told.any() and torch.equal(told, model.classes.makers["down"].bias)
     task.init(Baseline((1, 12, 12), preset="small"), batch)  # which has nothing to tell

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules, check_capsules
-from torchcaps.layers.code_nets import FAINT, CodeNets
+from torchcaps.layers.code_nets import FAINT, CodeNets, MatrixLayer
 from torchcaps.ops import squash, unsquash
 from torchcaps.ops.ladder import (
     SHARPNESS,
@@ -94,12 +94,14 @@ class LadderCapsules(nn.Module):
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_kept = n_in, n_out, d_in, d_out, n_kept
         self.agreement, self.code, self.form = agreement, code, form
         # no regressors where nobody regresses: parameters that never get a gradient break distributed training
-        self.kinds = 2 if agreement in ("down", "both") else 1
+        kinds = ("up", "down") if agreement in ("down", "both") else ("up",)
         n_nets, n_copies = (1, n_out) if shared else (n_out, 1)
         unit = width or d_in * d_out
         sizes = [unit * n for n in form.hidden]
         nets = {"n_copies": n_copies, "n_active": n_kept, "start": form.start}
-        self.transforms = CodeNets(n_in, (*sizes, n_kept * d_in * d_out), self.kinds * n_nets, d_matrix=d_out, **nets)
+        # all kinds and outputs side by side but for the last layer, whose gradients would have to be brought together
+        self.hidden = CodeNets(n_in, sizes, len(kinds) * n_nets, linear=False, **nets)
+        self.makers = nn.ModuleDict({kind: MatrixLayer(n_nets, sizes[-1], n_kept * d_in, d_out, start=form.start) for kind in kinds})
         self.shares = CodeNets(n_in, (*(n_kept * n for n in form.share_hidden), n_kept), n_nets, **nets)
         if form.start == "told":
             self._start()
@@ -152,7 +154,7 @@ class LadderCapsules(nn.Module):
         short has next to no gradient (squash), so nets stay there. Here misfits start as the variance of what is kept, and what is
         learnt first is how outputs differ.
         """
-        if self.kinds == 1 or self.form.start != "told" or self.transforms.biases[-1].any():
+        if "down" not in self.makers or self.form.start != "told" or self.makers["down"].bias.any():
             return  # nobody regresses, another start is wanted, or it was told already
         capsules = Capsules.of(capsules)
         check_capsules("LadderCapsules", capsules.poses, self.n_in, self.d_in)
@@ -170,21 +172,17 @@ class LadderCapsules(nn.Module):
         told = unsquash((1 - room.sqrt()).clamp(min=0.3) * mean)
         # a pose along one direction, the same for all outputs, from means by shares of 1/2; and the means again from such a pose
         along = mean.new_full((self.d_out,), self.d_out**-0.5)
-        biases = self.transforms.biases[-1].view(self.kinds, -1, *mean.shape, self.d_out)
-        for bias, rows in zip(biases, (mean * (2 * POSE / squares), told / self._told_from()), strict=True):
-            bias.copy_(rows.unsqueeze(-1) * along)
+        for maker, rows in zip(self.makers.values(), (mean * (2 * POSE / squares), told / self._told_from()), strict=True):
+            maker.bias.copy_(rows.flatten().unsqueeze(-1) * along)
 
     @torch.no_grad()
     def _start(self) -> None:
         """Beside what `tell` adds, at random: a pose as long again, from inputs of about 0.7 and shares of 1/2, and down a tenth."""
-        n_hidden = self.transforms.sizes[-2]
-        spread = n_hidden**-0.5 / FAINT  # what a hidden layer gives is so long
+        spread = self.hidden.sizes[-1] ** -0.5 / FAINT  # what a hidden layer gives is so long
         pose = 1.0 if self.agreement == "none" else POSE  # squashed it is the activity, a half
         stds = pose * (8 / (self.d_out * self.n_kept)) ** 0.5, 0.1 / self._told_from() * self.d_in**-0.5
-        for weight, std in zip(self.transforms.weights[-1].chunk(self.kinds), stds, strict=False):
-            # drawn as [n h (m e)], so that a seed begins as it did when weights lay so
-            drawn = torch.randn(len(weight), n_hidden, weight.shape[1] * self.d_out, device=weight.device) * (std * spread)
-            weight.copy_(rearrange(drawn, "n h (m e) -> n m (h e)", e=self.d_out))
+        for maker, std in zip(self.makers.values(), stds, strict=False):
+            maker.weight.normal_(std=std * spread)
 
     def _told_from(self) -> float:
         """How long at first is what parts are told from."""
@@ -199,7 +197,7 @@ class LadderCapsules(nn.Module):
 
     def _made(self, code: Float[Tensor, "*b i"]) -> list[Made]:
         """Transforms and, where they are asked for, regressors, not formed yet."""
-        return [Made(*kind) for kind in zip(*(part.chunk(self.kinds) for part in self.transforms.made(code)), strict=True)]
+        return [maker(hidden) for maker, hidden in zip(self.makers.values(), self.hidden(code).chunk(len(self.makers)), strict=True)]
 
     def _propagate(self, poses: Float[Tensor, "*b k d"], up: Made, shares: Float[Tensor, "*b j k"]) -> Float[Tensor, "*b j e"]:
         weighted = (shares.unsqueeze(-1) * poses.unsqueeze(-3)).flatten(-2)

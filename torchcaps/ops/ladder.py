@@ -25,7 +25,7 @@ class Made(NamedTuple):
     """
 
     hidden: Float[Tensor, "n r h"]
-    weight: Float[Tensor, "n m f"]  # so that both products below read it as it lies, and no memory format moves it
+    weight: Float[Tensor, "n m f"]
     bias: Float[Tensor, "n m e"]
 
     def matrices(self) -> Float[Tensor, "n r m e"]:
@@ -107,7 +107,7 @@ def propagate_made(weighted: Float[Tensor, "n r m"], made: Made) -> Float[Tensor
 def regress_made(pose_sum: Float[Tensor, "n r e"], made: Made) -> Float[Tensor, "n r m"]:
     """`regress` before its squash, without forming the regressors: as `propagate_made`, with what lies between made first."""
     outer = (made.hidden.unsqueeze(-1) * pose_sum.unsqueeze(-2)).flatten(2)  # [n r f]
-    by_weight, by_bias = weight_product(outer, made.weight.mT), torch.bmm(pose_sum, made.bias.mT)
+    by_weight, by_bias = weight_product(outer, made.weight, transposed=True), torch.bmm(pose_sum, made.bias.mT)
     return by_weight.to(pose_sum.dtype) + by_bias.to(pose_sum.dtype)  # back from autocast first: a sum of bfloat16 is rounded again
 
 

@@ -7,36 +7,46 @@ from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
 
-def weight_product(inputs: Float[Tensor, "n r i"], weight: Float[Tensor, "n i o"]) -> Float[Tensor, "n r o"]:
-    """`torch.bmm`; under autocast the gradient of a float32 weight is summed and written in float32.
+def weight_product(inputs: Float[Tensor, "n r i"], weight: Tensor, *, transposed: bool = False) -> Float[Tensor, "n r o"]:
+    """`torch.bmm` with a weight [n i o], or [n o i] if `transposed`. Under autocast a float32 weight's gradient is float32 as well.
 
-    Autograd writes it in bfloat16 and converts that. For the ladder's 43 million weights, of which a step uses each once, that is
-    one more pass over all gradients, and 16 of their 24 bits are gone.
+    Autograd writes it in bfloat16, converts that, and turns it round if the weight was. For the ladder's 43 million weights, of
+    which a step uses each once, those are passes over all gradients that can be spared; and 16 of their 24 bits are gone.
     """
     device = inputs.device.type
-    if not torch.is_autocast_enabled(device) or weight.dtype != torch.float32:
-        return torch.bmm(inputs, weight)
+    casts = device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
+    if not casts or weight.dtype != torch.float32 or inputs.dtype == torch.float64:
+        return torch.bmm(inputs, weight.mT if transposed else weight)
     dtype = torch.get_autocast_dtype(device)
-    return _Product.apply(inputs.to(dtype), weight.to(dtype), weight)
+    return _Product.apply(inputs.to(dtype), weight.to(dtype), weight, transposed)
 
 
 class _Product(Function):
-    """`low` is the weight as it is multiplied: the first gradient goes by the weight itself, a second one finds its way through both."""
+    """`low` is the weight as it is multiplied: the first gradient goes to the weight itself, a second one finds its way through both."""
+
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(ctx: FunctionCtx, inputs: Tensor, low: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(inputs, low)
-        return torch.bmm(inputs, low)
+    def forward(inputs: Tensor, low: Tensor, weight: Tensor, transposed: bool) -> Tensor:
+        return torch.bmm(inputs, low.mT if transposed else low)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, None, Tensor]:
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor, bool], output: Tensor) -> None:
+        factor, low, _, ctx.transposed = inputs
+        ctx.save_for_backward(factor, low)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
         inputs, low = ctx.saved_tensors
-        by_inputs = torch.bmm(gradient, low.mT) if ctx.needs_input_grad[0] else None
-        return by_inputs, None, _in_float32(inputs.mT, gradient)
+        left, right = (gradient, inputs) if ctx.transposed else (inputs, gradient)
+        by_inputs = torch.bmm(gradient, low if ctx.transposed else low.mT) if ctx.needs_input_grad[0] else None
+        by_weight = _in_float32(left.mT, right) if ctx.needs_input_grad[2] else None
+        return by_inputs, None, by_weight, None
 
 
 def _in_float32(left: Tensor, right: Tensor) -> Tensor:
     # a product that is written wider than its factors has no gradient of its own; a compiled one is never asked for it
-    if left.is_cuda and (torch.compiler.is_compiling() or not torch.is_grad_enabled()):
+    if left.is_cuda and torch.version.hip is None and (torch.compiler.is_compiling() or not torch.is_grad_enabled()):
         return torch.bmm(left, right, out_dtype=torch.float32)
-    return torch.bmm(left.float(), right.float())
+    with torch.autocast(left.device.type, enabled=False):
+        return torch.bmm(left.float(), right.float())
