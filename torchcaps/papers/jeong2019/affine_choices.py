@@ -192,28 +192,29 @@ def choose_like_constant_code_mixed_k324_long() -> Run:
     return with_stage(choose_like_constant_code_mixed_k324(), epochs=60)
 
 
-# That predictions which agree might be better was seen on test digits first (`like-up`), placed ones.
+# That predictions which agree might be better was seen on test digits first (`like-up`).
 def choose_like_constant_code_9x9_up_long() -> Run:
-    """9x9, K = 288 of 4608, anywhere in the frame, not told what was kept, agreement of the predictions alone, twice the epochs."""
+    """9x9, K = 288 of 4608, anywhere in the frame, constant code, predictions that agree, 60 epochs (an idea from test digits)."""
     return with_model(choose_like_constant_code_9x9_long(), agreement="up")
 
 
 def choose_like_constant_code_9x9_both_long() -> Run:
-    """9x9, K = 288 of 4608, anywhere in the frame, not told what was kept, agreement in both directions, twice the epochs."""
+    """9x9, K = 288 of 4608, anywhere in the frame, constant code, both directions, 60 epochs (an idea from test digits)."""
     return with_model(choose_like_constant_code_9x9_long(), agreement="both")
 
 
 def choose_like_constant_code_mixed_k324_up_long() -> Run:
-    """9x9, then 15x15, K = 324 of 2592, anywhere in the frame, not told what was kept, predictions that agree, twice the epochs."""
+    """9x9, then 15x15, K = 324 of 2592, anywhere in the frame, constant code, predictions that agree, 60 epochs (an idea from test digits)."""
     return with_model(choose_like_constant_code_mixed_k324_long(), agreement="up")
 
 
-# Of seven runs with K = 288, two whole types, three came to use a third, and are the worst (LOG.md): eight fewer leave room.
+# Of seven runs of 60 epochs with K = 288, two whole types, three came to use a third, and are the worst, one of them on test digits
+# (LOG.md): eight fewer leave room.
 def choose_like_constant_code_9x9_k280_long() -> Run:
-    """9x9, K = 280 of 4608, two types but for eight capsules, anywhere in the frame, not told what was kept, twice the epochs."""
+    """9x9, K = 280 of 4608, two types but for eight, anywhere in the frame, constant code, 60 epochs (an idea from test digits)."""
     return with_model(choose_like_constant_code_9x9_long(), n_kept=280)
 
 
 def choose_like_constant_code_9x9_k280_up_long() -> Run:
-    """The same, agreement of the predictions alone."""
+    """The same, predictions that agree (an idea from test digits)."""
     return with_model(choose_like_constant_code_9x9_k280_long(), agreement="up")

@@ -123,7 +123,7 @@ def like_learnt_threshold() -> Run:
 
 @reproduces(table="open", row="affnist-like, of 276 kept those with an activity of 0.8", metric=_LIKE, beside=_BOTH)
 def like_high_threshold() -> Run:
-    """K from the data: of the 276 most active those that are 0.8 active, which is true of most of them, and not of all, to begin with."""
+    """K from the data: of the 276 most active those that are 0.8 active, as most of them, not all, are at first."""
     return _like(n_kept=276, threshold=0.8)
 
 
@@ -147,5 +147,5 @@ def like_up() -> Run:
 
 @reproduces(table="open", row="affnist-like, 9x9, K = 50, agreement of the predictions alone", metric=_LIKE, beside=_BOTH)
 def like_k50_up() -> Run:
-    """The same with 9x9 and K = 50: of all placed tries the best on warped held-out digits (`choose-like-k50-up`)."""
+    """Predictions have to agree, 9x9, K = 50: of all placed tries the best on warped held-out digits (`choose-like-k50-up`)."""
     return with_model(affine.like_k50(), agreement="up")
