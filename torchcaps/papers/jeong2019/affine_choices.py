@@ -204,7 +204,7 @@ def choose_like_constant_code_9x9_both_long() -> Run:
 
 
 def choose_like_constant_code_mixed_k324_up_long() -> Run:
-    """9x9, then 15x15, K = 324 of 2592, anywhere in the frame, constant code, predictions that agree, 60 epochs (an idea from test digits)."""
+    """9x9, then 15x15, K = 324 of 2592, anywhere, constant code, predictions that agree, 60 epochs (an idea from test digits)."""
     return with_model(choose_like_constant_code_mixed_k324_long(), agreement="up")
 
 
