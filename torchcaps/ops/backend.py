@@ -28,6 +28,12 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch: 
 _switched_off = False
 
 
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """What products are made in where autocast is on; None where it is off, or unknown, as on the meta device."""
+    on = device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if on else None
+
+
 @contextmanager
 def without_kernels() -> Iterator[None]:
     """No Triton kernel runs inside: to measure what they gain, and for what they cannot do, as second derivatives."""

@@ -7,6 +7,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from torchcaps.ops.backend import autocast_dtype
+
 Poses = Float[Tensor, "*b i d"]
 BLOCK_BYTES = 64 << 20  # of what `agreements` forms at a time
 Weight = Float[Tensor, "i j d e"] | Float[Tensor, "n j d e"] | Float[Tensor, "j d e"] | Float[Tensor, "d e"]
@@ -63,9 +65,7 @@ def in_blocks(
 
 def _bytes_each(weight: Weight) -> int:
     """Of a product with the weight: autocast makes it shorter."""
-    device = weight.device.type
-    cast = device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device).itemsize if cast else weight.element_size()
+    return (autocast_dtype(weight.device) or weight.dtype).itemsize
 
 
 def _pairwise(poses: Float[Tensor, "b i d"], weight: Float[Tensor, "i j d e"], parents: Float[Tensor, "b j e"]) -> Float[Tensor, "b i j"]:

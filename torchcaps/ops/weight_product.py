@@ -6,6 +6,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
+from torchcaps.ops.backend import autocast_dtype
+
 
 def weight_product(inputs: Float[Tensor, "n r i"], weight: Tensor, *, transposed: bool = False) -> Float[Tensor, "n r o"]:
     """`torch.bmm` with a weight [n i o], or [n o i] if `transposed`. Under autocast a float32 weight's gradient is float32 as well.
@@ -13,11 +15,9 @@ def weight_product(inputs: Float[Tensor, "n r i"], weight: Tensor, *, transposed
     Autograd writes it in bfloat16, converts that, and turns it round if the weight was. For the ladder's 43 million weights, of
     which a step uses each once, those are passes over all gradients that can be spared; and 16 of their 24 bits are gone.
     """
-    device = inputs.device.type
-    casts = device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
-    if not casts or weight.dtype != torch.float32 or inputs.dtype == torch.float64:
+    dtype = autocast_dtype(inputs.device)
+    if dtype is None or weight.dtype != torch.float32 or inputs.dtype == torch.float64:
         return torch.bmm(inputs, weight.mT if transposed else weight)
-    dtype = torch.get_autocast_dtype(device)
     return _Product.apply(inputs.to(dtype), weight.to(dtype), weight, transposed)
 
 
