@@ -130,6 +130,7 @@ def test_it_has_shapes_without_numbers():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # PyTorch's own, where a thread's first CUDA call is a product
 @BOTH_WAYS
 @pytest.mark.parametrize("how", ["eager", "compiled", "graph twice"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
