@@ -139,5 +139,9 @@ def test_on_the_device_too(transposed, how, dtype, rng):
     product = torch.compile(weight_product, fullgraph=True) if how == "compiled" else weight_product
     with torch.autocast("cuda", dtype):
         found = product(inputs, weight, transposed=transposed)
-    (gradient,) = torch.autograd.grad(found, weight, back.to(dtype), create_graph=how == "graph twice")
+        wanted = plain(inputs, weight, transposed)
+    (back_wanted,) = torch.autograd.grad(wanted, inputs, back.to(dtype))
+    back_found, gradient = torch.autograd.grad(found, (inputs, weight), back.to(dtype), create_graph=how == "graph twice")
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(back_found, back_wanted, rtol=2e-2, atol=2e-2)  # sums of six rounded to 8 bits, in any order
     torch.testing.assert_close(gradient.double(), exactly(inputs, back, transposed), rtol=1e-5, atol=1e-5)
