@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchcaps.models import MODELS
-from torchcaps.models.baseline import PRESETS, Baseline
+from torchcaps.models.baseline import PRESETS, Baseline, SameConv2d
 
 
 def size(model: torch.nn.Module) -> int:
@@ -36,6 +36,25 @@ def test_one_logit_per_class_from_the_features(rng):
     assert model.features(images).shape == (3, 32)
     assert torch.equal(model(images), model.classes(model.features(images)))
     assert model(images).shape == (3, 7)
+
+
+@pytest.mark.parametrize("kernel", [3, 5, 9])
+def test_the_first_convolution_keeps_the_size_as_padding_does(rng, kernel):
+    ours, plain = SameConv2d(2, 6, kernel).double(), torch.nn.Conv2d(2, 6, kernel, padding="same").double()
+    plain.load_state_dict(ours.state_dict())
+    images = torch.randn(3, 2, 10, 11, generator=rng, dtype=torch.float64)
+    outputs = []
+    for conv in (ours, plain):
+        into = images.clone().requires_grad_()
+        maps = conv(into)
+        outputs.append([maps, *torch.autograd.grad(maps.sin().sum(), [into, conv.weight, conv.bias])])
+    assert outputs[0][0].shape == (3, 6, 10, 11)
+    torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
+
+
+def test_every_kernel_is_odd():
+    """Or zeros on both sides would not keep the size of the picture."""
+    assert all(kernel % 2 for plan in PRESETS.values() for kernel in plan.kernels)
 
 
 def test_dropout_works_in_training_only(rng):

@@ -183,6 +183,22 @@ def test_the_division_is_before_bias_and_squash(rng):
     torch.testing.assert_close(first, squash(cut[0, :4, 0, 0]))
 
 
+@pytest.mark.parametrize(
+    ("preset", "share", "bias", "weight"),
+    [
+        ("official", 2, 0.1, 0.05),
+        ("official-whole-primary", 1, 0.1, 0.05),
+        ("official-torch-init", 2, 0.0, 0.05),
+        ("official-sum-margin", 2, 0.1, 1.0),
+        ("paper", 1, 0.0, 1.0),
+    ],
+)
+def test_presets_between_the_two_take_one_thing_from_the_text(preset, share, bias, weight):
+    model = CapsNet((1, 12, 12), preset=preset, kernel=3, primary_kernel=3, channels=4, n_types=2)
+    assert (model.primary.share, model.margin_weight()) == (share, weight)
+    assert torch.equal(model.classes.bias, torch.full_like(model.classes.bias, bias))
+
+
 def test_margin_weights_of_the_presets():
     """Official: half the mean over the classes, of losses that are sums. Paper: their sum."""
     with torch.device("meta"):
@@ -270,7 +286,7 @@ def test_the_smallest_image_that_fits_has_one_place():
 
 
 def test_unknown_presets_are_refused():
-    with pytest.raises(ValueError, match="CapsNet: preset must be one of official, paper; got 'tf'"):
+    with pytest.raises(ValueError, match=f"CapsNet: preset must be one of {', '.join(PRESETS)}; got 'tf'"):
         CapsNet(preset="tf")
 
 

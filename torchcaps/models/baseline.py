@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from torchcaps.ops import convolve
 
 
 class Preset(NamedTuple):
@@ -33,6 +36,19 @@ PRESETS = {
 }
 
 
+class SameConv2d(nn.Conv2d):
+    """A convolution that keeps the size of the picture, by `convolve`: on CUDA cuDNN is slow at the first one, whose pictures have few
+    channels. The others are left to cuDNN, which pads without a copy.
+    """
+
+    def __init__(self, c_in: int, c_out: int, kernel: int) -> None:
+        super().__init__(c_in, c_out, kernel, padding="same")
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k h w"]:
+        around = self.kernel_size[0] // 2
+        return convolve(pad(images, [around] * 4), self.weight, self.bias)
+
+
 class Baseline(nn.Module):
     """Images [b c h w] -> one logit per class. Dropout before the last layer."""
 
@@ -47,8 +63,9 @@ class Baseline(nn.Module):
         c, height, width = self.image
         layers: list[nn.Module] = []
         for (c_in, c_out), kernel, pool in zip(pairwise((c, *plan.channels)), plan.kernels, plan.pool, strict=True):
+            conv = nn.Conv2d(c_in, c_out, kernel, padding="same") if layers else SameConv2d(c_in, c_out, kernel)
             layers += [nn.BatchNorm2d(c_in)] if plan.norm else []
-            layers += [nn.Conv2d(c_in, c_out, kernel, padding="same"), nn.ReLU()]
+            layers += [conv, nn.ReLU()]
             if pool:
                 layers.append(nn.MaxPool2d(2))
                 height, width = height // 2, width // 2

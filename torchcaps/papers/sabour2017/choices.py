@@ -56,6 +56,16 @@ def choose_small_batch_float32() -> Run:
     return with_stage(choose_small_batch(), precision="float32")
 
 
+def choose_paper() -> Run:
+    """The row's schedule, the text's preset."""
+    return with_model(choose_cosine(), preset="paper")
+
+
+def choose_paper_small_batch() -> Run:
+    """The text's preset with half the batch."""
+    return with_model(choose_small_batch(), preset="paper")
+
+
 def _cnn(rate: float) -> Run:
     run = rows.mnist_cnn()
     return replace(with_stage(run, rate=rate), hold_out=5000)
@@ -167,6 +177,11 @@ def choose_multimnist_low() -> Run:
     return _short_pairs(rows.multimnist_4_r3(), 3e-4, Cosine())
 
 
+def choose_multimnist_paper() -> Run:
+    """Pairs, CapsNet, the row's schedule, the text's preset."""
+    return with_model(choose_multimnist(), preset="paper")
+
+
 def choose_multimnist_cnn() -> Run:
     """Pairs, the convolutional network, the row's schedule."""
     return _short_pairs(rows.multimnist_4_cnn(), 1e-3, Cosine())
@@ -190,6 +205,41 @@ def choose_like_plain() -> Run:
 def choose_like_paper() -> Run:
     """Three passes, the text's preset."""
     return _warped(preset="paper")
+
+
+def choose_like_whole_primary() -> Run:
+    """Three passes, as in the authors' code but for primary capsules that are not divided."""
+    return _warped(preset="official-whole-primary")
+
+
+def choose_like_torch_init() -> Run:
+    """Three passes, as in the authors' code but for the first weights and biases."""
+    return _warped(preset="official-torch-init")
+
+
+def choose_like_sum_margin() -> Run:
+    """Three passes, as in the authors' code but for the weight of the reconstruction, a twentieth."""
+    return _warped(preset="official-sum-margin")
+
+
+def choose_like_paper_r1() -> Run:
+    """One pass, the text's preset."""
+    return _warped(preset="paper", n_iters=1)
+
+
+def choose_like_paper_plain() -> Run:
+    """Three passes, no decoder, the text's preset."""
+    return _warped(preset="paper", reconstruction=False)
+
+
+def choose_like_paper_shared_uniform() -> Run:
+    """One transform per class for all inputs, equal couplings, the text's preset."""
+    return _warped(preset="paper", sharing="inputs", couplings="uniform")
+
+
+def choose_like_anywhere_paper() -> Run:
+    """Three passes, the text's preset, training digits anywhere in the frame."""
+    return _warped(affine.like_anywhere_r3_end(), preset="paper")
 
 
 def choose_like_anywhere_r3() -> Run:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from torchcaps.data.batches import Augmentation, Crop, Flip, Light, Standardise
 from torchcaps.data.mixup import Mixup
 from torchcaps.data.warp import Warp
+from torchcaps.papers.changes import with_model
 from torchcaps.papers.sabour2017 import photographs
 from torchcaps.recipe import Run
 
@@ -64,6 +65,11 @@ def choose_smallnorb_folds() -> Run:
     return _folds(Light())
 
 
+def choose_smallnorb_folds_paper() -> Run:
+    """The text's preset."""
+    return _folds(Light(), preset="paper")
+
+
 def choose_smallnorb_folds_thinned() -> Run:
     """Every second pixel, as in the authors' code, instead of means of four."""
     return _folds(Light(), data="smallnorb-48-thinned-folds")
@@ -116,3 +122,8 @@ def choose_cifar10_light() -> Run:
 def choose_cifar10_fast() -> Run:
     """Twice the rate."""
     return _short_cifar(Light(saturates=False), 2e-3)
+
+
+def choose_cifar10_paper() -> Run:
+    """The text's preset."""
+    return with_model(choose_cifar10(), preset="paper")
