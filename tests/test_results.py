@@ -22,6 +22,7 @@ from torchcaps.metrics import (
 from torchcaps.papers import RECIPES
 from torchcaps.recipe import Claim, Recipe, to_plain
 from torchcaps.results import (
+    by_seed,
     ensemble_error_percent,
     make_result,
     markdown,
@@ -213,6 +214,9 @@ def test_the_row_of_an_ensemble_is_computed_from_its_members(tmp_path):
         assert bool(row.values) == (seed == 7)  # fewer than three are no ensemble
     assert row.together == (0, 3, 7) and "(3 together" in row.ours()
     assert row.command().endswith("smoke/all --seeds 0,3,7")
+    assert by_seed(recipes["smoke/all"], tmp_path, "error_percent") == row.values  # a number in a sentence
+    with pytest.raises(ValueError, match="smoke/all is not measured by seconds; an ensemble has error_percent alone"):
+        by_seed(recipes["smoke/all"], tmp_path, "seconds")
 
 
 def test_scores_of_an_ensemble_that_do_not_give_the_predictions_are_found(tmp_path):

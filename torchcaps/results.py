@@ -189,7 +189,12 @@ def measured(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def by_seed(recipe: Recipe, folder: Path, name: str) -> dict[int, float]:
-    """One number of all results of today's recipe."""
+    """One number of all results of today's recipe; of an ensemble, which has no files of its own, the one that its row has."""
+    if recipe.claim is not None and recipe.claim.members:
+        (row,) = table({recipe.name: recipe}, folder)
+        if name != (known := row.metric.removeprefix("test.")):
+            raise ValueError(f"{recipe.name} is not measured by {name}; an ensemble has {known} alone")
+        return row.values
     found = {result["seed"]: measured(result) for result in todays(recipe, folder / recipe.name)[0]}
     for numbers in found.values():
         if name not in numbers:
