@@ -29,6 +29,8 @@ def told(numbers: list[float], decimals: int) -> list[str]:
         ("MNIST, `{}`, entropy, mean of seeds 0 to 4", "mnist-r3-recon-64", 5, "entropy_share_by_length", 3),
         ("MultiMNIST, `{}`, both right, seed 0", "multimnist-4-r3", 1, "accuracy_percent", 2),
         ("MultiMNIST, `{}`, entropy, seed 0", "multimnist-4-r3", 1, "entropy_share_by_length", 3),
+        ("CIFAR-10, `{}`, right, mean of seeds 0 to 2", "cifar10", 3, "accuracy_percent", 2),
+        ("CIFAR-10, `{}`, entropy, mean of seeds 0 to 2", "cifar10", 3, "entropy_share_by_length", 3),
     ],
 )
 def test_what_the_routing_does_is_what_the_result_files_hold(start, recipe, n, what, decimals):

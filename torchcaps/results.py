@@ -189,7 +189,7 @@ def measured(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def by_seed(recipe: Recipe, folder: Path, name: str) -> dict[int, float]:
-    """One number of all results of today's recipe; of an ensemble, which has no files of its own, the one that its row has."""
+    """One number of all results of today's recipe; of an ensemble, which has no files of its own and so no seed, its row's."""
     if recipe.claim is not None and recipe.claim.members:
         (row,) = table({recipe.name: recipe}, folder)
         if name != (known := row.metric.removeprefix("test.")):

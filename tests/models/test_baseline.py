@@ -1,10 +1,12 @@
 """The networks without capsules have the sizes that the paper prints."""
 
+from importlib import import_module
+
 import pytest
 import torch
 
 from torchcaps.models import MODELS
-from torchcaps.models.baseline import PRESETS, Baseline, SameConv2d
+from torchcaps.models.baseline import PRESETS, Baseline, PictureConv2d
 
 
 def size(model: torch.nn.Module) -> int:
@@ -39,8 +41,11 @@ def test_one_logit_per_class_from_the_features(rng):
 
 
 @pytest.mark.parametrize("kernel", [3, 5, 9])
-def test_the_first_convolution_keeps_the_size_as_padding_does(rng, kernel):
-    ours, plain = SameConv2d(2, 6, kernel).double(), torch.nn.Conv2d(2, 6, kernel, padding="same").double()
+@pytest.mark.parametrize("patches", [False, True])
+def test_the_first_convolution_keeps_the_size_as_padding_does(rng, monkeypatch, kernel, patches):
+    """By patches on a stand-in for CUDA."""
+    monkeypatch.setattr(import_module("torchcaps.ops.convolve"), "_on_cuda", lambda tensor: patches)
+    ours, plain = PictureConv2d(2, 6, kernel).double(), torch.nn.Conv2d(2, 6, kernel, padding="same").double()
     plain.load_state_dict(ours.state_dict())
     images = torch.randn(3, 2, 10, 11, generator=rng, dtype=torch.float64)
     outputs = []
@@ -52,9 +57,11 @@ def test_the_first_convolution_keeps_the_size_as_padding_does(rng, kernel):
     torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
 
 
-def test_every_kernel_is_odd():
-    """Or zeros on both sides would not keep the size of the picture."""
-    assert all(kernel % 2 for plan in PRESETS.values() for kernel in plan.kernels)
+def test_patches_are_for_first_layers_on_bare_pictures():
+    with torch.device("meta"):
+        plain, normed = Baseline((1, 28, 28)), Baseline((2, 96, 96), 5, preset="smallnorb")
+    kinds = [[type(layer) for layer in model.maps if isinstance(layer, torch.nn.Conv2d)] for model in (plain, normed)]
+    assert kinds == [[PictureConv2d, torch.nn.Conv2d, torch.nn.Conv2d], [torch.nn.Conv2d] * 5]
 
 
 def test_dropout_works_in_training_only(rng):
@@ -69,5 +76,7 @@ def test_errors_say_what_was_wanted(rng):
         Baseline(preset="tiny")
     with pytest.raises(ValueError, match="an image of 3x28 is too small for the pooling of 'small'"):
         Baseline((1, 3, 28), preset="small")
+    with pytest.raises(ValueError, match="PictureConv2d needs an odd kernel, whose zeros are alike on all sides; got 4"):
+        PictureConv2d(1, 8, 4)
     with pytest.raises(ValueError, match=r"Baseline expects images \[b, 1, 12, 12\], got \[2, 1, 12, 13\]"):
         Baseline((1, 12, 12), preset="small")(torch.zeros(2, 1, 12, 13))

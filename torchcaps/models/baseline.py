@@ -36,13 +36,13 @@ PRESETS = {
 }
 
 
-class SameConv2d(nn.Conv2d):
-    """A convolution that keeps the size of the picture, by `convolve`: on CUDA cuDNN is slow at the first one, whose pictures have few
-    channels. The others are left to cuDNN, which pads without a copy.
-    """
+class PictureConv2d(nn.Conv2d):
+    """The first convolution, which keeps the size of the picture. Of few channels, by `convolve`, as CapsNet's: see there why."""
 
     def __init__(self, c_in: int, c_out: int, kernel: int) -> None:
-        super().__init__(c_in, c_out, kernel, padding="same")
+        if kernel % 2 == 0:
+            raise ValueError(f"PictureConv2d needs an odd kernel, whose zeros are alike on all sides; got {kernel}")
+        super().__init__(c_in, c_out, kernel)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k h w"]:
         around = self.kernel_size[0] // 2
@@ -63,9 +63,9 @@ class Baseline(nn.Module):
         c, height, width = self.image
         layers: list[nn.Module] = []
         for (c_in, c_out), kernel, pool in zip(pairwise((c, *plan.channels)), plan.kernels, plan.pool, strict=True):
-            conv = nn.Conv2d(c_in, c_out, kernel, padding="same") if layers else SameConv2d(c_in, c_out, kernel)
             layers += [nn.BatchNorm2d(c_in)] if plan.norm else []
-            layers += [conv, nn.ReLU()]
+            # behind a norm pictures have a gradient, which patches make slow; later layers cuDNN pads without a copy
+            layers += [nn.Conv2d(c_in, c_out, kernel, padding="same") if layers else PictureConv2d(c_in, c_out, kernel), nn.ReLU()]
             if pool:
                 layers.append(nn.MaxPool2d(2))
                 height, width = height // 2, width // 2

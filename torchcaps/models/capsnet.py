@@ -27,7 +27,7 @@ class Preset:
 PRESETS = {
     "official": Preset(share_primary=True, tensorflow_init=True, mean_margin=True),
     "paper": Preset(share_primary=False, tensorflow_init=False, mean_margin=False),
-    # the authors' code but for one of the three, which is as in the text: to tell which of them matters
+    # the authors' code but for one of the three: what each of them does alone
     "official-whole-primary": Preset(share_primary=False, tensorflow_init=True, mean_margin=True),
     "official-torch-init": Preset(share_primary=True, tensorflow_init=False, mean_margin=True),
     "official-sum-margin": Preset(share_primary=True, tensorflow_init=True, mean_margin=False),

@@ -57,12 +57,12 @@ def choose_small_batch_float32() -> Run:
 
 
 def choose_paper() -> Run:
-    """The row's schedule, the text's preset."""
+    """MNIST, the row's schedule, the text's preset."""
     return with_model(choose_cosine(), preset="paper")
 
 
 def choose_paper_small_batch() -> Run:
-    """The text's preset with half the batch."""
+    """MNIST, the text's preset with half the batch."""
     return with_model(choose_small_batch(), preset="paper")
 
 

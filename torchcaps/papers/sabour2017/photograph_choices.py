@@ -66,7 +66,7 @@ def choose_smallnorb_folds() -> Run:
 
 
 def choose_smallnorb_folds_paper() -> Run:
-    """The text's preset."""
+    """smallNORB on all folds, the text's preset."""
     return _folds(Light(), preset="paper")
 
 
@@ -125,5 +125,5 @@ def choose_cifar10_fast() -> Run:
 
 
 def choose_cifar10_paper() -> Run:
-    """The text's preset."""
+    """CIFAR-10 as the row trains it, but short, the text's preset."""
     return with_model(choose_cifar10(), preset="paper")
