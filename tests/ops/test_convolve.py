@@ -1,5 +1,7 @@
 """Convolutions: every way gives conv2d's result. The way a GPU takes for few channels is plain PyTorch and runs here too."""
 
+from importlib import import_module
+
 import pytest
 import torch
 from torch.nn.functional import conv2d
@@ -39,3 +41,17 @@ def test_on_a_cpu_it_is_conv2d_to_the_bit(rng):
     images, weight, bias = tensors(rng, dtype=torch.float32)
     assert torch.equal(convolve(images, weight, bias, 2), conv2d(images, weight, bias, 2))
     assert torch.equal(convolve(images, weight), conv2d(images, weight))
+    assert torch.equal(convolve(images, weight, padding=2), conv2d(images, weight, padding=2))
+
+
+@pytest.mark.parametrize("most", [64 << 20, 1])
+def test_zeros_around_by_patches_or_where_there_would_be_too_many(rng, monkeypatch, most):
+    """On a stand-in for CUDA: the way is chosen by shapes alone."""
+    ways = import_module("torchcaps.ops.convolve")  # the package has a function of that name
+    monkeypatch.setattr(ways, "_on_cuda", lambda tensor: True)
+    monkeypatch.setattr(ways, "MOST", most)
+    taken = []
+    monkeypatch.setattr(ways, "_by_patches", lambda *args: taken.append(1) or _by_patches(*args))
+    images, weight, bias = tensors(rng, c=2)
+    torch.testing.assert_close(convolve(images, weight, bias, 2, 3), conv2d(images, weight, bias, 2, 3))
+    assert bool(taken) == (most > 1)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from torchcaps.ops import convolve
 
@@ -42,11 +41,10 @@ class PictureConv2d(nn.Conv2d):
     def __init__(self, c_in: int, c_out: int, kernel: int) -> None:
         if kernel % 2 == 0:
             raise ValueError(f"PictureConv2d needs an odd kernel, whose zeros are alike on all sides; got {kernel}")
-        super().__init__(c_in, c_out, kernel)
+        super().__init__(c_in, c_out, kernel, padding=kernel // 2)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k h w"]:
-        around = self.kernel_size[0] // 2
-        return convolve(pad(images, [around] * 4), self.weight, self.bias)
+        return convolve(images, self.weight, self.bias, padding=self.padding[0])
 
 
 class Baseline(nn.Module):
@@ -64,7 +62,7 @@ class Baseline(nn.Module):
         layers: list[nn.Module] = []
         for (c_in, c_out), kernel, pool in zip(pairwise((c, *plan.channels)), plan.kernels, plan.pool, strict=True):
             layers += [nn.BatchNorm2d(c_in)] if plan.norm else []
-            # behind a norm pictures have a gradient, which patches make slow; later layers cuDNN pads without a copy
+            # later layers, and a first one behind a norm, need the gradient of what they see, which patches make slow
             layers += [nn.Conv2d(c_in, c_out, kernel, padding="same") if layers else PictureConv2d(c_in, c_out, kernel), nn.ReLU()]
             if pool:
                 layers.append(nn.MaxPool2d(2))

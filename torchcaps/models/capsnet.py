@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import one_hot, pad, relu
+from torch.nn.functional import one_hot, relu
 
 from torchcaps.layers import Capsules, Decoder, PrimaryCapsules, RoutedCapsules
 from torchcaps.ops import RoutingStep, convolve
@@ -91,8 +91,7 @@ class CapsNet(nn.Module):
         """What the class capsules are routed from, ordered (type, row, column) over `grid`."""
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
             raise ValueError(f"CapsNet expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}")
-        around = self.conv.padding[0]
-        return self.primary(relu(convolve(pad(images, [around] * 4) if around else images, self.conv.weight, self.conv.bias)))
+        return self.primary(relu(convolve(images, self.conv.weight, self.conv.bias, padding=self.conv.padding[0])))
 
     def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[RoutingStep]:
         """Every routing pass between primary and class capsules."""

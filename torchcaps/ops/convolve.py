@@ -16,25 +16,30 @@ MANY_TAPS = 25  # kernels of fewer taps are left to cuDNN
 
 
 def convolve(
-    images: Float[Tensor, "b c h w"], weight: Float[Tensor, "k c y x"], bias: Float[Tensor, "k"] | None = None, stride: int = 1
+    images: Float[Tensor, "b c h w"],
+    weight: Float[Tensor, "k c y x"],
+    bias: Float[Tensor, "k"] | None = None,
+    stride: int = 1,
+    padding: int = 0,
 ) -> Float[Tensor, "b k p q"]:
-    """`conv2d` without padding. On CUDA a patch of few numbers makes it a matrix product over all patches, and a large kernel
+    """`conv2d`. On CUDA a patch of few numbers makes it a matrix product over all patches, and a large kernel
     with a stride in bfloat16 a Triton kernel; the rest is conv2d.
 
     cuDNN is slow at one channel: at batch 128, 28x28, 256 filters of 9x9 its forward and weight gradient took nearly a hundred
     microseconds each in a profile on an H200, the patches and both products 45 together.
     """
     if not _on_cuda(images):
-        return conv2d(images, weight, bias, stride)
+        return conv2d(images, weight, bias, stride, padding)
     low = _in_bfloat16(images, weight)
-    if weight[0].numel() <= FEW and _patch_bytes(images, weight, stride, low) <= MOST:
-        return _by_patches(images, weight, bias, stride)
+    around = pad(images, [padding] * 4) if padding else images
+    if weight[0].numel() <= FEW and _patch_bytes(around, weight, stride, low) <= MOST:
+        return _by_patches(around, weight, bias, stride)
     if low and stride > 1 and weight[0, 0].numel() >= MANY_TAPS and cannot_hold_tiles(images) is None:
-        last = [rearrange(x.to(torch.bfloat16), "b c h w -> b h w c") for x in (images, weight)]
+        last = [rearrange(x.to(torch.bfloat16), "b c h w -> b h w c") for x in (around, weight)]
         if supports(*last):
             maps = convolve_strided(*last, stride)
             return rearrange(maps if bias is None else maps + bias.to(torch.bfloat16), "b h w c -> b c h w")
-    return conv2d(images, weight, bias, stride)
+    return conv2d(images, weight, bias, stride, padding)
 
 
 def _on_cuda(tensor: Tensor) -> bool:
