@@ -8,6 +8,7 @@ from dataclasses import replace
 from torchcaps.papers.changes import judged_by_warped, with_model, with_stage
 from torchcaps.papers.sabour2017 import affine, rows
 from torchcaps.recipe import Cosine, Exponential, Run
+from torchcaps.tasks.classify import Classify
 
 
 def _choose(rate: float, schedule: Cosine | Exponential) -> Run:
@@ -64,6 +65,21 @@ def choose_paper() -> Run:
 def choose_paper_small_batch() -> Run:
     """MNIST, the text's preset with half the batch."""
     return with_model(choose_small_batch(), preset="paper")
+
+
+def choose_small_batch_whole_primary() -> Run:
+    """Half the batch, primary capsules not divided."""
+    return with_model(choose_small_batch(), preset="official-whole-primary")
+
+
+def choose_small_batch_torch_init() -> Run:
+    """Half the batch, first weights scaled by fan-in, capsule biases zero."""
+    return with_model(choose_small_batch(), preset="official-torch-init")
+
+
+def choose_small_batch_redrawn() -> Run:
+    """Half the batch, three times the reconstruction's weight."""
+    return with_stage(choose_small_batch(), task=Classify(reconstruction_weight=0.0015))
 
 
 def _cnn(rate: float) -> Run:
