@@ -82,6 +82,16 @@ def choose_small_batch_redrawn() -> Run:
     return with_stage(choose_small_batch(), task=Classify(reconstruction_weight=0.0015))
 
 
+def _redrawn(run: Run) -> Run:
+    """The text's preset, but the reconstruction weighs against the margin loss what it does in the authors' code."""
+    return with_stage(with_model(run, preset="paper"), task=Classify(reconstruction_weight=0.01))
+
+
+def choose_paper_redrawn() -> Run:
+    """MNIST, the text's preset with half the batch and the reconstruction's weight of the authors' code."""
+    return _redrawn(choose_small_batch())
+
+
 def _cnn(rate: float) -> Run:
     run = rows.mnist_cnn()
     return replace(with_stage(run, rate=rate), hold_out=5000)
@@ -236,6 +246,11 @@ def choose_like_torch_init() -> Run:
 def choose_like_sum_margin() -> Run:
     """Three passes, as in the authors' code but for the weight of the reconstruction, a twentieth."""
     return _warped(preset="official-sum-margin")
+
+
+def choose_like_paper_redrawn() -> Run:
+    """Three passes, the text's preset with the reconstruction's weight of the authors' code."""
+    return _redrawn(choose_like_r3())
 
 
 def choose_like_paper_r1() -> Run:
