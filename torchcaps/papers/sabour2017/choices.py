@@ -268,6 +268,21 @@ def choose_like_paper_shared_uniform() -> Run:
     return _warped(preset="paper", sharing="inputs", couplings="uniform")
 
 
+def choose_like_paper_shared_r3() -> Run:
+    """One transform per class, three passes, the text's preset."""
+    return _warped(preset="paper", sharing="inputs")
+
+
+def choose_like_paper_types_r3() -> Run:
+    """One transform per type and class, three passes, the text's preset."""
+    return _warped(preset="paper", sharing="places")
+
+
+def choose_like_paper_types_uniform() -> Run:
+    """One transform per type and class, equal couplings, the text's preset."""
+    return _warped(preset="paper", sharing="places", couplings="uniform")
+
+
 def choose_like_anywhere_paper() -> Run:
     """Three passes, the text's preset, training digits anywhere in the frame."""
     return _warped(affine.like_anywhere_r3_end(), preset="paper")
