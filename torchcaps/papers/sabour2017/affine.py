@@ -174,6 +174,12 @@ def like_r5_end() -> Run:
     return _end(n_iters=5)
 
 
+@reproduces(table="5.2", row="affnist-like, one shared transform, uniform couplings, preset paper, trained to the end", metric=_LIKE)
+def like_paper_shared_uniform_end() -> Run:
+    """Affine digits, one transform per class shared by all inputs, equal couplings, the text's preset: best of warped held-out digits."""
+    return _end(preset="paper", sharing="inputs", couplings="uniform")
+
+
 @reproduces(table="5.2", row="affnist-like, one shared transform, uniform couplings, trained to the end", metric=_LIKE)
 def like_shared_uniform_end() -> Run:
     """Affine digits, one transform per class shared by all inputs, equal couplings."""
