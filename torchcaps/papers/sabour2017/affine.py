@@ -174,9 +174,15 @@ def like_r5_end() -> Run:
     return _end(n_iters=5)
 
 
+@reproduces(table="5.2", row="affnist-like, a transform per type, uniform couplings, preset paper, trained to the end", metric=_LIKE)
+def like_paper_types_uniform_end() -> Run:
+    """One transform per type and class, shared over places, equal couplings, the text's preset: best of warped held-out digits."""
+    return _end(preset="paper", sharing="places", couplings="uniform")
+
+
 @reproduces(table="5.2", row="affnist-like, one shared transform, uniform couplings, preset paper, trained to the end", metric=_LIKE)
 def like_paper_shared_uniform_end() -> Run:
-    """Affine digits, one transform per class shared by all inputs, equal couplings, the text's preset: best of warped held-out digits."""
+    """Affine digits, one transform per class shared by all inputs, equal couplings, the text's preset."""
     return _end(preset="paper", sharing="inputs", couplings="uniform")
 
 

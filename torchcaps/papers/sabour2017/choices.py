@@ -203,9 +203,19 @@ def choose_multimnist_low() -> Run:
     return _short_pairs(rows.multimnist_4_r3(), 3e-4, Cosine())
 
 
+def choose_multimnist_high() -> Run:
+    """Pairs, CapsNet, the row's schedule with twice the rate."""
+    return _short_pairs(rows.multimnist_4_r3(), 2e-3, Cosine())
+
+
 def choose_multimnist_paper() -> Run:
     """Pairs, CapsNet, the row's schedule, the text's preset."""
     return with_model(choose_multimnist(), preset="paper")
+
+
+def choose_multimnist_torch_init() -> Run:
+    """Pairs, CapsNet, the row's schedule, the first weights of the text's preset."""
+    return with_model(choose_multimnist(), preset="official-torch-init")
 
 
 def choose_multimnist_cnn() -> Run:
@@ -221,6 +231,11 @@ def choose_multimnist_cnn_exponential() -> Run:
 def choose_multimnist_cnn_low() -> Run:
     """Pairs, the convolutional network, the row's schedule with a third of the rate."""
     return _short_pairs(rows.multimnist_4_cnn(), 3e-4, Cosine())
+
+
+def choose_multimnist_cnn_lower() -> Run:
+    """Pairs, the convolutional network, the row's schedule with a tenth of the rate."""
+    return _short_pairs(rows.multimnist_4_cnn(), 1e-4, Cosine())
 
 
 def choose_like_plain() -> Run:
@@ -286,6 +301,11 @@ def choose_like_paper_types_uniform() -> Run:
 def choose_like_anywhere_paper() -> Run:
     """Three passes, the text's preset, training digits anywhere in the frame."""
     return _warped(affine.like_anywhere_r3_end(), preset="paper")
+
+
+def choose_like_anywhere_paper_types_uniform() -> Run:
+    """One transform per type and class, equal couplings, the text's preset, training digits anywhere in the frame."""
+    return _warped(affine.like_anywhere_r3_end(), preset="paper", sharing="places", couplings="uniform")
 
 
 def choose_like_anywhere_r3() -> Run:
