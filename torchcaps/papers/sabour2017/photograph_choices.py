@@ -70,6 +70,21 @@ def choose_smallnorb_folds_paper() -> Run:
     return _folds(Light(), preset="paper")
 
 
+def choose_smallnorb_folds_torch_init() -> Run:
+    """smallNORB on all folds, the first weights of the text's preset."""
+    return _folds(Light(), preset="official-torch-init")
+
+
+def choose_smallnorb_folds_types() -> Run:
+    """smallNORB on all folds, one transform per type and class, shared over places."""
+    return _folds(Light(), sharing="places")
+
+
+def choose_smallnorb_folds_paper_types() -> Run:
+    """The same, the text's preset."""
+    return _folds(Light(), preset="paper", sharing="places")
+
+
 def choose_smallnorb_folds_thinned() -> Run:
     """Every second pixel, as in the authors' code, instead of means of four."""
     return _folds(Light(), data="smallnorb-48-thinned-folds")
