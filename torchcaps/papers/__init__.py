@@ -22,12 +22,12 @@ from torchcaps.papers.rawlinson2018 import readings as readings_of_rawlinson2018
 from torchcaps.papers.rawlinson2018 import released as released_of_rawlinson2018
 from torchcaps.papers.rawlinson2018 import rows as rows_of_rawlinson2018
 from torchcaps.papers.rawlinson2018.figures import figures as figures_of_rawlinson2018
-from torchcaps.papers.sabour2017 import affine, choices, photograph_choices, photographs, rows
+from torchcaps.papers.sabour2017 import affine, affine_choices, choices, photograph_choices, photographs, rows
 from torchcaps.papers.sabour2017.figures import figures as figures_of_sabour2017
 from torchcaps.recipe import Recipe, recipes_of
 
 PAPERS = {
-    "sabour2017": (rows, affine, photographs, choices, photograph_choices),
+    "sabour2017": (rows, affine, photographs, choices, affine_choices, photograph_choices),
     "heinsen2019": (rows_of_heinsen2019, viewpoints_of_heinsen2019, sentences, choices_of_heinsen2019, sentence_choices),
     "hauser2019": (rows_of_hauser2019, choices_of_hauser2019),
     "jeong2019": (rows_of_jeong2019, affine_of_jeong2019, claims_of_jeong2019, choices_of_jeong2019, affine_choices_of_jeong2019),

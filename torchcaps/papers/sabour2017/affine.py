@@ -176,7 +176,7 @@ def like_r5_end() -> Run:
 
 @reproduces(table="5.2", row="affnist-like, a transform per type, uniform couplings, preset paper, trained to the end", metric=_LIKE)
 def like_paper_types_uniform_end() -> Run:
-    """One transform per type and class, shared over places, equal couplings, the text's preset: best of warped held-out digits."""
+    """One transform per type and class, shared over places, equal couplings: with placed digits the best try on warped held-out ones."""
     return _end(preset="paper", sharing="places", couplings="uniform")
 
 
