@@ -1,7 +1,7 @@
 """What the settings of table 1 were chosen by: runs on training digits alone, some of them kept aside. No test set is seen.
 
-The convolutional network gets the rates, schedules and batches that CapsNet is tried with on MNIST; on pairs each begins with the same
-three, and goes one rate further where the better of its rates is the last.
+The convolutional network gets the rates, schedules and batches that CapsNet is tried with on MNIST; on pairs both are tried
+with two rates and the authors' decay, then each with one rate beyond the better of its two.
 """
 
 from dataclasses import replace
@@ -69,11 +69,6 @@ def choose_paper() -> Run:
 def choose_paper_small_batch() -> Run:
     """MNIST, the text's preset with half the batch."""
     return with_model(choose_small_batch(), preset="paper")
-
-
-def choose_small_batch_whole_primary() -> Run:
-    """Half the batch, primary capsules not divided."""
-    return with_model(choose_small_batch(), preset="official-whole-primary")
 
 
 def choose_small_batch_torch_init() -> Run:
