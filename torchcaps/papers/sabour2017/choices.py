@@ -146,6 +146,11 @@ def choose_multimnist_high() -> Run:
     return _short_pairs(rows.multimnist_4_r3(), 2e-3, Cosine())
 
 
+def choose_multimnist_higher() -> Run:
+    """Pairs, CapsNet, the row's schedule with four times the rate."""
+    return _short_pairs(rows.multimnist_4_r3(), 4e-3, Cosine())
+
+
 def choose_multimnist_paper() -> Run:
     """Pairs, CapsNet, the row's schedule, the text's preset."""
     return with_model(choose_multimnist(), preset="paper")
@@ -154,6 +159,11 @@ def choose_multimnist_paper() -> Run:
 def choose_multimnist_torch_init() -> Run:
     """Pairs, CapsNet, the row's schedule, the first weights of the text's preset."""
     return with_model(choose_multimnist(), preset="official-torch-init")
+
+
+def choose_multimnist_high_torch_init() -> Run:
+    """Both: the first weights of the text's preset and twice the rate."""
+    return with_model(choose_multimnist_high(), preset="official-torch-init")
 
 
 def choose_multimnist_cnn() -> Run:
