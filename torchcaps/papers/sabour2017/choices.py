@@ -166,6 +166,11 @@ def choose_multimnist_high_torch_init() -> Run:
     return with_model(choose_multimnist_high(), preset="official-torch-init")
 
 
+def choose_multimnist_high_sum_margin() -> Run:
+    """Twice the rate, and the reconstruction with the text's weight, a twentieth."""
+    return with_model(choose_multimnist_high(), preset="official-sum-margin")
+
+
 def choose_multimnist_cnn() -> Run:
     """Pairs, the convolutional network, the row's schedule."""
     return _short_pairs(rows.multimnist_4_cnn(), 1e-3, Cosine())
