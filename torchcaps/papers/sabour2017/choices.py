@@ -127,7 +127,7 @@ def _short_pairs(run: Run, rate: float, schedule: Cosine | Exponential) -> Run:
 
 
 def choose_multimnist() -> Run:
-    """Pairs, CapsNet, the row's schedule."""
+    """Pairs, CapsNet, the row's schedule, the rate of MNIST's rows."""
     return _short_pairs(rows.multimnist_4_r3(), 1e-3, Cosine())
 
 
@@ -162,17 +162,17 @@ def choose_multimnist_torch_init() -> Run:
 
 
 def choose_multimnist_high_torch_init() -> Run:
-    """Both: the first weights of the text's preset and twice the rate."""
+    """Pairs, CapsNet, twice the rate and the first weights of the text's preset."""
     return with_model(choose_multimnist_high(), preset="official-torch-init")
 
 
 def choose_multimnist_high_sum_margin() -> Run:
-    """Twice the rate, and the reconstruction with the text's weight, a twentieth."""
+    """Pairs, CapsNet, twice the rate and the reconstruction with the text's weight, a twentieth."""
     return with_model(choose_multimnist_high(), preset="official-sum-margin")
 
 
 def choose_multimnist_cnn() -> Run:
-    """Pairs, the convolutional network, the row's schedule."""
+    """Pairs, the convolutional network, the row's schedule, the rate of MNIST's rows."""
     return _short_pairs(rows.multimnist_4_cnn(), 1e-3, Cosine())
 
 

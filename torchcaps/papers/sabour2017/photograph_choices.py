@@ -111,6 +111,12 @@ def choose_smallnorb_folds_mixup() -> Run:
     return replace(run, augment=(*run.augment, Mixup(0.2)))
 
 
+def choose_smallnorb_folds_types_mixup() -> Run:
+    """A transform per type and class, and blends of two pictures."""
+    run = choose_smallnorb_folds_types()
+    return replace(run, augment=(*run.augment, Mixup(0.2)))
+
+
 def choose_svhn() -> Run:
     """SVHN as the row trains it, on held-out training images."""
     return replace(photographs.svhn(), hold_out=5000)

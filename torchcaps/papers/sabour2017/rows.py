@@ -96,14 +96,14 @@ def mnist_cnn() -> Run:
     return replace(_MNIST, model="baseline", model_args={"preset": "mnist"}, stages=(stage,))
 
 
-def _pairs(shift: int, **model_args) -> Run:
-    stage = Stage(task=ClassifyPairs(), steps=300_000, batch=128, rate=1e-3, schedule=Cosine())
+def _pairs(shift: int, rate: float = 2e-3, **model_args) -> Run:
+    stage = Stage(task=ClassifyPairs(), steps=300_000, batch=128, rate=rate, schedule=Cosine())  # the rate: held-out pairs chose it
     return Run(data=f"multimnist-{shift}", model="capsnet", model_args=_MNIST.model_args | model_args, stages=(stage,))
 
 
 def _pairs_cnn(shift: int) -> Run:
     run = _pairs(shift)
-    stage = replace(run.stages[0], task=ClassifyPairLogits(), rate=3e-4)  # on held-out pairs far better than CapsNet's rate
+    stage = replace(run.stages[0], task=ClassifyPairLogits(), rate=3e-4)  # likewise
     return replace(run, model="baseline", model_args={"preset": "multimnist", "dropout": 0.0}, stages=(stage,))
 
 
@@ -119,7 +119,15 @@ def multimnist_4_r1() -> Run:
 
 @reproduces(table="1", row="MultiMNIST, shift 4: CapsNet, 3 iterations, reconstruction", metric=_EXACT, printed=5.2, beside=_BESIDE)
 def multimnist_4_r3() -> Run:
-    """Two overlapping digits, each moved by up to 4 pixels, three routing passes."""
+    """Two overlapping digits, each moved by up to 4 pixels, three routing passes, MNIST's rate."""
+    return _pairs(4, rate=1e-3)
+
+
+@reproduces(
+    table="1", row="MultiMNIST, shift 4: CapsNet, 3 iterations, reconstruction, twice the rate", metric=_EXACT, printed=5.2, beside=_BESIDE
+)
+def multimnist_4_r3_fast() -> Run:
+    """The same with twice the rate, which is better on held-out pairs."""
     return _pairs(4)
 
 
