@@ -111,6 +111,16 @@ def choose_smallnorb_folds_mixup() -> Run:
     return replace(run, augment=(*run.augment, Mixup(0.2)))
 
 
+def choose_smallnorb_folds_types_uniform() -> Run:
+    """A transform per type and class, equal couplings: on affine digits the best."""
+    return _folds(Light(), sharing="places", couplings="uniform")
+
+
+def choose_smallnorb_folds_small() -> Run:
+    """The small network that section 7 has for SVHN."""
+    return _folds(Light(), channels=64, n_types=16, d_primary=6, d_class=8)
+
+
 def choose_smallnorb_folds_types_mixup() -> Run:
     """A transform per type and class, and blends of two pictures."""
     run = choose_smallnorb_folds_types()
