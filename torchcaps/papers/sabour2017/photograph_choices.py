@@ -81,7 +81,7 @@ def choose_smallnorb_folds_types() -> Run:
 
 
 def choose_smallnorb_folds_paper_types() -> Run:
-    """The same, the text's preset."""
+    """smallNORB on all folds, one transform per type and class, the text's preset."""
     return _folds(Light(), preset="paper", sharing="places")
 
 
