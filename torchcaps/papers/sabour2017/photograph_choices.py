@@ -127,6 +127,17 @@ def choose_smallnorb_folds_types_mixup() -> Run:
     return replace(run, augment=(*run.augment, Mixup(0.2)))
 
 
+def choose_smallnorb_folds_uniform() -> Run:
+    """Equal couplings, in training and in the test: one pass at the end of training with three is already better on toys kept aside."""
+    return _folds(Light(), couplings="uniform")
+
+
+def choose_smallnorb_folds_types_uniform_mixup() -> Run:
+    """A transform per type and class, equal couplings, and blends of two pictures."""
+    run = choose_smallnorb_folds_types_uniform()
+    return replace(run, augment=(*run.augment, Mixup(0.2)))
+
+
 def choose_svhn() -> Run:
     """SVHN as the row trains it, on held-out training images."""
     return replace(photographs.svhn(), hold_out=5000)
