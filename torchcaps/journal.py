@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -62,16 +63,19 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
 
 
 class Speed:
-    """Steps per second since the last question."""
+    """Steps per second over the last minute: over the last few steps it would often be that of a checkpoint being written."""
 
     def __init__(self, step: int) -> None:
-        self.at, self.step = time.perf_counter(), step
+        self.began, self.asked = (time.perf_counter(), step), deque[tuple[float, int]]()
 
     def __call__(self, step: int) -> float:
         now = time.perf_counter()
-        speed = (step - self.step) / max(now - self.at, 1e-9)
-        self.at, self.step = now, step
-        return speed
+        while len(self.asked) > 1 and now - self.asked[1][0] > LINE_EVERY:
+            self.asked.popleft()
+        # only the first answer goes back to the start: compiling is no step
+        since, first = self.asked[0] if self.asked else self.began
+        self.asked.append((now, step))
+        return (step - first) / max(now - since, 1e-9)
 
 
 @contextmanager
