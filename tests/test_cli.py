@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from torchcaps import cli
-from torchcaps.data import DATASETS
+from torchcaps.data import DATASETS, load
 from torchcaps.papers import RECIPES
 from torchcaps.readings import Linear, Reading
 from torchcaps.recipe import Claim, Recipe, Run
-from torchcaps.results import read_result
+from torchcaps.results import pack, read_result
 from torchcaps.train import Options, train
 
 HOME = Path(__file__).parent.parent
@@ -115,6 +115,19 @@ def test_verify_ends_with_1_on_a_changed_number(command, trained):
     code, out, _ = command("verify", "changed.json", "--device", "cpu")
     assert code == 1
     assert "BAD test.error_percent" in out
+
+
+def test_compare_tells_two_results_apart(command, trained):
+    result = json.loads((trained / "result.json").read_text())
+    labels = load("generated-16", "test").labels
+    result["predictions"]["test"] = pack(labels)
+    Path("perfect.json").write_text(json.dumps(result))
+    wrong = round(json.loads((trained / "result.json").read_text())["metrics"]["test"]["error_percent"] * len(labels) / 100)
+    code, out, _ = command("compare", str(trained / "result.json"), "perfect.json")
+    assert code == 0
+    cells = [cell.strip() for cell in next(line for line in out.splitlines() if "test " in line).split("│")[1:-1]]
+    assert cells[1:5] == [str(len(labels)), str(wrong), "0", "0"]
+    assert cells[-1] == f"{len(labels)} pictures"
 
 
 def test_train_again_goes_on_from_the_end(command, trained):

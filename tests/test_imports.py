@@ -13,7 +13,7 @@ LINE = [
     "processes",
     "ops", "layers", "models", "data", "metrics", "diagnostics", "equivariance", "journal", "classifiers", "generation", "tasks",
     "optimizers", "recipe", "readings", "parts", "norms", "machine", "checkpoint", "features", "attacks", "step", "state", "judging",
-    "train", "estimator", "derive", "results", "verify", "pretrained", "hub", "export", "own", "figures",
+    "train", "estimator", "derive", "results", "verify", "compare", "pretrained", "hub", "export", "own", "figures",
     "papers", "report", "readme", "bench", "demo", "play", "cli", "__main__",
 ]
 # fmt: on

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from torchcaps.cli.options import Device, Results, Root, console
 from torchcaps.cli.options import table as make_table
+from torchcaps.compare import compare
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.recipe import Recipe, find, to_plain
@@ -86,3 +87,14 @@ def verify_result(
         console.print(f"{mark} {escape(f'{check.name}: {check.text}')}", highlight=False, soft_wrap=True, markup=True)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)
+
+
+def compare_results(first: Path, second: Path, data: Root = None) -> None:
+    """Two result files on the same pictures: what each alone has wrong, and how far other pictures would move the difference."""
+    both = [read_result(file) for file in (first, second)]
+    lines = make_table("part", "n", "first alone wrong", "second alone wrong", "both wrong", "first less second, %", "sd", "over")
+    for found in compare(*both, data):
+        counts = [f"{count:,}" for count in (found.n, found.first_alone, found.second_alone, found.both)]
+        lines.add_row(found.part, *counts, f"{found.difference:.3f}", f"{found.sd:.3f}", f"{found.n_sources:,} {found.what}")
+    console.print(lines)
+    console.print("sd: over choices of what is tested. What another seed of the training does is not in it.")
