@@ -1,11 +1,14 @@
 """Two results beside each other: by hand, against a double loop, and what cannot be compared."""
 
+from dataclasses import replace
+from math import isnan
+
 import pytest
 import torch
 
 from torchcaps import parts
-from torchcaps.compare import Sources, compare, sd_of_mean, sources_of, wrong
-from torchcaps.data import fingerprint, load
+from torchcaps.compare import compare, sd_of_mean, sources_of, wrong
+from torchcaps.data import Labelled, fingerprint, load, smallnorb
 from torchcaps.papers import RECIPES
 from torchcaps.recipe import to_plain
 from torchcaps.results import pack
@@ -66,11 +69,25 @@ def brute_force(values, sources):
 
 @pytest.mark.parametrize("n_each", [1, 2])
 def test_sd_against_a_double_loop(rng, n_each):
-    # a ring: no two digits are in two pairs, as for two independent draws out of ten thousand
-    sources = torch.stack([torch.arange(30), (torch.arange(30) + 1) % 30], dim=1) if n_each == 2 else torch.arange(60)[:, None] % 12
-    by_source = torch.randn(30, generator=rng, dtype=torch.float64)
-    values = by_source[sources].sum(1) + torch.randn(len(sources), generator=rng, dtype=torch.float64) / 4
+    base = torch.arange(60) % 12
+    partner = (base + 1 + torch.randint(0, 11, (60,), generator=rng)) % 12  # of few digits: some two are together several times
+    sources = torch.stack([base, partner][:n_each], dim=1)
+    assert n_each == 1 or len(sources.sort(1).values.unique(dim=0)) < 60
+    values = torch.randn(12, generator=rng, dtype=torch.float64)[sources].sum(1) + torch.randn(60, generator=rng, dtype=torch.float64) / 4
     assert sd_of_mean(values, sources) == pytest.approx(brute_force(values, sources), rel=1e-12)
+
+
+def test_two_pairs_of_the_same_digits_by_hand():
+    sources = torch.tensor([[0, 1], [1, 0], [2, 3], [3, 2]])
+    # off by 1/2: two groups of two, each sum 1; four digits
+    assert sd_of_mean(torch.tensor([1.0, 1, 0, 0], dtype=torch.float64), sources) == pytest.approx((2 * 4 / 3) ** 0.5 / 4)
+
+
+def test_what_cannot_be_estimated_is_not_called_certain():
+    one = torch.zeros(4, 1, dtype=torch.long)
+    assert isnan(sd_of_mean(torch.tensor([1.0, 0, 0, 0], dtype=torch.float64), one))
+    ring = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 0]])
+    assert isnan(sd_of_mean(torch.tensor([1.0, -1, 1, -1], dtype=torch.float64), ring))  # neighbours differ more than strangers
 
 
 def test_pictures_shown_twice_make_nothing_surer(rng):
@@ -100,18 +117,64 @@ def test_wrong_by_hand():
 def test_what_cannot_be_compared_is_said():
     labels = load("generated-16", "test").labels
     first, other_seed = (result_of(PICTURES, load("generated-16", "test", seed=seed).labels, seed) for seed in (0, 1))
-    with pytest.raises(ValueError, match="test of the two are other data"):
+    with pytest.raises(ValueError, match=r"no data in common: the first was judged on test \(\w{8}…\), the second on test"):
         compare(first, other_seed, None)
-    elsewhere = {**first, "predictions": {"validation": pack(labels)}, "data": {"validation": "0"}}
-    with pytest.raises(ValueError, match="the first was judged on test, the second on validation"):
-        compare(first, elsewhere, None)
     changed = [{**first, "data": {"test": "0"}} for _ in range(2)]
-    with pytest.raises(ValueError, match="is not what the results were made on"):
+    with pytest.raises(ValueError, match="test: the results were made on data with sha256 0…, what is here has"):
         compare(*changed, None)
+    no_classes = {**first, "predictions": {"test": pack(torch.zeros(len(labels), 2))}}
+    with pytest.raises(ValueError, match=r"expected a class for each example, \[256\], got \[256\] and \[256, 2\]"):
+        compare(first, no_classes, None)
+    attack = {**first, "run": to_plain(RECIPES["rawlinson2018/attack-supervised"].make()), "recipe": "rawlinson2018/attack-supervised"}
+    with pytest.raises(ValueError, match="attack-supervised attacks a network"):
+        compare(first, attack, None)
+
+
+def test_parts_are_matched_by_their_data_and_kind_of_weights():
+    labels = load("generated-16", "test").labels
+    right, off = pack(labels), pack(spoiled(labels, [0]))
+    first = result_of(PICTURES, labels)
+    first["predictions"] = {"test": right, "test_ema": off}
+    second = {**first, "data": {"generated-16/test": first["data"]["test"], "validation": "0"}}
+    second["predictions"] = {"validation": off, "generated-16/test_ema": right, "generated-16/test": off}
+    found = compare(first, second, None)
+    assert [(one.part, one.first_alone, one.second_alone) for one in found] == [("test", 0, 1), ("test_ema", 1, 0)]
+
+
+def pictures_with(labels):
+    return Labelled(torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8), labels)
 
 
 def test_warped_digits_belong_together():
-    run = RECIPES["sabour2017/choose-like-paper"].make()
-    found = sources_of(run, "affnist-like", load("generated-16", "test")._replace(labels=torch.zeros(20_000, dtype=torch.long)), None)
-    assert isinstance(found, Sources) and found.what == "digits"
+    run = RECIPES["sabour2017/like-paper-end"].make()
+    found = sources_of(run, "affnist-like", pictures_with(torch.zeros(20_000, dtype=torch.long)), None)
+    assert found.what == "digits"
     assert found.of[:, 0].tolist() == [*range(10_000)] * 2
+    found = sources_of(run, "validation_warped", pictures_with(torch.zeros(40, dtype=torch.long)), None)
+    assert found.of[:, 0].tolist() == [*range(5)] * 8
+    found = sources_of(run, "affnist-like/other-digits", pictures_with(torch.zeros(10_000, dtype=torch.long)), None)
+    assert len(found.of) == 10_000
+    assert found.of.unique().numel() == 2_500
+    assert torch.equal(found.of[:2_500], found.of[2_500:5_000])
+
+
+@pytest.mark.parametrize(("data", "part"), [("smallnorb-48", "test"), ("smallnorb-48", "smallnorb-48/test")])
+def test_pictures_of_one_toy_belong_together(monkeypatch, data, part):
+    labels, toys = torch.tensor([0, 0, 1, 1]), torch.tensor([3, 5, 3, 3])
+    monkeypatch.setattr(smallnorb, "instances", lambda split, root: {"test": toys}[split])
+    run = replace(RECIPES["sabour2017/smallnorb"].make(), data=data)
+    found = sources_of(run, part, pictures_with(labels), None)
+    assert (found.what, found.of.tolist()) == ("toys", [[3], [5], [13], [13]])
+    with pytest.raises(ValueError, match="which toys its 3 pictures show is not known"):
+        sources_of(run, part, pictures_with(labels[:3]), None)
+
+
+def test_folds_and_viewpoints_have_their_own_toys(monkeypatch):
+    run = RECIPES["sabour2017/choose-smallnorb-folds"].make()
+    assert sources_of(run, "test", pictures_with(torch.tensor([0, 4, 4])), None).of.unique().tolist() == [0, 40]
+    factors = smallnorb.Factors(*(torch.tensor(column) for column in ([7, 2, 4], [0, 0, 3], [0, 20, 0], [0, 0, 0])))
+    monkeypatch.setattr(smallnorb, "factors", lambda split, root: {"test": factors}[split])
+    novel = replace(run, data="smallnorb-48-viewpoint-azimuth")
+    assert sources_of(novel, "test", pictures_with(torch.tensor([1])), None).of.tolist() == [[12]]
+    familiar = replace(run, data="smallnorb-48-viewpoint-elevation-familiar")
+    assert sources_of(familiar, "test", pictures_with(torch.tensor([3])), None).of.tolist() == [[32]]  # the one light that is kept aside

@@ -1,11 +1,15 @@
-"""Two tables of docs/papers/sabour2017.md are of numbers that no mark can name: they say what the files say."""
+"""Numbers of docs/papers/sabour2017.md that no mark can name, two tables and differences: they say what the files say."""
 
 import json
+import os
 import re
 from pathlib import Path
 from statistics import mean
 
 import pytest
+
+from torchcaps.compare import Comparison, compare
+from torchcaps.results import read_result
 
 HOME = Path(__file__).parent.parent
 PAGE = (HOME / "docs/papers/sabour2017.md").read_text()
@@ -29,6 +33,8 @@ def told(numbers: list[float], decimals: int) -> list[str]:
         ("MNIST, `{}`, entropy, mean of seeds 0 to 4", "mnist-r3-recon-64", 5, "entropy_share_by_length", 3),
         ("MultiMNIST, `{}`, both right, seed 0", "multimnist-4-r3", 1, "accuracy_percent", 2),
         ("MultiMNIST, `{}`, entropy, seed 0", "multimnist-4-r3", 1, "entropy_share_by_length", 3),
+        ("MultiMNIST, `{}`, both right, seed 0", "multimnist-4-r3-high", 1, "accuracy_percent", 2),
+        ("MultiMNIST, `{}`, trained with one pass, both right, seed 0", "multimnist-4-r1", 1, "accuracy_percent", 2),
         ("CIFAR-10, `{}`, right, mean of seeds 0 to 2", "cifar10", 3, "accuracy_percent", 2),
         ("CIFAR-10, `{}`, entropy, mean of seeds 0 to 2", "cifar10", 3, "entropy_share_by_length", 3),
     ],
@@ -36,7 +42,7 @@ def told(numbers: list[float], decimals: int) -> list[str]:
 def test_what_the_routing_does_is_what_the_result_files_hold(start, recipe, n, what, decimals):
     files = [HOME / f"results/sabour2017/{recipe}/{seed}.json" for seed in range(n)]
     found = [json.loads(file.read_text())["diagnostics"] for file in files]
-    assert all(one["n_images"] == 2000 and one["n_iters"] == 3 for one in found)
+    assert all(one["n_images"] == 2000 and one["n_iters"] == (1 if "one pass" in start else 3) for one in found)
     assert not any(one["dead"]["primary_types"] or one["dead"]["class_capsules"] for one in found)
     assert cells(start.format(recipe)) == told(
         [mean(row[what] for row in by_pass) for by_pass in zip(*(one["passes"] for one in found), strict=True)], decimals
@@ -49,3 +55,42 @@ def test_what_a_pose_knows_is_what_its_file_holds(start):
     assert str(found["n_features"]) in start
     assert cells(start) == told(list(found["r2"].values()), 2)
     assert f"{found['error_percent']:.1f} %" in PAGE
+
+
+def error(recipe: str, seed: int = 0, metric: str = "error_percent") -> float:
+    return json.loads((HOME / f"results/sabour2017/{recipe}/{seed}.json").read_text())["metrics"]["test"][metric]
+
+
+def test_differences_between_pairs():
+    high, same_rate, one, cnn = (error(f"multimnist-4-{row}", metric="exact_match_error_percent") for row in ("r3-high", "r3", "r1", "cnn"))
+    assert f"{round(1000 * (cnn - high))} pairs of 100,000, 2.7 standard deviations" in PAGE
+    assert f"with half the rate {round(1000 * (cnn - same_rate))} pairs" in PAGE
+    assert f"the two rates differ by {round(1000 * (same_rate - high))} pairs of 100,000" in PAGE
+    assert round((8.1 - 5.2) / (cnn - high)) == 14
+    assert "a fourteenth of the paper's" in PAGE
+    assert PAGE.count(f"{one - high:.1f} points") == 2
+
+
+def test_differences_between_folds():
+    gains = [error("choose-smallnorb-folds", fold) - error("choose-smallnorb-folds-types", fold) for fold in range(3)]
+    assert "better on each, by {}, {} and {} points".format(*told(gains, 1)) in PAGE
+    files = [HOME / f"results/sabour2017/choose-smallnorb-folds/{fold}.json" for fold in range(4)]
+    right = [[row["accuracy_percent"] for row in json.loads(file.read_text())["diagnostics"]["passes"]] for file in files]
+    fewer = [by_pass[0] - by_pass[2] for by_pass in right]
+    assert "first and fourth fold of the row's settings, by {} and {} points".format(*told([fewer[0], fewer[3]], 2)) in PAGE
+    assert "worse on the second and third, by {} and {}.".format(*told([-fewer[1], -fewer[2]], 2)) in PAGE
+
+
+@pytest.mark.data
+@pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")
+def test_what_other_test_digits_and_toys_do():
+    def beside(first: str, second: str, seed: int = 0) -> Comparison:
+        both = (read_result(HOME / f"results/sabour2017/{row}/{seed}.json") for row in (first, second))
+        return compare(*both, None)[0]
+
+    found = beside("multimnist-4-cnn", "multimnist-4-r3-high")
+    assert f"{found.difference / found.sd:.1f} standard deviations" in PAGE
+    assert f"standard deviation over test digits {1000 * beside('multimnist-4-r3', 'multimnist-4-r3-high').sd:.0f}" in PAGE
+    assert round(beside("multimnist-4-cnn", "multimnist-4-r3").difference / beside("multimnist-4-cnn", "multimnist-4-r3").sd) == 2
+    folds = [beside("choose-smallnorb-folds", "choose-smallnorb-folds-types", fold) for fold in range(3)]
+    assert "{}, {} and {} standard deviations".format(*told([one.difference / one.sd for one in folds], 1)) in PAGE

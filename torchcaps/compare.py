@@ -1,10 +1,11 @@
-"""Two results on the same pictures: what each alone has wrong, and how far chance moves the difference.
+"""Two results on the same pictures: what each alone has wrong, and how far another choice of test pictures would move the difference.
 
-That chance is the choice of what was tested: other digits, other toys. What the training's seed does is not in it; for that there are
-several seeds.
+Pictures of one digit or one toy stand or fall together, so it is digits and toys that are drawn, not pictures. What another seed of the
+training does is not in it; for that there are several seeds.
 """
 
 from collections.abc import Mapping
+from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,28 +14,29 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from torchcaps import parts
-from torchcaps.data import fingerprint, smallnorb
+from torchcaps.data import fingerprint, smallnorb, viewpoints
 from torchcaps.data.pairs import Pairs
 from torchcaps.data.portions import N_DIGITS, picked
 from torchcaps.data.views import N_WARPED
+from torchcaps.readings import Attack
 from torchcaps.recipe import Run, from_plain
 from torchcaps.results import unpack
 
 
 class Sources(NamedTuple):
-    """What the examples of a part are made of. One digit is in many pairs, one toy in many pictures: these stand or fall together."""
+    """What the examples of a part show."""
 
     what: str  # "digits"
     of: Int64[Tensor, "n k"]  # of each example; two of a pair
 
 
 class Comparison(NamedTuple):
-    part: str
+    part: str  # as the first names it
     n: int
     first_alone: int  # wrong, where the other is right
     second_alone: int
     both: int
-    sd: float  # of the difference in percent, over choices of the sources
+    sd: float  # of the difference in percent, over choices of the sources; nan where it cannot be told
     what: str
     n_sources: int
 
@@ -45,36 +47,52 @@ class Comparison(NamedTuple):
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any], root: Path | None) -> list[Comparison]:
-    """For each part on which both were judged."""
+    """For each part of the first that the second was judged on as well, under whatever name."""
     run = from_plain(first["run"])
-    common = [part for part in first["predictions"] if part in second["predictions"]]
-    same = [part for part in common if first["data"].get(_data_of(part)) == second["data"].get(_data_of(part))]
-    if not same:
-        judged = [", ".join(result["predictions"]) for result in (first, second)]
-        why = (
-            f"{', '.join(common)} of the two are other data"
-            if common
-            else f"the first was judged on {judged[0]}, the second on {judged[1]}"
+    for result in (first, second):
+        if isinstance(from_plain(result["run"]), Attack):
+            raise ValueError(f"{result['recipe']} attacks a network: each result has pictures of its own; compare results on one data set")
+    found = {part: other for part in first["predictions"] if (other := _counterpart(part, first, second))}
+    if not found:
+        judged = [", ".join(f"{part} ({_hash(part, result)[:8]}…)" for part in result["predictions"]) for result in (first, second)]
+        raise ValueError(
+            f"no data in common: the first was judged on {judged[0]}, the second on {judged[1]}; "
+            "give two results of one data set, and where the seed draws the data, of one seed"
         )
-        raise ValueError(f"nothing to compare: {why}; give two results of one data set, and where their seeds draw the data, of one seed")
-    return [_compare(run, part, first, second, root) for part in same]
+    return [_compare(run, part, other, first, second, root) for part, other in found.items()]
 
 
-def _data_of(part: str) -> str:
-    """Averaged weights are judged on the same pictures."""
-    return part.removesuffix("_ema").removesuffix("_unmixed")
+def _hash(part: str, result: Mapping[str, Any]) -> str:
+    return str(result["data"].get(parts.data_of(part)))
 
 
-def _compare(run: Run, part: str, first: Mapping[str, Any], second: Mapping[str, Any], root: Path | None) -> Comparison:
-    data = parts.part(run, _data_of(part), root, first["seed"])
-    if fingerprint(data) != first["data"][_data_of(part)]:
-        raise ValueError(f"the data at hand for {part} is not what the results were made on; `torchcaps verify` says more")
-    a, b = (wrong(unpack(result["predictions"][part]).long(), data.labels) for result in (first, second))
-    sources = sources_of(run, _data_of(part), data, root)
-    sd = 100 * sd_of_mean(a.double() - b.double(), sources.of)
-    return Comparison(
-        part, len(a), int((a & ~b).sum()), int((b & ~a).sum()), int((a & b).sum()), sd, sources.what, len(sources.of.unique())
-    )
+def _counterpart(part: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
+    """The second's part with the same data, of weights as they are or averaged likewise; one of the same name if there is one."""
+    extra = part.removeprefix(parts.data_of(part))
+    same = [
+        other
+        for other in second["predictions"]
+        if _hash(other, second) == _hash(part, first) and other.removeprefix(parts.data_of(other)) == extra
+    ]
+    return part if part in same else next(iter(same), None)
+
+
+def _compare(run: Run, part: str, other: str, first: Mapping[str, Any], second: Mapping[str, Any], root: Path | None) -> Comparison:
+    data = parts.part(run, parts.data_of(part), root, first["seed"])
+    if (here := fingerprint(data)) != _hash(part, first):
+        raise ValueError(
+            f"{part}: the results were made on data with sha256 {_hash(part, first)[:8]}…, what is here has {here[:8]}…; give --data"
+        )
+    said = unpack(first["predictions"][part]).long(), unpack(second["predictions"][other]).long()
+    if any(predictions.shape != data.labels.shape for predictions in said):
+        came = " and ".join(str(list(predictions.shape)) for predictions in said)
+        raise ValueError(
+            f"{part}: expected a class for each example, {list(data.labels.shape)}, got {came}; compare results of classifiers"
+        )
+    a, b = (wrong(predictions, data.labels) for predictions in said)
+    sources = sources_of(run, parts.data_of(part), data, root)
+    counts = (int(which.sum()) for which in (a & ~b, b & ~a, a & b))
+    return Comparison(part, len(a), *counts, 100 * sd_of_mean(a.double() - b.double(), sources.of), sources.what, len(sources.of.unique()))
 
 
 def wrong(predictions: Int64[Tensor, "n *k"], labels: Int64[Tensor, "n *k"]) -> Bool[Tensor, " n"]:
@@ -84,14 +102,22 @@ def wrong(predictions: Int64[Tensor, "n *k"], labels: Int64[Tensor, "n *k"]) -> 
 
 def sd_of_mean(values: Float[Tensor, " n"], sources: Int64[Tensor, "n k"]) -> float:
     """Examples that share a source may vary together in any way, others by themselves (k = 1: Liang and Zeger 1986; k = 2, the dyads of
-    Aronow, Samii and Assenova 2015).
+    Aronow, Samii and Assenova 2015). nan where that cannot be estimated: of one source, or where the estimate of the variance is below 0.
     """
     off = values - values.mean()
     n_sources = len(sources.unique())
-    sums = torch.zeros(int(sources.max()) + 1, dtype=off.dtype).index_add_(0, sources.flatten(), off.repeat_interleave(sources.shape[1]))
-    # the square of a sum holds each example's own square once for every source it has, which is once too often for a pair
-    total = sums.square().sum() - (sources.shape[1] - 1) * off.square().sum()
-    return (total.clamp(min=0) * n_sources / max(n_sources - 1, 1)).sqrt().item() / len(values)
+    total = _squares(off.repeat_interleave(sources.shape[1]), sources.flatten())
+    if sources.shape[1] == 2:  # examples of the same two sources were counted with each other for either
+        same = sources.sort(1).values.unique(dim=0, return_inverse=True)[1]
+        total -= _squares(off, same)
+    if n_sources < 2 or total < 0:
+        return nan
+    return (total * n_sources / (n_sources - 1)) ** 0.5 / len(values)
+
+
+def _squares(values: Float[Tensor, " n"], group: Int64[Tensor, " n"]) -> float:
+    """Of each group's sum, added up."""
+    return torch.zeros(int(group.max()) + 1, dtype=values.dtype).index_add_(0, group, values).square().sum().item()
 
 
 def sources_of(run: Run, part: str, data: Any, root: Path | None) -> Sources:
@@ -99,12 +125,25 @@ def sources_of(run: Run, part: str, data: Any, root: Path | None) -> Sources:
     if isinstance(data, Pairs):
         return Sources("digits", data.picks)
     each = torch.arange(len(data.labels))
-    if part.startswith("affnist-like") or (part == "test" and run.data == "affnist-like"):
+    name = part.partition("/")[0] if "/" in part else part if part in run.tests else run.data
+    if name.startswith("affnist-like"):
         return Sources("digits", (picked(part, len(each)) % N_DIGITS)[:, None])
     if part == f"{parts.HELD}_warped":
         return Sources("digits", (each % (len(each) // N_WARPED))[:, None])
-    if run.data in ("smallnorb", "smallnorb-48", "smallnorb-48-thinned") and part == "test":
-        return Sources("toys", (data.labels * 10 + smallnorb.instances("test", root))[:, None])
-    if run.data.startswith("smallnorb") and run.data.endswith(("-toys", "-folds")) and part == "test":
-        return Sources("toys", data.labels[:, None])  # one of each category
+    if name.startswith("smallnorb"):
+        return Sources("toys", (data.labels * 10 + _toys(name, part, root, len(each)))[:, None])
     return Sources("pictures" if hasattr(data, "images") else "sentences", each[:, None])
+
+
+def _toys(name: str, part: str, root: Path | None, n: int) -> Int64[Tensor, " n"]:
+    """Which toy of its category each picture of a smallNORB set shows."""
+    if name.endswith(("-toys", "-folds")) and part == "test":
+        return torch.zeros(n, dtype=torch.long)  # one of each category is kept aside
+    if "-viewpoint-" in name and part in ("test", name):
+        factors = smallnorb.factors("test", root)
+        vary, _, familiar = name.partition("-viewpoint-")[2].partition("-")
+        return factors.instance[viewpoints.part_of(factors, vary, "familiar" if familiar else "novel")]
+    toys = smallnorb.instances("test", root)
+    if part not in ("test", name, f"{name}/test") or len(toys) != n:
+        raise ValueError(f"{part} of {name}: which toys its {n:,} pictures show is not known here, so no sd can be told")
+    return toys

@@ -63,7 +63,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
 
 
 class Speed:
-    """Steps per second over the last minute: over the last few steps it would often be that of a checkpoint being written."""
+    """Steps per second over the last minute or a little more: over a few steps it would often be that of a checkpoint being written."""
 
     def __init__(self, step: int) -> None:
         self.began, self.asked = (time.perf_counter(), step), deque[tuple[float, int]]()

@@ -25,6 +25,11 @@ def names(run: Run) -> tuple[str, ...]:
     return (*(f"{HELD}_{view}" for view in run.views), *run.tests) if run.views else (HELD, *run.tests)
 
 
+def data_of(name: str) -> str:
+    """Averaged weights, and statistics of unmixed pictures, are judged on the part without that ending."""
+    return name.removesuffix("_ema").removesuffix("_unmixed")
+
+
 def check(run: Run) -> None:
     """Refuse what could only fail in the middle of a training, or be ignored in silence."""
     if run.views and not run.hold_out:

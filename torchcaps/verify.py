@@ -47,7 +47,7 @@ def check_metrics(result: Mapping[str, Any], run: Run, root: Path | None) -> lis
     """Recompute each metric from the packed predictions and the labels of the data, whose hash must agree."""
     checks = []
     for split, metrics in result["metrics"].items():
-        part = split.removesuffix("_ema").removesuffix("_unmixed")
+        part = parts.data_of(split)
         data = parts.part(run, part, root, result["seed"])
         if (found := fingerprint(data)) != result["data"].get(part):
             made_on = str(result["data"].get(part))

@@ -1,6 +1,7 @@
 """Commands about recipes and what came of them; they train nothing."""
 
 import json
+from math import isnan
 from pathlib import Path
 from typing import Annotated
 
@@ -95,6 +96,12 @@ def compare_results(first: Path, second: Path, data: Root = None) -> None:
     lines = make_table("part", "n", "first alone wrong", "second alone wrong", "both wrong", "first less second, %", "sd", "over")
     for found in compare(*both, data):
         counts = [f"{count:,}" for count in (found.n, found.first_alone, found.second_alone, found.both)]
-        lines.add_row(found.part, *counts, f"{found.difference:.3f}", f"{found.sd:.3f}", f"{found.n_sources:,} {found.what}")
+        lines.add_row(
+            found.part,
+            *counts,
+            f"{found.difference:.3f}",
+            "-" if isnan(found.sd) else f"{found.sd:.3f}",
+            f"{found.n_sources:,} {found.what}",
+        )
     console.print(lines)
-    console.print("sd: over choices of what is tested. What another seed of the training does is not in it.")
+    console.print("sd: over choices of what is tested, rough where that is few. What another seed of the training does is not in it.")

@@ -32,7 +32,7 @@ def smallnorb_authors() -> Run:
     table="7", row="smallNORB (a lossy copy), a transform per type and class for all places", metric="test.error_percent", printed=2.7
 )
 def smallnorb_types() -> Run:
-    """As `smallnorb`, with one transform per type and class, shared over places: better on each fold of training toys so far."""
+    """As `smallnorb`, with one transform per type and class, shared over places."""
     return replace(smallnorb(), model_args=_args(sharing="places"))
 
 
