@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from torchcaps import parts
-from torchcaps.compare import compare, sd_of_mean, sources_of, wrong
-from torchcaps.data import Labelled, fingerprint, load, smallnorb
+from torchcaps.compare import compare, sd_of_mean, sources_of
+from torchcaps.data import Labelled, affnist, fingerprint, load, smallnorb
+from torchcaps.metrics import wrong
 from torchcaps.papers import RECIPES
 from torchcaps.recipe import to_plain
 from torchcaps.results import pack
@@ -156,6 +157,13 @@ def test_warped_digits_belong_together():
     assert len(found.of) == 10_000
     assert found.of.unique().numel() == 2_500
     assert torch.equal(found.of[:2_500], found.of[2_500:5_000])
+
+
+def test_the_official_affnist_says_which_digit_each_picture_shows(monkeypatch):
+    original = torch.tensor([4, 4, 9])
+    monkeypatch.setattr(affnist, "read_all", lambda root: affnist.AffNIST(original, original, original, original))
+    run = replace(RECIPES["sabour2017/like-paper-end"].make(), tests=("affnist",))
+    assert sources_of(run, "affnist", pictures_with(torch.zeros(3, dtype=torch.long)), None).of.tolist() == [[4], [4], [9]]
 
 
 @pytest.mark.parametrize(("data", "part"), [("smallnorb-48", "test"), ("smallnorb-48", "smallnorb-48/test")])

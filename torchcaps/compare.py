@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from torchcaps import parts
-from torchcaps.data import fingerprint, smallnorb, viewpoints
+from torchcaps.data import affnist, fingerprint, smallnorb, viewpoints
 from torchcaps.data.pairs import Pairs
 from torchcaps.data.portions import N_DIGITS, picked
 from torchcaps.data.views import N_WARPED
+from torchcaps.metrics import wrong
 from torchcaps.readings import Attack
 from torchcaps.recipe import Run, from_plain
 from torchcaps.results import unpack
@@ -95,11 +96,6 @@ def _compare(run: Run, part: str, other: str, first: Mapping[str, Any], second: 
     return Comparison(part, len(a), *counts, 100 * sd_of_mean(a.double() - b.double(), sources.of), sources.what, len(sources.of.unique()))
 
 
-def wrong(predictions: Int64[Tensor, "n *k"], labels: Int64[Tensor, "n *k"]) -> Bool[Tensor, " n"]:
-    """Of two classes in a picture both must be found."""
-    return predictions != labels if labels.ndim == 1 else (predictions.sort(-1).values != labels.sort(-1).values).any(-1)
-
-
 def sd_of_mean(values: Float[Tensor, " n"], sources: Int64[Tensor, "n k"]) -> float:
     """Examples that share a source may vary together in any way, others by themselves (k = 1: Liang and Zeger 1986; k = 2, the dyads of
     Aronow, Samii and Assenova 2015). nan where that cannot be estimated: of one source, or where the estimate of the variance is below 0.
@@ -126,8 +122,10 @@ def sources_of(run: Run, part: str, data: Any, root: Path | None) -> Sources:
         return Sources("digits", data.picks)
     each = torch.arange(len(data.labels))
     name = part.partition("/")[0] if "/" in part else part if part in run.tests else run.data
-    if name.startswith("affnist-like"):
+    if name == "affnist-like":
         return Sources("digits", (picked(part, len(each)) % N_DIGITS)[:, None])
+    if name == "affnist":
+        return Sources("digits", affnist.read_all(root).original[:, None])
     if part == f"{parts.HELD}_warped":
         return Sources("digits", (each % (len(each) // N_WARPED))[:, None])
     if name.startswith("smallnorb"):
@@ -145,5 +143,5 @@ def _toys(name: str, part: str, root: Path | None, n: int) -> Int64[Tensor, " n"
         return factors.instance[viewpoints.part_of(factors, vary, "familiar" if familiar else "novel")]
     toys = smallnorb.instances("test", root)
     if part not in ("test", name, f"{name}/test") or len(toys) != n:
-        raise ValueError(f"{part} of {name}: which toys its {n:,} pictures show is not known here, so no sd can be told")
+        raise ValueError(f"{part} of {name}: which toys its {n:,} pictures show is not known; compare on the whole test part")
     return toys

@@ -7,14 +7,19 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 
+def wrong(predictions: Int64[Tensor, "n *k"], labels: Int64[Tensor, "n *k"]) -> Bool[Tensor, "n"]:
+    """Of several classes in a picture all must be found, in whatever order."""
+    return predictions != labels if labels.ndim == 1 else (predictions.sort(-1).values != labels.sort(-1).values).any(-1)
+
+
 def error_percent(predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> float:
     """How many of a hundred are wrong."""
-    return 100 * (predictions != labels).double().mean().item()
+    return 100 * wrong(predictions, labels).double().mean().item()
 
 
 def exact_match_error_percent(predictions: Int64[Tensor, "n k"], labels: Int64[Tensor, "n k"]) -> float:
     """Sets of k classes: an image counts as right only when all k are (Sabour 2017, MultiMNIST)."""
-    return 100 * (predictions.sort(-1).values != labels.sort(-1).values).any(-1).double().mean().item()
+    return 100 * wrong(predictions, labels).double().mean().item()
 
 
 def half_credit_error_percent(predictions: Int64[Tensor, "n k"], labels: Int64[Tensor, "n k"]) -> float:
