@@ -7,9 +7,14 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+import torch
 
-from torchcaps.compare import Comparison, compare
-from torchcaps.results import read_result
+from torchcaps import parts
+from torchcaps.compare import Comparison, compare, sources_of
+from torchcaps.metrics import wrong
+from torchcaps.papers import RECIPES
+from torchcaps.recipe import from_plain
+from torchcaps.results import read_result, unpack
 
 HOME = Path(__file__).parent.parent
 PAGE = (HOME / "docs/papers/sabour2017.md").read_text()
@@ -35,6 +40,8 @@ def told(numbers: list[float], decimals: int) -> list[str]:
         ("MultiMNIST, `{}`, entropy, seed 0", "multimnist-4-r3", 1, "entropy_share_by_length", 3),
         ("MultiMNIST, `{}`, both right, seed 0", "multimnist-4-r3-high", 1, "accuracy_percent", 2),
         ("MultiMNIST, `{}`, trained with one pass, both right, seed 0", "multimnist-4-r1", 1, "accuracy_percent", 2),
+        ("smallNORB, `{}`, right, mean of seeds 0 to 2", "smallnorb-types", 3, "accuracy_percent", 2),
+        ("smallNORB, `{}`, entropy, mean of seeds 0 to 2", "smallnorb-types", 3, "entropy_share_by_length", 3),
         ("CIFAR-10, `{}`, right, mean of seeds 0 to 2", "cifar10", 3, "accuracy_percent", 2),
         ("CIFAR-10, `{}`, entropy, mean of seeds 0 to 2", "cifar10", 3, "entropy_share_by_length", 3),
     ],
@@ -72,35 +79,79 @@ def test_differences_between_pairs():
 
 
 def test_differences_between_folds():
-    gains = [error("choose-smallnorb-folds", fold) - error("choose-smallnorb-folds-types", fold) for fold in range(5)]
+    row, types = ([error(f"choose-smallnorb-folds{change}", fold) for fold in range(5)] for change in ("", "-types"))
+    assert "Folds differ by up to {} and {} points".format(*told([max(row) - min(row), max(types) - min(types)], 0)) in PAGE
+    gains = [before - after for before, after in zip(row, types, strict=True)]
     assert "better on three folds of five, by {}, {} and {} points".format(*told(gains[:3], 1)) in PAGE
     assert "worse on two, by {} and {}; in the mean better by {}".format(*told([-gains[3], -gains[4], mean(gains)], 1)) in PAGE
+    assert "ahead by {} points in the mean of five folds ({} without".format(*told([mean(gains), mean(gains[1:])], 1)) in PAGE
+
+
+def test_one_pass_on_folds():
     files = [HOME / f"results/sabour2017/choose-smallnorb-folds/{fold}.json" for fold in range(5)]
     right = [[row["accuracy_percent"] for row in json.loads(file.read_text())["diagnostics"]["passes"]] for file in files]
-    fewer = [by_pass[0] - by_pass[2] for by_pass in right]
-    assert "first and fourth fold of the row's settings, by {} and {} points".format(*told([fewer[0], fewer[3]], 2)) in PAGE
-    assert "worse on the others, by {}, {} and {}.".format(*told([-fewer[fold] for fold in (1, 2, 4)], 2)) in PAGE
+    ahead = [by_pass[0] - by_pass[2] for by_pass in right]
+    assert "first and fourth fold of the row's settings, by {} and {} points".format(*told([ahead[0], ahead[3]], 2)) in PAGE
+    assert "worse on the others, by {}, {} and {}.".format(*told([-ahead[fold] for fold in (1, 2, 4)], 2)) in PAGE
 
 
 def test_differences_between_rows_of_smallnorb():
-    ahead = [error("smallnorb", seed) - error("smallnorb-types", seed) for seed in range(2)]
-    assert "ahead of the paper's by {} and {} (seeds 0 and 1)".format(*told(ahead, 1)) in PAGE
-    behind = [mean(error(row, seed) for seed in range(n)) - 2.7 for row, n in (("smallnorb-types", 3), ("smallnorb", 2))]
+    fewer = [error("smallnorb", seed) - error("smallnorb-types", seed) for seed in range(2)]
+    assert "Seeds 0 and 1 have {} and {} points fewer wrong".format(*told(fewer, 1)) in PAGE
+    printed = RECIPES["sabour2017/smallnorb"].claim.printed
+    behind = [mean(error(row, seed) for seed in range(n)) - printed for row, n in (("smallnorb-types", 3), ("smallnorb", 2))]
     assert "smallNORB is {} points worse than printed with the setting that training toys chose, {} with".format(*told(behind, 1)) in PAGE
 
 
-@pytest.mark.data
-@pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")
-def test_what_other_test_digits_and_toys_do():
-    def beside(first: str, second: str, seed: int = 0) -> Comparison:
-        both = (read_result(HOME / f"results/sabour2017/{row}/{seed}.json") for row in (first, second))
-        return compare(*both, None)[0]
+WITH_DATA = pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")
 
+
+def result(row: str, seed: int) -> dict:
+    return read_result(HOME / f"results/sabour2017/{row}/{seed}.json")
+
+
+def beside(first: str, second: str, seed: int = 0) -> Comparison:
+    return compare(result(first, seed), result(second, seed), None)[0]
+
+
+@pytest.mark.data
+@WITH_DATA
+def test_what_other_test_digits_do():
     found = beside("multimnist-4-cnn", "multimnist-4-r3-high")
     assert f"{found.difference / found.sd:.1f} standard deviations" in PAGE
     assert f"standard deviation over test digits {1000 * beside('multimnist-4-r3', 'multimnist-4-r3-high').sd:.0f}" in PAGE
     assert round(beside("multimnist-4-cnn", "multimnist-4-r3").difference / beside("multimnist-4-cnn", "multimnist-4-r3").sd) == 2
+
+
+@pytest.mark.data
+@WITH_DATA
+def test_what_other_toys_do():
+    def over(folds: list[Comparison]) -> tuple[float, float]:  # no toy is in two folds, and all folds are of one size
+        return mean(one.difference for one in folds), sum(one.sd**2 for one in folds) ** 0.5 / len(folds)
+
     folds = [beside("choose-smallnorb-folds", "choose-smallnorb-folds-types", fold) for fold in range(5)]
-    sd = sum(one.sd**2 for one in folds) ** 0.5 / len(folds)
-    assert f"better by {mean(one.difference for one in folds):.1f} with a standard deviation of {sd:.1f} over choices of toys" in PAGE
+    assert "better by {:.1f} with a standard deviation of {:.1f} over choices of toys".format(*over(folds)) in PAGE
+    assert "on the other four it is ahead by {:.1f} with a standard deviation of {:.1f}".format(*over(folds[1:])) in PAGE
+    assert "less than one standard deviation of what the choice of 25 toys does; the seeds overlap" in PAGE
     assert all(0 < one.difference < one.sd for one in (beside("smallnorb", "smallnorb-types", seed) for seed in range(2)))
+
+
+@pytest.mark.data
+@WITH_DATA
+def test_the_three_toys_that_most_mistakes_are_of():
+    hard = {"airplane 1": 21, "car 5": 45, "car 2": 42}  # category and number
+    shares, others, of_toy = [], [], {toy: [] for toy in hard}
+    for row, n in (("smallnorb", 2), ("smallnorb-types", 3), ("smallnorb-authors", 1)):
+        run = from_plain(result(row, 0)["run"])
+        data = parts.part(run, "test", None, 0)
+        toys = sources_of(run, "test", data, None).of[:, 0]
+        of_hard = torch.isin(toys, torch.tensor(list(hard.values())))
+        for seed in range(n):
+            amiss = wrong(unpack(result(row, seed)["predictions"]["test"]).long(), data.labels).double()
+            shares.append(100 * (amiss * of_hard).sum() / amiss.sum())
+            others.append(100 * amiss[~of_hard].mean())
+            for toy, number in hard.items():
+                of_toy[toy].append(100 * amiss[toys == number].mean())
+    assert f"Three toys of 25 have {min(shares):.0f} to {max(shares):.0f} % of the mistakes" in PAGE
+    assert "{}, {} and {} % are wrong".format(*(f"{min(found):.0f} to {max(found):.0f}" for found in of_toy.values())) in PAGE
+    assert f"of the other toys it is {min(others):.1f} to {max(others):.1f} %" in PAGE
