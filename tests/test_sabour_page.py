@@ -76,6 +76,21 @@ def test_differences_between_pairs():
     assert round((8.1 - 5.2) / (cnn - high)) == 14
     assert "a fourteenth of the paper's" in PAGE
     assert PAGE.count(f"{one - high:.1f} points") == 2
+    behind = error("multimnist-6-cnn", metric="exact_match_error_percent") - error("multimnist-6-r3", metric="exact_match_error_percent")
+    assert f"At shift 6 {round(1000 * behind)} pairs, two standard deviations" in PAGE
+    assert f"CapsNet is ahead by {behind:.2f} points there and by {cnn - high:.2f} at shift 4" in PAGE
+
+
+def test_differences_between_schedules_of_the_cnn():
+    def held_out(row: str, seed: int) -> int:
+        return round(50 * result(row, seed)["metrics"]["validation"]["error_percent"])  # digits of 5,000
+
+    fewer = [held_out("choose-cnn", seed) - held_out("choose-cnn-half", seed) for seed in range(2)]
+    assert fewer == [3, 3]
+    assert "by three digits of 5,000 with either of two seeds" in PAGE
+    ahead = [held_out("choose-cnn-half", seed) - held_out("choose-cosine", seed) for seed in range(2)]
+    assert ahead == [12, -2]
+    assert "better with one seed, by 12 digits, worse with the other, by two" in PAGE
 
 
 def test_differences_between_folds():
@@ -120,7 +135,8 @@ def test_what_other_test_digits_do():
     found = beside("multimnist-4-cnn", "multimnist-4-r3-high")
     assert f"{found.difference / found.sd:.1f} standard deviations" in PAGE
     assert f"standard deviation over test digits {1000 * beside('multimnist-4-r3', 'multimnist-4-r3-high').sd:.0f}" in PAGE
-    assert round(beside("multimnist-4-cnn", "multimnist-4-r3").difference / beside("multimnist-4-cnn", "multimnist-4-r3").sd) == 2
+    for plain, capsules in (("multimnist-4-cnn", "multimnist-4-r3"), ("multimnist-6-cnn", "multimnist-6-r3")):
+        assert round(beside(plain, capsules).difference / beside(plain, capsules).sd) == 2
 
 
 @pytest.mark.data
