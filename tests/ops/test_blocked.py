@@ -167,6 +167,22 @@ def test_gradients_can_be_differentiated_again(mode):
 
 
 @pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_many_gradients_at_once(mode, weight, again):
+    """A Jacobian by `vectorize` hands over gradients that only some operations take."""
+    found = []
+    for backend, at_once in (("reference", False), ("blocked", True)):
+        args = tuple(x.double() for x in arguments(WEIGHTS[weight]).values())
+
+        def summed(poses, weight, bias, prior, backend=backend):
+            routed = dynamic_routing(poses, weight, bias, prior=prior, backend=backend)
+            return routed.poses.sum((0, 1))
+
+        found.append(torch.autograd.functional.jacobian(summed, args, create_graph=again, vectorize=at_once))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("again", [False, True])
 def test_a_layer_within_a_checkpoint_has_its_gradients(mode, again):
     """A checkpoint gives each saved tensor once."""
     gradients = []

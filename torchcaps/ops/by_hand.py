@@ -11,17 +11,25 @@ def full_precision() -> torch.autocast:
     return torch.autocast("cpu", enabled=False)
 
 
-def gradients_to_differentiate(
+def plain_form_wanted(grads: Sequence[Tensor | None]) -> bool:
+    """Gradients that are differentiated again, or come many at once (`is_grads_batched`), which only plain operations take."""
+    batched = torch._C._functorch.is_legacy_batchedtensor  # torch has no public name for it
+    return torch.is_grad_enabled() or any(grad is not None and batched(grad) for grad in grads)
+
+
+def gradients_of_plain_form(
     function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor | None], grads: Sequence[Tensor], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    """For create_graph=True: the gradients of the plain form, uncut, which can be differentiated once more."""
-    # aliases: one input may itself depend on another, and that path is not this function's
-    inputs = [None if x is None else x.view_as(x) for x in inputs]
-    outputs = function(*inputs)
+    """The gradients of the plain form, uncut; with create_graph=True they can be differentiated once more."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # aliases: one input may itself depend on another, and that path is not this function's
+        inputs = [None if x is None else x.view_as(x) for x in inputs]
+        outputs = function(*inputs)
     live = [x for x, needed in zip(inputs, wanted, strict=True) if needed]
     connected = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if output.requires_grad]
     outputs, grads = zip(*connected, strict=True)
-    found = iter(torch.autograd.grad(outputs, live, grads, create_graph=True, allow_unused=True))
+    found = iter(torch.autograd.grad(outputs, live, grads, create_graph=again, allow_unused=True))
     return [next(found) if needed else None for needed in wanted]
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.ops import dynamic_pairs
-from torchcaps.ops.by_hand import full_precision, gradients_to_differentiate
+from torchcaps.ops.by_hand import full_precision, gradients_of_plain_form, plain_form_wanted
 from torchcaps.ops.couplings import FIXED, coupling
 from torchcaps.ops.dynamic_pairs import Rule, with_honest_sum
 from torchcaps.ops.squash import squash
@@ -82,8 +82,8 @@ class _ByImages(torch.autograd.Function):
     def _gradients(ctx, grads):
         poses, *shared = ctx.saved_tensors  # asked for once: `torch.utils.checkpoint` makes them once
         wanted = ctx.needs_input_grad[:4]
-        if torch.is_grad_enabled():
-            return *gradients_to_differentiate(lambda *x: route(*x, ctx.rule), (poses, *shared), grads, wanted), None, None
+        if plain_form_wanted(grads):
+            return *gradients_of_plain_form(lambda *x: route(*x, ctx.rule), (poses, *shared), grads, wanted), None, None
         shared = [_leaf(tensor, needed) for tensor, needed in zip(shared, wanted[1:], strict=True)]
         totals = [
             torch.zeros_like(poses) if wanted[0] else None,
@@ -131,8 +131,8 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     def _gradients(ctx, grad):
         wanted, tensors = ctx.needs_input_grad[:4], ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return *gradients_to_differentiate(lambda *x: [_weighted_sum(*x, ctx.rule)], tensors, [grad], wanted), None, None
+        if plain_form_wanted([grad]):
+            return *gradients_of_plain_form(lambda *x: [_weighted_sum(*x, ctx.rule)], tensors, [grad], wanted), None, None
         totals = [torch.zeros_like(tensor) if needed else None for tensor, needed in zip(tensors, wanted, strict=True)]
         for images, inputs, rows in _blocks(tensors[0], tensors[1], ctx.bytes_per_input):
             block = [_leaf(x, needed) for x, needed in zip(_cut(*tensors, images, inputs, rows), wanted, strict=True)]

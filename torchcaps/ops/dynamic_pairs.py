@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.ops.by_hand import full_precision, gradients_to_differentiate, with_pull
+from torchcaps.ops.by_hand import full_precision, gradients_of_plain_form, plain_form_wanted, with_pull
 from torchcaps.ops.squash import squash
 
 MANY_CALLS = not torch.backends.mkl.is_available()  # for a batch of small products: MKL takes it in one
@@ -79,8 +79,8 @@ class _ByPairs(torch.autograd.Function):
         poses, weight, bias, prior, *kept = ctx.saved_tensors  # asked for once: `torch.utils.checkpoint` makes them once
         inputs, wanted, rule = (poses, weight, bias, prior), ctx.needs_input_grad[:4], ctx.rule
         with full_precision():
-            if torch.is_grad_enabled():
-                found = gradients_to_differentiate(lambda *x: _whole(*x, rule), inputs, grads, wanted)
+            if plain_form_wanted(grads):
+                found = gradients_of_plain_form(lambda *x: _whole(*x, rule), inputs, grads, wanted)
             else:
                 passes = [Pass(*pair) for pair in zip(kept[::2], kept[1::2], strict=True)]
                 blocks = [passes[at : at + rule.n_iters] for at in range(0, len(passes), rule.n_iters)]
