@@ -122,6 +122,11 @@ def test_what_is_tried_with_capsnet_is_tried_with_the_network_beside_it(capsules
     assert (other.data, other.augment, other.hold_out) == (ours.data, ours.augment, ours.hold_out)
 
 
+def test_the_cnn_s_row_has_the_rate_that_was_chosen_for_it():
+    chosen, row = (RECIPES[f"sabour2017/{name}"].make() for name in ("choose-cnn-half", "mnist-cnn-half"))
+    assert chosen.hold_out == 5000 and replace(chosen, hold_out=0) == row
+
+
 def test_a_misspelt_field_is_a_type_error():
     with pytest.raises(TypeError, match="epoch"):
         Stage(epoch=3)

@@ -98,7 +98,7 @@ def mnist_cnn() -> Run:
 
 @reproduces(table="1", row="baseline CNN, half the rate", metric="test.error_percent", printed=0.39)
 def mnist_cnn_half() -> Run:
-    """The same with half the rate, which is best of four on held-out digits."""
+    """The same with half the rate: on held-out digits better by three images of 5,000 with either of two seeds; the best of four rates."""
     return with_stage(mnist_cnn(), rate=5e-4)
 
 
