@@ -11,10 +11,10 @@ def full_precision() -> torch.autocast:
     return torch.autocast("cpu", enabled=False)
 
 
-def plain_form_wanted(grads: Sequence[Tensor | None]) -> bool:
-    """Gradients that are differentiated again, or come many at once (`is_grads_batched`), which only plain operations take."""
+def plain_form_wanted(grads: Sequence[Tensor]) -> bool:
+    """Whether they are differentiated again, or come many at once (`is_grads_batched`), which only plain operations take."""
     batched = torch._C._functorch.is_legacy_batchedtensor  # torch has no public name for it
-    return torch.is_grad_enabled() or any(grad is not None and batched(grad) for grad in grads)
+    return torch.is_grad_enabled() or any(map(batched, grads))
 
 
 def gradients_of_plain_form(

@@ -3,8 +3,9 @@
 Images do not influence each other, so a block is a few images, all passes, and the votes stay in cache between passes.
 Where the votes of a single image are too many, a block is a few inputs and one pass: the logits of a pass are
 prior + votes · (sum of the output poses so far), so nothing of a block is kept. The backward pass makes each block's
-votes again. Votes lie as [b j i e]: then the weighted sum and the agreement are matrix products. Where votes would take a call of the
-library for each input, as on ARM, `dynamic_pairs` does without them.
+votes again; gradients to be differentiated, and many at once, take the plain form, which has all votes. Votes lie as
+[b j i e]: then the weighted sum and the agreement are matrix products. Where votes would take a call of the library for
+each input, as on ARM, `dynamic_pairs` does without them.
 """
 
 from collections.abc import Iterator
