@@ -14,23 +14,23 @@ def _toys(run: Run, **stage) -> Run:
 
 def choose_smallnorb() -> Run:
     """The row as it is: beta1 between 0.9 and 0.81, as in the author's code; beside it, batch norm's statistics of unmixed pictures."""
-    return _toys(rows.smallnorb(), unmixed=rows.UNMIXED)
+    return _toys(rows.SMALLNORB, unmixed=rows.UNMIXED)
 
 
 def choose_smallnorb_float32() -> Run:
     """Convolutions not in bfloat16: as the author's, but for cuDNN's TF32."""
-    return _toys(rows.smallnorb(), unmixed=rows.UNMIXED, precision="float32")
+    return _toys(rows.SMALLNORB, unmixed=rows.UNMIXED, precision="float32")
 
 
 def choose_smallnorb_light() -> Run:
     """Brightness and contrast at random as well, as Hinton et al. 2018 have it for smallNORB; not this paper's training."""
-    run = _toys(rows.smallnorb(), unmixed=rows.UNMIXED)
+    run = _toys(rows.SMALLNORB, unmixed=rows.UNMIXED)
     return replace(run, augment=(Light(32, 0.4), *run.augment))
 
 
 def _folds(*augment: Augmentation) -> Run:
     """Fifteen epochs of the fifty, once for each of the five training toys: the seed says which one of every category is kept aside."""
-    run = rows.smallnorb()
+    run = rows.SMALLNORB
     stage = replace(run.stages[0], watch=None, epochs=15, ema=0.999, unmixed=rows.UNMIXED)
     return replace(run, data="smallnorb-folds", augment=(*augment, *run.augment), stages=(stage,))
 
@@ -47,7 +47,7 @@ def choose_folds_light() -> Run:
 
 def choose_text() -> Run:
     """beta1 between 0.999 and 0.8991, as the text says."""
-    return _toys(rows.smallnorb(), optimizer=RAdam(beta1=0.999))
+    return _toys(rows.SMALLNORB, optimizer=RAdam(beta1=0.999))
 
 
 def choose_capsnet() -> Run:

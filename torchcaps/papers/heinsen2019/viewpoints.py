@@ -26,7 +26,7 @@ def _claim(vary: str, network: str, data: str = "smallnorb"):
 @_claim("azimuth", "EM routing")
 def azimuth() -> Run:
     """Azimuths of 60 to 280 degrees, trained on 300 to 40: EM routing."""
-    return _views(rows.smallnorb(), "azimuth")
+    return _views(rows.SMALLNORB, "azimuth")
 
 
 @_claim("azimuth", "CapsNet at 48x48", "smallnorb-48")
@@ -44,7 +44,7 @@ def azimuth_cnn() -> Run:
 @_claim("elevation", "EM routing")
 def elevation() -> Run:
     """Elevations of 45 to 70 degrees, trained on 30 to 40: EM routing."""
-    return _views(rows.smallnorb(), "elevation")
+    return _views(rows.SMALLNORB, "elevation")
 
 
 @_claim("elevation", "CapsNet at 48x48", "smallnorb-48")
