@@ -11,7 +11,8 @@ from scipy import stats
 from torch import Tensor
 
 from torchcaps import parts
-from torchcaps.compare import sd_of_mean, sources_of
+from torchcaps.compare import compare, sd_of_mean, sources_of
+from torchcaps.data.smallnorb import factors
 from torchcaps.metrics import wrong
 from torchcaps.recipe import from_plain
 from torchcaps.results import read_result, unpack
@@ -40,6 +41,45 @@ def test_statistics_of_unmixed_pictures_on_folds():
         variances.append((100 * sd_of_mean(fewer, sources_of(run, "test", data, None).of)) ** 2)
     sd = sum(variances) ** 0.5 / 5  # no toy is in two folds, and all folds are of one size
     assert f"a difference of {mean(gains):.1f} with a standard deviation of {sd:.1f} over choices of toys" in PAGE
+
+
+def test_what_smallnorb_got_wrong():
+    run = from_plain(result("smallnorb", 0)["run"])
+    data = parts.part(run, "test", None, 0)
+    toys, views = sources_of(run, "test", data, None).of[:, 0], factors("test")
+    answers = torch.stack([unpack(result("smallnorb", seed)["predictions"]["test"]).long() for seed in range(3)])
+    mistakes = torch.stack([wrong(answer, data.labels) for answer in answers])
+    assert "{}, {} and {} of 24,300 are wrong".format(*mistakes.sum(1).tolist()) in PAGE
+    assert f"{mistakes.any(0).sum():,} are wrong in at least one of the three" in PAGE
+    called = 100 * ((data.labels == 4) & (answers == 3)).sum() / mistakes.sum()
+    assert f"({called:.0f} %) are cars called trucks" in PAGE
+
+    share = 100 * mistakes.double().mean(0)
+    by_light, by_azimuth, by_elevation = (
+        [share[of == k].mean() for k in of.unique()] for of in (views.lighting, views.azimuth, views.elevation)
+    )
+    others = sorted(by_light)[:-1]
+    assert by_light[2] == max(by_light) and f"Light 2 is worst, {by_light[2]:.1f} % against {others[0]:.1f} to {others[-1]:.1f}" in PAGE
+    assert sorted(by_azimuth)[-2:] == [by_azimuth[15], by_azimuth[7]]  # in steps of 20 degrees
+    assert f"140 and 300 degrees\n({by_azimuth[7]:.1f} and {by_azimuth[15]:.1f} %)" in PAGE
+    assert by_elevation[0] == max(by_elevation) and f"the lowest elevation ({by_elevation[0]:.1f} %)" in PAGE
+
+    hard = torch.tensor([21, 45, 42])  # airplane 1, car 5, car 2
+    cnn = 100 * amiss(result("smallnorb-cnn", 0), data.labels)
+    of_hard, words = torch.isin(toys, hard), []
+    for wrong_share in (share, cnn):
+        of_toy = [wrong_share[toys == toy].mean() for toy in hard]
+        assert of_toy == sorted((wrong_share[toys == toy].mean() for toy in toys.unique()), reverse=True)[:3]
+        words += ["{:.1f}, {:.1f} and {:.1f} %".format(*of_toy), f"{100 * wrong_share[of_hard].sum() / wrong_share.sum():.0f} %"]
+    assert f"Three toys of 25 have {words[1]} of the mistakes" in PAGE and f"with {words[0]} of their\npictures wrong" in PAGE
+    assert f"The same three toys have {words[3]} of its mistakes ({words[2]} of their pictures)" in PAGE
+    assert f"without the three toys it has {cnn[~of_hard].mean():.2f} % wrong, the routing {share[~of_hard].mean():.2f}" in PAGE
+
+
+def test_how_far_the_cnn_is_ahead():
+    found = [compare(result("smallnorb", seed), result("smallnorb-cnn", 0), None)[0] for seed in range(3)]
+    by, sds = ("{:.2f}, {:.2f} and {:.2f}".format(*numbers) for numbers in zip(*((one.difference, one.sd) for one in found), strict=True))
+    assert f"by {by} points, with standard deviations of {sds} over choices of the 25 toys" in PAGE
 
 
 def chance(p: float) -> str:

@@ -8,6 +8,7 @@ from statistics import mean
 
 import pytest
 import torch
+from scipy import stats
 
 from torchcaps import parts
 from torchcaps.compare import Comparison, compare, sources_of
@@ -44,6 +45,8 @@ def told(numbers: list[float], decimals: int) -> list[str]:
         ("smallNORB, `{}`, entropy, mean of seeds 0 to 2", "smallnorb-types", 3, "entropy_share_by_length", 3),
         ("CIFAR-10, `{}`, right, mean of seeds 0 to 2", "cifar10", 3, "accuracy_percent", 2),
         ("CIFAR-10, `{}`, entropy, mean of seeds 0 to 2", "cifar10", 3, "entropy_share_by_length", 3),
+        ("CIFAR-10, `{}`, right, seed 0", "cifar10-plain", 1, "accuracy_percent", 2),
+        ("CIFAR-10, `{}`, trained with one pass, right, seed 0", "cifar10-r1", 1, "accuracy_percent", 2),
     ],
 )
 def test_what_the_routing_does_is_what_the_result_files_hold(start, recipe, n, what, decimals):
@@ -95,13 +98,32 @@ def test_differences_between_schedules_of_the_cnn():
 
     tried = ("", "-low", "-2", "-small-batch", "-exponential")
     chosen = {end: fewer("choose-cnn-half", f"choose-cnn{end}") for end in tried}
-    assert [len(seeds) for seeds in chosen.values()] == [2, 2, 1, 1, 1]
-    assert "Of six settings tried" in PAGE and "three of the six have one seed" in PAGE
+    assert [len(seeds) for seeds in chosen.values()] == [2, 2, 2, 1, 1]
+    assert "Of six settings tried" in PAGE and "two of the six have one seed" in PAGE
     assert chosen[""] == [3, 3] and "three digits of 5,000 fewer wrong than with CapsNet's rate with either of two seeds" in PAGE
     assert chosen["-low"][0] == 0 and "level with a third of the rate with one of them" in PAGE
     assert all(sum(seeds) > 0 for seeds in chosen.values())
     assert fewer("choose-cosine", "choose-cnn-half") == [12, -2] and "12 fewer than the CNN with half the rate with one seed" in PAGE
     assert fewer("choose-small-batch-torch-init", "choose-cnn-half") == [14, 2] and "14 and two fewer" in PAGE
+
+
+def last_tenth(row: str, seed: int = 0) -> float:
+    losses = [line["loss"] for line in result(row, seed)["curve"] if "loss" in line]
+    return mean(losses[-(len(losses) // 10) :])
+
+
+def test_loss_by_passes():
+    one, two, five = (last_tenth(f"cifar10-{row}") for row in ("r1", "r2", "r5"))
+    three = [last_tenth("cifar10", seed) for seed in range(3)]
+    assert one > two > max(three) and min(three) > five
+    assert f"one pass {one:.4f} and " in PAGE and f"two {two:.4f} and " in PAGE and f"five {five:.4f} and " in PAGE
+    assert f"three {min(three):.4f} to {max(three):.4f} (three seeds)" in PAGE
+    assert f"{three[0]:.4f} where one pass has {one:.4f} in the mean of the last tenth" in PAGE
+    assert f"(Two passes have\n{two:.4f}, five {five:.4f}.)" in PAGE
+    first, third = (result(row, 0)["curve"] for row in ("cifar10-r1", "cifar10"))
+    ahead = [line["step"] for line, other in zip(third, first, strict=True) if line["loss"] < other["loss"]]
+    assert ahead == [line["step"] for line in third if line["step"] >= ahead[0]]
+    assert f"has the lower loss from step {ahead[0]:,} on" in PAGE
 
 
 def test_differences_between_folds():
@@ -145,6 +167,40 @@ def test_what_other_test_digits_do():
     half_the_rate, far_apart = beside("multimnist-4-cnn", "multimnist-4-r3"), beside("multimnist-6-cnn", "multimnist-6-r3")
     assert 1.9 < half_the_rate.difference / half_the_rate.sd < 2.1
     assert f"{far_apart.difference / far_apart.sd:.1f} standard deviations, of the same test digits" in PAGE
+
+
+def over_seeds(first: str, second: str) -> tuple[float, float]:
+    """By how many points the first has more wrong, mean over all seeds of either, and its sd over choices of pictures."""
+    found = []
+    for row in (first, second):
+        n_seeds = len(list((HOME / f"results/sabour2017/{row}").glob("*.json")))
+        labels = parts.part(from_plain(result(row, 0)["run"]), "test", None, 0).labels
+        answers = [unpack(result(row, seed)["predictions"]["test"]).long() for seed in range(n_seeds)]
+        found.append(100 * torch.stack([wrong(answer, labels).double() for answer in answers]).mean(0))
+    more = found[0] - found[1]
+    return more.mean().item(), more.std().item() / len(more) ** 0.5
+
+
+@pytest.mark.data
+@WITH_DATA
+def test_what_other_test_pictures_do():
+    chosen, alike = over_seeds("mnist-cnn-half", "mnist-r3-recon-64-torch-init"), over_seeds("mnist-cnn-half", "mnist-r3-recon")
+    assert f"{chosen[0]:.3f} points, {chosen[0] / chosen[1]:.1f} standard deviations of what the choice of test digits" in PAGE
+    assert f"in the same batches {alike[0]:.3f}, less than one standard deviation" in PAGE and alike[0] < alike[1]
+    behind, taken = over_seeds("mnist-cnn", "mnist-r3-recon")[0], over_seeds("mnist-cnn", "mnist-cnn-half")[0]
+    assert f"the CNN was behind by {behind:.3f}: half the rate takes {taken:.3f} of that away" in PAGE
+    plain, two = over_seeds("cifar10", "cifar10-plain"), over_seeds("cifar10", "cifar10-r2")
+    assert f"without it {plain[0]:.2f} points fewer are wrong, less than one standard deviation" in PAGE and plain[0] < plain[1]
+    assert f"by {two[0]:.2f} points while the loss falls, {two[0] / two[1]:.1f} standard deviations" in PAGE
+    for passes in ("r1", "r5"):
+        more, sd = over_seeds("cifar10", f"cifar10-{passes}")
+        assert abs(more) < sd and "one, three and five passes do not differ" in PAGE
+
+
+def test_the_cnn_and_capsnet_by_seeds():
+    cnn, capsnet = ([error(row, seed) for seed in range(n)] for row, n in (("mnist-cnn-half", 3), ("mnist-r3-recon-64-torch-init", 5)))
+    p = stats.ttest_ind(cnn, capsnet, equal_var=False).pvalue
+    assert f"by the seeds p = {p:.2f} (Welch)" in PAGE
 
 
 @pytest.mark.data

@@ -53,7 +53,7 @@ def error_by_passes(errors: Mapping[str, Mapping[int, Sequence[float]]]) -> tupl
             axes.plot(list(found), [mean(values) for values in found.values()], "-", color=INK, linewidth=1.4)
             axes.set(xlabel="routing passes in training", title=f"{name}, test error in %")
             axes.set_xticks(list(found))
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.05 * max(max(values) for values in found.values()))  # from 0, and no point on the edge
             axes.grid(axis="y")
     seeds = "; ".join(f"{name}: {', '.join(f'{len(values)} of {n}' for n, values in found.items())}" for name, found in errors.items())
     words = "Every point is a seed, the line joins the means. Appendix A says that more passes fit the training set more closely"

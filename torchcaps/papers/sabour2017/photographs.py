@@ -67,25 +67,25 @@ def cifar10_ensemble() -> Run:
     return cifar10()
 
 
-@reproduces(table="7", row="CIFAR-10, CapsNet, 3 iterations, one model", metric="test.error_percent")
+@reproduces(table="7", row="CIFAR-10, CapsNet, 3 iterations, not leaky, one model", metric="test.error_percent")
 def cifar10_plain() -> Run:
     """The same without a logit for none of the above."""
     return _cifar()
 
 
-@reproduces(table="A", row="CIFAR-10, CapsNet, 1 iteration, one model", metric="test.error_percent")
+@reproduces(table="A", row="CIFAR-10, CapsNet, 1 iteration, leaky, one model", metric="test.error_percent")
 def cifar10_r1() -> Run:
     """One routing pass: for figure A.2 and the error against passes."""
     return _cifar(n_iters=1, couplings="leaky")
 
 
-@reproduces(table="A", row="CIFAR-10, CapsNet, 2 iterations, one model", metric="test.error_percent")
+@reproduces(table="A", row="CIFAR-10, CapsNet, 2 iterations, leaky, one model", metric="test.error_percent")
 def cifar10_r2() -> Run:
     """Two routing passes: for the error against passes."""
     return _cifar(n_iters=2, couplings="leaky")
 
 
-@reproduces(table="A", row="CIFAR-10, CapsNet, 5 iterations, one model", metric="test.error_percent")
+@reproduces(table="A", row="CIFAR-10, CapsNet, 5 iterations, leaky, one model", metric="test.error_percent")
 def cifar10_r5() -> Run:
     """Five routing passes: for the error against passes."""
     return _cifar(n_iters=5, couplings="leaky")
