@@ -79,6 +79,8 @@ def test_a_row_that_nobody_ran_says_so(tmp_path):
     (row,) = table(recipes_with_claim(), tmp_path)
     assert row.ours() == "not run yet"
     assert row.printed() == "0.25 ± 0.005"
+    told = replace(row.recipe, claim=replace(row.recipe.claim, selected="mean of 3"))
+    assert replace(row, recipe=told).printed() == "0.25 ± 0.005, mean of 3"
 
 
 def test_a_row_gives_mean_sd_and_n_and_leaves_stale_results_out(result, tmp_path):

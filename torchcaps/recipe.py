@@ -260,6 +260,7 @@ class Claim:
     metric: str  # "test.error_percent"
     printed: float | None = None
     printed_sd: float | None = None
+    selected: str = ""  # how the paper came to its number, in a word or two: "mean of 3", "stopped on test"
     beside: tuple[str, ...] = ()  # further metrics, or numbers of `extras`, that stand in the same cell
     members: str = ""  # of an ensemble: the row whose runs, one for each seed, answer together
 
@@ -278,7 +279,7 @@ class Recipe:
 
 
 def reproduces(**claim: Any) -> Callable[[Callable[[], Run]], Callable[[], Run]]:
-    """Tie a recipe to the number it is for: table, row, metric, printed, printed_sd."""
+    """Tie a recipe to the number it is for: table, row, metric, printed, printed_sd, selected."""
 
     def tie(make: Callable[[], Run]) -> Callable[[], Run]:
         make.claim = Claim(**claim)

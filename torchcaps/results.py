@@ -149,7 +149,8 @@ class Row:
         claim = self.recipe.claim
         if claim is None or claim.printed is None:
             return "-"
-        return f"{claim.printed:g}" + (f" ± {claim.printed_sd:g}" if claim.printed_sd is not None else "")
+        sd = f" ± {claim.printed_sd:g}" if claim.printed_sd is not None else ""
+        return f"{claim.printed:g}{sd}" + (f", {claim.selected}" if claim.selected else "")
 
 
 def table(recipes: Mapping[str, Recipe], folder: Path, extra: str = "") -> list[Row]:

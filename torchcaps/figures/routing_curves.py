@@ -71,7 +71,7 @@ def loss_curves(one_pass: Journal, three_passes: Journal) -> tuple[Figure, str]:
                 raise ValueError(f"loss_curves needs journal lines with 'step' and 'loss', got {_what_came(journal)}; read metrics.jsonl")
             axes.plot(steps, losses, color=colour, linewidth=0.8, alpha=0.3)
             axes.plot(steps, smooth(losses, len(losses) // 50), marker=_marker(steps), color=colour, label=words)
-            ends.append(f"{_end(losses):.3g}")
+            ends.append(f"{_end(steps, losses):.3g}")
         axes.set(xlabel="training step", title="Training loss, on a log scale")
         axes.set_xlim(left=0)
         _log_scale(axes)
@@ -132,9 +132,8 @@ def _short(value: float) -> str:
     return f"{value:.2g}".replace("e-0", "e-")
 
 
-def _end(losses: list[float]) -> float:
-    part = losses[-max(len(losses) // 10, 1) :]
-    return sum(part) / len(part)
+def _end(steps: list[int], losses: list[float]) -> float:
+    return mean(loss for step, loss in zip(steps, losses, strict=True) if step > 0.9 * steps[-1])
 
 
 def _what_came(journal: Journal) -> str:

@@ -32,7 +32,7 @@ def card(name: str, made: Entry, result: dict[str, Any]) -> str:
         f"| classes | {', '.join(class_names(run.data))} |",
         f"| trained | {command}, {result['steps']:,} steps, {result['seconds']:,.0f} s on {result['device']} |",
         f"| data | {run.data}: {data.about} |",
-        f"| code | commit {made.commit}{dirty} |",
+        f"| code | commit {made.commit}{dirty}; later code may give other weights |",
         f"| weights | {' and '.join(f'{n:,} numbers in {kind}' for kind, n in made.numbers.items())} |",
         f"| file | {made.file}, {made.bytes:,} bytes, sha256 {made.sha256} |",
         f"| licence | {made.licence} |",
