@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Augmentation, Light
+from torchcaps.data.batches import Augmentation, Light, Standardise
 from torchcaps.optimizers import RAdam
 from torchcaps.papers.heinsen2019 import rows
 from torchcaps.recipe import Run
@@ -28,11 +28,10 @@ def choose_smallnorb_light() -> Run:
     return replace(run, augment=(Light(32, 0.4), *run.augment))
 
 
-def _folds(*augment: Augmentation) -> Run:
+def _folds(run: Run = rows.SMALLNORB, first: tuple[Augmentation, ...] = (), **stage) -> Run:
     """Fifteen epochs of the fifty, once for each of the five training toys: the seed says which one of every category is kept aside."""
-    run = rows.SMALLNORB
-    stage = replace(run.stages[0], watch=None, epochs=15, ema=0.999, unmixed=rows.UNMIXED)
-    return replace(run, data="smallnorb-folds", augment=(*augment, *run.augment), stages=(stage,))
+    told = {"watch": None, "epochs": 15, "ema": 0.999, "unmixed": rows.UNMIXED}
+    return replace(run, data="smallnorb-folds", augment=first + run.augment, stages=(replace(run.stages[0], **told | stage),))
 
 
 def choose_folds() -> Run:
@@ -42,7 +41,42 @@ def choose_folds() -> Run:
 
 def choose_folds_light() -> Run:
     """The same with brightness and contrast at random."""
-    return _folds(Light(32, 0.4))
+    return _folds(first=(Light(32, 0.4),))
+
+
+def choose_folds_standardised() -> Run:
+    """The same with every picture standardised, both eyes together: no picture is brighter than another, nor has more contrast."""
+    return _folds(first=(Standardise(),))
+
+
+def choose_folds_fast() -> Run:
+    """The same with twice the rate."""
+    return _folds(rate=1e-3)
+
+
+def choose_folds_r1() -> Run:
+    """The same with one routing pass: the text does not say how many."""
+    return _folds(rows.smallnorb_r1())
+
+
+def choose_folds_r2() -> Run:
+    """The same with two routing passes."""
+    return _folds(rows.smallnorb_r2())
+
+
+def choose_folds_r5() -> Run:
+    """The same with five routing passes."""
+    return _folds(rows.smallnorb_r5())
+
+
+def choose_folds_no_mixup() -> Run:
+    """The same without mixup; there are no mixed pictures, and no other statistics either."""
+    return _folds(rows.smallnorb_no_mixup(), unmixed=0)
+
+
+def choose_folds_cnn() -> Run:
+    """The network without capsules on all folds."""
+    return _folds(rows.smallnorb_cnn())
 
 
 def choose_text() -> Run:
