@@ -15,6 +15,7 @@ _MNIST = Run(
     augment=(Shift(2),),
     stages=(Stage(epochs=60, batch=128, rate=1e-3, schedule=Cosine(), ema=0.999),),
 )
+_BEST = {"table": "1", "metric": "test.error_percent", "printed": 0.25, "printed_sd": 0.005, "selected": "mean of 3"}
 
 
 def _with(**model_args) -> Run:
@@ -41,53 +42,25 @@ def mnist_r3() -> Run:
     return _with(reconstruction=False)
 
 
-@reproduces(
-    table="1",
-    row="CapsNet, 3 iterations, reconstruction",
-    metric="test.error_percent",
-    printed=0.25,
-    printed_sd=0.005,
-    selected="mean of 3",
-)
+@reproduces(row="CapsNet, 3 iterations, reconstruction", **_BEST)
 def mnist_r3_recon() -> Run:
     """MNIST, three routing passes, with reconstruction."""
     return _MNIST
 
 
-@reproduces(
-    table="1",
-    row="CapsNet, 3 iterations, reconstruction, 300 epochs",
-    metric="test.error_percent",
-    printed=0.25,
-    printed_sd=0.005,
-    selected="mean of 3",
-)
+@reproduces(row="CapsNet, 3 iterations, reconstruction, 300 epochs", **_BEST)
 def mnist_r3_recon_long() -> Run:
     """The same, five times as long; the authors trained 640 epochs."""
     return with_stage(_MNIST, epochs=300)
 
 
-@reproduces(
-    table="1",
-    row="CapsNet, 3 iterations, reconstruction, batches of 64",
-    metric="test.error_percent",
-    printed=0.25,
-    printed_sd=0.005,
-    selected="mean of 3",
-)
+@reproduces(row="CapsNet, 3 iterations, reconstruction, batches of 64", **_BEST)
 def mnist_r3_recon_64() -> Run:
     """The same with half the batch, so twice the steps."""
     return with_stage(_MNIST, batch=64)
 
 
-@reproduces(
-    table="1",
-    row="CapsNet, 3 iterations, reconstruction, batches of 64, preset official-torch-init",
-    metric="test.error_percent",
-    printed=0.25,
-    selected="mean of 3",
-    printed_sd=0.005,
-)
+@reproduces(row="CapsNet, 3 iterations, reconstruction, batches of 64, preset official-torch-init", **_BEST)
 def mnist_r3_recon_64_torch_init() -> Run:
     """The same with the first weights of the preset `paper`: on held-out digits better by two images of 5,000, with two seeds."""
     return with_model(mnist_r3_recon_64(), preset="official-torch-init")
