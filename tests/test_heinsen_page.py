@@ -21,7 +21,7 @@ HOME = Path(__file__).parent.parent
 PAGE = (HOME / "docs/papers/heinsen2019.md").read_text()
 EARLIER = [100 * wrong_ones / 24_300 for wrong_ones in (513, 572, 384)]  # of `smallnorb` before biases of 0, files in the history
 WATCHED = [("smallnorb", 0), ("smallnorb", 1), ("smallnorb", 2), ("smallnorb-cnn", 0)]
-pytestmark = [pytest.mark.data, pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")]
+WITH_DATA = pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")
 
 
 def result(row: str, seed: int) -> dict:
@@ -32,6 +32,8 @@ def amiss(found: dict, labels: Tensor, part: str = "test") -> Tensor:
     return wrong(unpack(found["predictions"][part]).long(), labels).double()
 
 
+@pytest.mark.data
+@WITH_DATA
 def test_statistics_of_unmixed_pictures_on_folds():
     gains, variances = [], []
     for fold in range(5):
@@ -45,6 +47,8 @@ def test_statistics_of_unmixed_pictures_on_folds():
     assert f"a difference of {mean(gains):.1f} with a standard deviation of {sd:.1f} over choices of toys" in PAGE
 
 
+@pytest.mark.data
+@WITH_DATA
 def test_what_smallnorb_got_wrong():
     run = from_plain(result("smallnorb", 0)["run"])
     data = parts.part(run, "test", None, 0)
@@ -78,6 +82,8 @@ def test_what_smallnorb_got_wrong():
     assert f"without the three toys it has {cnn[~of_hard].mean():.2f} % wrong, the routing {share[~of_hard].mean():.2f}" in PAGE
 
 
+@pytest.mark.data
+@WITH_DATA
 def test_how_far_the_cnn_is_ahead():
     found = [compare(result("smallnorb", seed), result("smallnorb-cnn", 0), None)[0] for seed in range(3)]
     by, sds = ("{:.2f}, {:.2f} and {:.2f}".format(*numbers) for numbers in zip(*((one.difference, one.sd) for one in found), strict=True))
@@ -104,6 +110,8 @@ def chance(p: float) -> str:
     return f"{p:.1g}" if p >= 0.001 else "less than 0.001"
 
 
+@pytest.mark.data
+@WITH_DATA
 @pytest.mark.parametrize("labels", ["5", "2"])
 @pytest.mark.parametrize("baseline", ["mlp", "linear"])
 def test_how_far_the_routing_is_ahead_on_sentences(labels, baseline):

@@ -6,18 +6,14 @@ from dataclasses import replace
 from torchcaps.data.batches import Crop, Flip, Light, Standardise
 from torchcaps.recipe import Cosine, Run, Stage, reproduces
 
+_TOYS = {"table": "7", "metric": "test.error_percent", "printed": 2.7, "selected": "selection not said"}
+
 
 def _args(**model_args) -> dict:
     return {"preset": "official", "n_iters": 3, "reconstruction": False} | model_args
 
 
-@reproduces(
-    table="7",
-    row="smallNORB (a lossy copy), CapsNet, 3 iterations",
-    metric="test.error_percent",
-    printed=2.7,
-    selected="selection not said",
-)
+@reproduces(row="smallNORB (a lossy copy), CapsNet, 3 iterations", **_TOYS)
 def smallnorb() -> Run:
     """smallNORB at 48x48, random light and crops of 32x32, the centre in the test; both eyes as two channels."""
     stage = Stage(epochs=200, batch=128, rate=1e-3, schedule=Cosine())
@@ -26,13 +22,7 @@ def smallnorb() -> Run:
     )  # fmt: skip
 
 
-@reproduces(
-    table="7",
-    row="smallNORB (a lossy copy), the same as the authors' code has it",
-    metric="test.error_percent",
-    printed=2.7,
-    selected="selection not said",
-)
+@reproduces(row="smallNORB (a lossy copy), the same as the authors' code has it", **_TOYS)
 def smallnorb_authors() -> Run:
     """Every second pixel, light that does not saturate, a decoder of standardised pictures: as in the authors' code, but our epochs."""
     run = smallnorb()
@@ -40,13 +30,7 @@ def smallnorb_authors() -> Run:
     return replace(run, data="smallnorb-48-thinned", model_args=_args(reconstruction=True), augment=augment)
 
 
-@reproduces(
-    table="7",
-    row="smallNORB (a lossy copy), a transform per type and class for all places",
-    metric="test.error_percent",
-    printed=2.7,
-    selected="selection not said",
-)
+@reproduces(row="smallNORB (a lossy copy), a transform per type and class for all places", **_TOYS)
 def smallnorb_types() -> Run:
     """As `smallnorb`, with one transform per type and class, shared over places."""
     return replace(smallnorb(), model_args=_args(sharing="places"))

@@ -110,42 +110,22 @@ def _pairs_cnn(shift: int) -> Run:
 
 _EXACT = "test.exact_match_error_percent"
 _BESIDE = "test.half_credit_error_percent", "extras.segmentation_iou"
+_PAIRS = {"table": "1", "metric": _EXACT, "selected": "selection not said", "beside": _BESIDE}
 
 
-@reproduces(
-    table="1",
-    row="MultiMNIST, shift 4: CapsNet, 1 iteration, reconstruction, twice MNIST's rate",
-    metric=_EXACT,
-    printed=7.5,
-    selected="selection not said",
-    beside=_BESIDE,
-)
+@reproduces(row="MultiMNIST, shift 4: CapsNet, 1 iteration, reconstruction, twice MNIST's rate", printed=7.5, **_PAIRS)
 def multimnist_4_r1() -> Run:
     """Two overlapping digits, each moved by up to 4 pixels, one routing pass, twice MNIST's rate."""
     return _pairs(4, n_iters=1)
 
 
-@reproduces(
-    table="1",
-    row="MultiMNIST, shift 4: CapsNet, 3 iterations, reconstruction",
-    metric=_EXACT,
-    printed=5.2,
-    selected="selection not said",
-    beside=_BESIDE,
-)
+@reproduces(row="MultiMNIST, shift 4: CapsNet, 3 iterations, reconstruction", printed=5.2, **_PAIRS)
 def multimnist_4_r3() -> Run:
     """Two overlapping digits, each moved by up to 4 pixels, three routing passes, MNIST's rate."""
     return _pairs(4, rate=1e-3)
 
 
-@reproduces(
-    table="1",
-    row="MultiMNIST, shift 4: CapsNet, 3 iterations, reconstruction, twice MNIST's rate",
-    metric=_EXACT,
-    printed=5.2,
-    selected="selection not said",
-    beside=_BESIDE,
-)
+@reproduces(row="MultiMNIST, shift 4: CapsNet, 3 iterations, reconstruction, twice MNIST's rate", printed=5.2, **_PAIRS)
 def multimnist_4_r3_high() -> Run:
     """The same with twice the rate, which is better on held-out pairs."""
     return _pairs(4)
