@@ -5,8 +5,8 @@ from torchcaps.papers.hauser2019 import choices as choices_of_hauser2019
 from torchcaps.papers.hauser2019 import rows as rows_of_hauser2019
 from torchcaps.papers.hauser2019.figures import figures as figures_of_hauser2019
 from torchcaps.papers.heinsen2019 import choices as choices_of_heinsen2019
+from torchcaps.papers.heinsen2019 import other_training, sentence_choices, sentences
 from torchcaps.papers.heinsen2019 import rows as rows_of_heinsen2019
-from torchcaps.papers.heinsen2019 import sentence_choices, sentences
 from torchcaps.papers.heinsen2019 import viewpoints as viewpoints_of_heinsen2019
 from torchcaps.papers.heinsen2019.figures import figures as figures_of_heinsen2019
 from torchcaps.papers.jeong2019 import affine as affine_of_jeong2019
@@ -28,7 +28,7 @@ from torchcaps.recipe import Recipe, recipes_of
 
 PAPERS = {
     "sabour2017": (rows, affine, photographs, choices, affine_choices, photograph_choices),
-    "heinsen2019": (rows_of_heinsen2019, viewpoints_of_heinsen2019, sentences, choices_of_heinsen2019, sentence_choices),
+    "heinsen2019": (rows_of_heinsen2019, other_training, viewpoints_of_heinsen2019, sentences, choices_of_heinsen2019, sentence_choices),
     "hauser2019": (rows_of_hauser2019, choices_of_hauser2019),
     "jeong2019": (rows_of_jeong2019, affine_of_jeong2019, claims_of_jeong2019, choices_of_jeong2019, affine_choices_of_jeong2019),
     "rawlinson2018": (

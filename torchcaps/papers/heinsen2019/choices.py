@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Augmentation, Light, Standardise
+from torchcaps.data.batches import Light
 from torchcaps.optimizers import RAdam
-from torchcaps.papers.heinsen2019 import rows
+from torchcaps.papers.heinsen2019 import other_training, rows
 from torchcaps.recipe import Run
 
 
@@ -28,10 +28,10 @@ def choose_smallnorb_light() -> Run:
     return replace(run, augment=(Light(32, 0.4), *run.augment))
 
 
-def _folds(run: Run = rows.SMALLNORB, first: tuple[Augmentation, ...] = (), **stage) -> Run:
+def _folds(run: Run = rows.SMALLNORB, **stage) -> Run:
     """Fifteen epochs of the fifty, once for each of the five training toys: the seed says which one of every category is kept aside."""
     told = {"watch": None, "epochs": 15, "ema": 0.999, "unmixed": rows.UNMIXED}
-    return replace(run, data="smallnorb-folds", augment=first + run.augment, stages=(replace(run.stages[0], **told | stage),))
+    return replace(run, data="smallnorb-folds", stages=(replace(run.stages[0], **told | stage),))
 
 
 def choose_folds() -> Run:
@@ -41,17 +41,27 @@ def choose_folds() -> Run:
 
 def choose_folds_light() -> Run:
     """The same with brightness and contrast at random."""
-    return _folds(first=(Light(32, 0.4),))
+    return _folds(other_training.smallnorb_light())
 
 
 def choose_folds_standardised() -> Run:
     """The same with every picture standardised, both eyes together: no picture is brighter than another, nor has more contrast."""
-    return _folds(first=(Standardise(),))
+    return _folds(other_training.smallnorb_standardised())
+
+
+def choose_folds_varied() -> Run:
+    """The same, mirrored (the eyes change places), turned, slanted and stretched at random: shapes that no training toy has."""
+    return _folds(other_training.smallnorb_varied())
+
+
+def choose_folds_light_varied() -> Run:
+    """The same with both: another light and another shape."""
+    return _folds(other_training.smallnorb_light_varied())
 
 
 def choose_folds_fast() -> Run:
     """The same with twice the rate."""
-    return _folds(rate=1e-3)
+    return _folds(other_training.smallnorb_fast())
 
 
 def choose_folds_r1() -> Run:
