@@ -20,7 +20,16 @@ from torchcaps.results import read_result, unpack
 HOME = Path(__file__).parent.parent
 PAGE = (HOME / "docs/papers/heinsen2019.md").read_text()
 EARLIER = [100 * wrong_ones / 24_300 for wrong_ones in (513, 572, 384)]  # of `smallnorb` before biases of 0, files in the history
-WATCHED = [("smallnorb", 0), ("smallnorb", 1), ("smallnorb", 2), ("smallnorb-cnn", 0)]
+WATCHED = [("smallnorb", 0), ("smallnorb", 1), ("smallnorb", 2), ("smallnorb-cnn", 0), ("smallnorb-cnn", 1)]
+TRIED = {  # settings on folds of training toys, as the page calls them
+    "r2": "two passes instead of three",
+    "standardised": "Standardised pictures",
+    "varied": "warped and mirrored",
+    "light": "brightness and contrast at random",
+    "fast": "twice the rate",
+    "no-mixup": "no mixup",
+    "light-varied": "light and warps together",
+}
 WITH_DATA = pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")
 
 
@@ -32,19 +41,35 @@ def amiss(found: dict, labels: Tensor, part: str = "test") -> Tensor:
     return wrong(unpack(found["predictions"][part]).long(), labels).double()
 
 
+def fewer_on_folds(row: str, part: str = "test") -> tuple[list[float], float]:
+    """Than `choose-folds` has wrong, in percent: by fold, and the standard deviation of the mean over choices of the 25 toys."""
+    gains, toys = [], []
+    for fold in range(5):
+        base = result("choose-folds", fold)
+        run = from_plain(base["run"])
+        data = parts.part(run, "test", None, fold)
+        gains.append(100 * (amiss(base, data.labels) - amiss(result(row, fold), data.labels, part)))
+        toys.append(sources_of(run, "test", data, None).of + 100 * fold)
+    return [gain.mean().item() for gain in gains], sd_of_mean(torch.cat(gains), torch.cat(toys))
+
+
 @pytest.mark.data
 @WITH_DATA
 def test_statistics_of_unmixed_pictures_on_folds():
-    gains, variances = [], []
-    for fold in range(5):
-        found = result("choose-folds", fold)
-        run = from_plain(found["run"])
-        data = parts.part(run, "test", None, fold)
-        fewer = amiss(found, data.labels) - amiss(found, data.labels, "test_unmixed")
-        gains.append(100 * fewer.mean().item())
-        variances.append((100 * sd_of_mean(fewer, sources_of(run, "test", data, None).of)) ** 2)
-    sd = sum(variances) ** 0.5 / 5  # no toy is in two folds, and all folds are of one size
+    gains, sd = fewer_on_folds("choose-folds", "test_unmixed")
     assert f"a difference of {mean(gains):.1f} with a standard deviation of {sd:.1f} over choices of toys" in PAGE
+
+
+@pytest.mark.data
+@WITH_DATA
+@pytest.mark.parametrize("row", TRIED)
+def test_other_settings_on_folds(row):
+    gains, sd = fewer_on_folds(f"choose-folds-{row}")
+    size = f"{abs(mean(gains)):.1f} ± {sd:.1f}"
+    found = re.search(rf"{TRIED[row]} (\S+ ± \S+)(?: points)? (fewer|more)", PAGE.replace("\n", " "))
+    assert found and found.groups() == (size, "fewer" if mean(gains) > 0 else "more")
+    if row == "r2":
+        assert min(gains) > 0  # "fewer on every fold"
 
 
 @pytest.mark.data
@@ -78,22 +103,38 @@ def test_what_smallnorb_got_wrong():
         assert of_toy == sorted((wrong_share[toys == toy].mean() for toy in toys.unique()), reverse=True)[:3]
         words += ["{:.1f}, {:.1f} and {:.1f} %".format(*of_toy), f"{100 * wrong_share[of_hard].sum() / wrong_share.sum():.0f} %"]
     assert f"Three toys of 25 have {words[1]} of the mistakes" in PAGE and f"with {words[0]} of their\npictures wrong" in PAGE
-    assert f"The same three toys have {words[3]} of its mistakes ({words[2]} of their pictures)" in PAGE
+    assert f"The same three toys have {words[3]} of the first's mistakes ({words[2]} of their pictures)" in PAGE
     assert f"without the three toys it has {cnn[~of_hard].mean():.2f} % wrong, the routing {share[~of_hard].mean():.2f}" in PAGE
 
 
 @pytest.mark.data
 @WITH_DATA
 def test_how_far_the_cnn_is_ahead():
-    found = [compare(result("smallnorb", seed), result("smallnorb-cnn", 0), None)[0] for seed in range(3)]
-    by, sds = ("{:.2f}, {:.2f} and {:.2f}".format(*numbers) for numbers in zip(*((one.difference, one.sd) for one in found), strict=True))
-    assert f"by {by} points, with standard deviations of {sds} over choices of the 25 toys" in PAGE
+    for other in range(2):
+        found = [compare(result("smallnorb", seed), result("smallnorb-cnn", other), None)[0] for seed in range(3)]
+        pairs = zip(*((one.difference, one.sd) for one in found), strict=True)
+        by, sds = ("{:.2f}, {:.2f} and {:.2f}".format(*numbers) for numbers in pairs)
+        name = "the first, by", "the second by"
+        assert f"behind {name[other]} {by} points, with standard deviations of {sds}" in PAGE
+
+
+@pytest.mark.data
+@WITH_DATA
+def test_warped_and_mirrored():
+    found = [compare(result("smallnorb-varied", seed), result("smallnorb", seed), None)[0] for seed in range(3)]
+    assert "by {} ± {}, {} ± {} and {} ± {} points".format(*(f"{x:.1f}" for one in found for x in (one.difference, one.sd))) in PAGE
+    run = from_plain(result("smallnorb", 0)["run"])
+    data = parts.part(run, "test", None, 0)
+    animal = sources_of(run, "test", data, None).of[:, 0] == 2
+    rows = [[100 * amiss(result(row, seed), data.labels)[animal].mean() for seed in range(3)] for row in ("smallnorb", "smallnorb-varied")]
+    usual, warped = ([f"{number:.0f}" for number in (min(shares), max(shares))] for shares in rows)
+    assert f"has {' to '.join(usual)} % wrong, has {' to '.join(warped)}," in PAGE
 
 
 def test_the_ends_of_the_curves():
     watched = [[line for line in result(row, seed)["curve"] if "watched_test_error_percent" in line][-1] for row, seed in WATCHED]
     right = [100 - line["watched_test_error_percent"] for line in watched]
-    assert f"At the end {mean(right[:3]):.2f} %" in PAGE and f"the CNN has {right[3]:.2f} % of them" in PAGE
+    assert f"At the end {mean(right[:3]):.2f} %" in PAGE and f"the CNN has {right[3]:.2f} and {right[4]:.2f} % of them" in PAGE
 
 
 def test_the_best_of_ten():

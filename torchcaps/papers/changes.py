@@ -3,8 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.data.batches import Anywhere
+from torchcaps.data.batches import Anywhere, Augmentation, Flip
+from torchcaps.data.warp import Warp
 from torchcaps.recipe import Exponential, Run, Stop
+
+VARIED = Warp(turn=0.15, slant=0.1, stretch=0.15, edge=True), Flip(eyes=True)  # shapes that no toy has
 
 
 def with_model(run: Run, **model_args: Any) -> Run:
@@ -16,6 +19,11 @@ def with_stage(run: Run, **changes: Any) -> Run:
     """Other settings of the first stage, which is the only one but where a paper says so."""
     first, *rest = run.stages
     return replace(run, stages=(replace(first, **changes), *rest))
+
+
+def before_all(run: Run, *augment: Augmentation) -> Run:
+    """Something done to every picture before what is done to it already."""
+    return replace(run, augment=augment + run.augment)
 
 
 def anywhere(run: Run) -> Run:

@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Light
+from torchcaps.data.batches import Light, Standardise
 from torchcaps.optimizers import RAdam
-from torchcaps.papers.heinsen2019 import other_training, rows
+from torchcaps.papers.changes import VARIED, before_all
+from torchcaps.papers.heinsen2019 import rows
 from torchcaps.recipe import Run
+
+_LIGHT = Light(32, 0.4)
 
 
 def _toys(run: Run, **stage) -> Run:
@@ -24,8 +27,7 @@ def choose_smallnorb_float32() -> Run:
 
 def choose_smallnorb_light() -> Run:
     """Brightness and contrast at random as well, as Hinton et al. 2018 have it for smallNORB; not this paper's training."""
-    run = _toys(rows.SMALLNORB, unmixed=rows.UNMIXED)
-    return replace(run, augment=(Light(32, 0.4), *run.augment))
+    return before_all(_toys(rows.SMALLNORB, unmixed=rows.UNMIXED), _LIGHT)
 
 
 def _folds(run: Run = rows.SMALLNORB, **stage) -> Run:
@@ -41,27 +43,27 @@ def choose_folds() -> Run:
 
 def choose_folds_light() -> Run:
     """The same with brightness and contrast at random."""
-    return _folds(other_training.smallnorb_light())
+    return before_all(_folds(), _LIGHT)
 
 
 def choose_folds_standardised() -> Run:
     """The same with every picture standardised, both eyes together: no picture is brighter than another, nor has more contrast."""
-    return _folds(other_training.smallnorb_standardised())
+    return before_all(_folds(), Standardise())
 
 
 def choose_folds_varied() -> Run:
     """The same, mirrored (the eyes change places), turned, slanted and stretched at random: shapes that no training toy has."""
-    return _folds(other_training.smallnorb_varied())
+    return before_all(_folds(), *VARIED)
 
 
 def choose_folds_light_varied() -> Run:
     """The same with both: another light and another shape."""
-    return _folds(other_training.smallnorb_light_varied())
+    return before_all(_folds(), _LIGHT, *VARIED)
 
 
 def choose_folds_fast() -> Run:
     """The same with twice the rate."""
-    return _folds(other_training.smallnorb_fast())
+    return _folds(rate=1e-3)
 
 
 def choose_folds_r1() -> Run:
@@ -72,6 +74,16 @@ def choose_folds_r1() -> Run:
 def choose_folds_r2() -> Run:
     """The same with two routing passes."""
     return _folds(rows.smallnorb_r2())
+
+
+def choose_folds_standardised_r1() -> Run:
+    """Standardised pictures and one routing pass."""
+    return before_all(choose_folds_r1(), Standardise())
+
+
+def choose_folds_standardised_r2() -> Run:
+    """Standardised pictures and two routing passes."""
+    return before_all(choose_folds_r2(), Standardise())
 
 
 def choose_folds_r5() -> Run:
@@ -87,6 +99,11 @@ def choose_folds_no_mixup() -> Run:
 def choose_folds_cnn() -> Run:
     """The network without capsules on all folds."""
     return _folds(rows.smallnorb_cnn())
+
+
+def choose_folds_cnn_standardised() -> Run:
+    """The network without capsules on all folds, every picture standardised."""
+    return before_all(choose_folds_cnn(), Standardise())
 
 
 def choose_text() -> Run:

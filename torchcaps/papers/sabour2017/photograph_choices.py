@@ -2,14 +2,11 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Augmentation, Crop, Flip, Light, Standardise
+from torchcaps.data.batches import Augmentation, Crop, Light, Standardise
 from torchcaps.data.mixup import Mixup
-from torchcaps.data.warp import Warp
-from torchcaps.papers.changes import with_model
+from torchcaps.papers.changes import VARIED, with_model
 from torchcaps.papers.sabour2017 import photographs
 from torchcaps.recipe import Run
-
-VARIED = Warp(turn=0.15, slant=0.1, stretch=0.15, edge=True), Flip(eyes=True)
 
 
 def _toys(**changes) -> Run:
