@@ -99,12 +99,13 @@ def test_what_cannot_be_watched_is_refused(changes, message):
 
 
 def test_choices_watch_nothing_and_rows_watch_what_they_are_not_judged_by_alone():
-    """A curve of test images is in four rows, one of validation sentences in all rows of sentences; no choice has one."""
+    """A curve of test images is in eight rows of smallNORB, one of validation sentences in all rows of sentences; no choice has one."""
     watching = {name: stage.watch.part for name, recipe in RECIPES.items() for stage in recipe.make().stages if stage.watch}
+    others = "-standardised", "-standardised-r2", "-cnn-standardised", "-varied"  # with another training than the paper's
     of_tests = [name for name, part in watching.items() if part == "test"]
-    assert of_tests == [f"heinsen2019/smallnorb{kind}" for kind in ("", "-float32", "-capsnet", "-cnn")]
-    others = set(watching) - set(of_tests)
-    assert others and all(name.startswith("heinsen2019/sst") and watching[name] == "validation" for name in others)
+    assert of_tests == [f"heinsen2019/smallnorb{kind}" for kind in ("", "-float32", "-capsnet", "-cnn", *others)]
+    rest = set(watching) - set(of_tests)
+    assert rest and all(name.startswith("heinsen2019/sst") and watching[name] == "validation" for name in rest)
     assert not any(RECIPES[name].make().stages[0].stop for name in watching)
 
 
