@@ -7,7 +7,7 @@ from torchcaps.data.batches import Anywhere, Augmentation, Flip
 from torchcaps.data.warp import Warp
 from torchcaps.recipe import Exponential, Run, Stop
 
-VARIED = Warp(turn=0.15, slant=0.1, stretch=0.15, edge=True), Flip(eyes=True)  # shapes that no toy has
+VARIED = Warp(turn=0.15, slant=0.1, stretch=0.15, edge=True), Flip(eyes=True)  # so little that a toy of the category might look so
 
 
 def with_model(run: Run, **model_args: Any) -> Run:
@@ -21,8 +21,8 @@ def with_stage(run: Run, **changes: Any) -> Run:
     return replace(run, stages=(replace(first, **changes), *rest))
 
 
-def before_all(run: Run, *augment: Augmentation) -> Run:
-    """Something done to every picture before what is done to it already."""
+def with_first(run: Run, *augment: Augmentation) -> Run:
+    """More augmentations, ahead of the others. `Standardise` acts on the finished crop wherever it stands, and before mixup."""
     return replace(run, augment=augment + run.augment)
 
 

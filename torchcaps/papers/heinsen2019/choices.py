@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torchcaps.data.batches import Light, Standardise
 from torchcaps.optimizers import RAdam
-from torchcaps.papers.changes import VARIED, before_all
+from torchcaps.papers.changes import VARIED, with_first
 from torchcaps.papers.heinsen2019 import rows
 from torchcaps.recipe import Run
 
@@ -27,7 +27,7 @@ def choose_smallnorb_float32() -> Run:
 
 def choose_smallnorb_light() -> Run:
     """Brightness and contrast at random as well, as Hinton et al. 2018 have it for smallNORB; not this paper's training."""
-    return before_all(_toys(rows.SMALLNORB, unmixed=rows.UNMIXED), _LIGHT)
+    return with_first(_toys(rows.SMALLNORB, unmixed=rows.UNMIXED), _LIGHT)
 
 
 def _folds(run: Run = rows.SMALLNORB, **stage) -> Run:
@@ -43,22 +43,22 @@ def choose_folds() -> Run:
 
 def choose_folds_light() -> Run:
     """The same with brightness and contrast at random."""
-    return before_all(_folds(), _LIGHT)
+    return with_first(_folds(), _LIGHT)
 
 
 def choose_folds_standardised() -> Run:
     """The same with every picture standardised, both eyes together: no picture is brighter than another, nor has more contrast."""
-    return before_all(_folds(), Standardise())
+    return with_first(_folds(), Standardise())
 
 
 def choose_folds_varied() -> Run:
     """The same, mirrored (the eyes change places), turned, slanted and stretched at random: shapes that no training toy has."""
-    return before_all(_folds(), *VARIED)
+    return with_first(_folds(), *VARIED)
 
 
 def choose_folds_light_varied() -> Run:
     """The same with both: another light and another shape."""
-    return before_all(_folds(), _LIGHT, *VARIED)
+    return with_first(_folds(), _LIGHT, *VARIED)
 
 
 def choose_folds_fast() -> Run:
@@ -78,12 +78,12 @@ def choose_folds_r2() -> Run:
 
 def choose_folds_standardised_r1() -> Run:
     """Standardised pictures and one routing pass."""
-    return before_all(choose_folds_r1(), Standardise())
+    return with_first(choose_folds_r1(), Standardise())
 
 
 def choose_folds_standardised_r2() -> Run:
     """Standardised pictures and two routing passes."""
-    return before_all(choose_folds_r2(), Standardise())
+    return with_first(choose_folds_r2(), Standardise())
 
 
 def choose_folds_r5() -> Run:
@@ -103,7 +103,7 @@ def choose_folds_cnn() -> Run:
 
 def choose_folds_cnn_standardised() -> Run:
     """The network without capsules on all folds, every picture standardised."""
-    return before_all(choose_folds_cnn(), Standardise())
+    return with_first(choose_folds_cnn(), Standardise())
 
 
 def choose_text() -> Run:
