@@ -21,6 +21,7 @@ SMALLNORB = Run(
 )
 _ERROR = "test.error_percent"
 UNMIXED = 200  # batches: 4,000 images
+BESIDE = ("test_ema.error_percent", "test_unmixed.error_percent")
 
 
 def _with(**model_args) -> Run:
@@ -33,7 +34,7 @@ def _with(**model_args) -> Run:
     metric=_ERROR,
     printed=0.9,
     selected="best of 10",
-    beside=("test_ema.error_percent", "test_unmixed.error_percent"),
+    beside=BESIDE,
 )
 def smallnorb() -> Run:
     """smallNORB at 96x96, both eyes as two channels, three routing passes. The paper prints an accuracy of 99.1 %.
@@ -84,7 +85,7 @@ def smallnorb_r1() -> Run:
     return _with(n_iters=1)
 
 
-@reproduces(table="ablation", row="2 iterations", metric=_ERROR, beside=("test_ema.error_percent", "test_unmixed.error_percent"))
+@reproduces(table="ablation", row="2 iterations", metric=_ERROR, beside=BESIDE)
 def smallnorb_r2() -> Run:
     """Two routing passes, which five folds of training toys prefer to three: with all that the row tells."""
     return with_model(smallnorb(), n_iters=2)
