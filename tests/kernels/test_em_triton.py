@@ -14,7 +14,7 @@ def small_chunks(monkeypatch):
         monkeypatch.setattr(em_launch, "LEAST_INPUTS", 2)
 
 
-@pytest.mark.parametrize(("weight", "n_iters"), [*[(weight, n) for weight in ("jde", "ijde") for n in (1, 2, 3, 4)], ("de", 2)])
+@pytest.mark.parametrize(("weight", "n_iters"), [*[(weight, n) for weight in ("jde", "ijde") for n in (1, 2, 3, 4, 5)], ("de", 2)])
 def test_every_weight_and_number_of_passes(device, weight, n_iters):
     judge(lambda seed: em_problem(weight, device, batch=(2,), i=3, r=1, seed=seed), n_iters)
 

@@ -145,8 +145,9 @@ def test_at_the_start_every_class_is_as_likely():
     torch.testing.assert_close(loss, torch.tensor(3.0).log())
 
 
-def test_it_learns_a_few_pictures_by_heart(rng):
-    model, task = EMCapsNet((2, 12, 12), 3, **SMALL), ClassifyScores()
+def learnt(rng, **options) -> tuple[EMCapsNet, Batch, list[float]]:
+    """Six pictures of three classes, forty steps."""
+    model, task = EMCapsNet((2, 12, 12), 3, **SMALL, **options), ClassifyScores()
     batch = Batch(torch.rand(6, 2, 12, 12, generator=rng), torch.arange(6) % 3)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
     losses = []
@@ -156,4 +157,20 @@ def test_it_learns_a_few_pictures_by_heart(rng):
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
+    return model, batch, losses
+
+
+def test_it_learns_a_few_pictures_by_heart(rng):
+    _, _, losses = learnt(rng)
     assert losses[-1] < 0.3 * losses[0], losses
+
+
+@pytest.mark.parametrize(("n_iters", "alike"), [(1, True), (2, False)])
+def test_with_one_pass_all_parts_stay_alike_and_all_pictures_get_one_answer(rng, n_iters, alike):
+    """No score depends on a vote then, and betas that start equal get equal gradients: a class's score is one number times its own constant."""
+    model, batch, losses = learnt(rng, n_iters=n_iters)
+    parts = model.parts(model.primary_capsules(batch.images))
+    answers = model.classes(parts).activity.argmax(-1)
+    assert (parts.activity.std(-1).max() < 1e-4 * parts.activity.abs().max()) == alike
+    assert (len(answers.unique()) == 1) == alike
+    assert losses[-1] < losses[0], "it learns all the same"

@@ -81,14 +81,19 @@ def choose_folds_r5() -> Run:
     return _folds(rows.smallnorb_r5())
 
 
-def choose_folds_standardised_r1() -> Run:
-    """Standardised pictures and one routing pass."""
-    return with_first(choose_folds_r1(), Standardise())
-
-
 def choose_folds_standardised_r2() -> Run:
     """Standardised pictures and two routing passes."""
     return with_first(choose_folds_r2(), Standardise())
+
+
+def choose_folds_no_coordinates() -> Run:
+    """The same without the two channels that say where a pixel stands."""
+    return _folds(rows.smallnorb_no_coordinates())
+
+
+def choose_folds_no_coordinates_r2() -> Run:
+    """No coordinates, and two routing passes."""
+    return _folds(rows.smallnorb_no_coordinates_r2())
 
 
 def choose_folds_no_mixup() -> Run:

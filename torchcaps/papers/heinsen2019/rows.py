@@ -81,7 +81,7 @@ def smallnorb_tied() -> Run:
 
 @reproduces(table="ablation", row="1 iteration", metric=_ERROR)
 def smallnorb_r1() -> Run:
-    """One routing pass: no coupling depends on a vote."""
+    """One routing pass: no coupling depends on a vote, all parts stay alike, and every picture gets the same answer (docs page)."""
     return _with(n_iters=1)
 
 
@@ -107,6 +107,12 @@ def smallnorb_r5() -> Run:
 def smallnorb_no_coordinates() -> Run:
     """Without the two channels that say where a pixel stands."""
     return _with(coordinates=False)
+
+
+@reproduces(table="ablation", row="no coordinates, 2 iterations", metric=_ERROR, beside=BESIDE)
+def smallnorb_no_coordinates_r2() -> Run:
+    """Both changes at once, with all that the row tells."""
+    return with_model(smallnorb_r2(), coordinates=False)
 
 
 @reproduces(table="ablation", row="no mixup", metric=_ERROR)
