@@ -64,7 +64,9 @@ def test_figures_are_drawn_of_what_is_there(tmp_path, monkeypatch):
     assert set(made) == {"places", "figure-8"}
     assert "after each epoch, of 64 test images (smallNORB, EM routing); no run was stopped and no step chosen" in made["figure-8"][1]
     put("smallnorb-r1", tmp_path)
-    assert "smallNORB: 1 of 1, 1 of 3" in drawn(tmp_path)["error-by-passes"][1]
+    made = drawn(tmp_path)
+    assert "smallNORB: 1 of 1, 1 of 3" in made["error-by-passes"][1]
+    assert [line.get_label() for line in made["loss-by-passes"][0].axes[0].lines[1::2]] == ["1 routing pass", "3 routing passes"]
 
 
 def test_half_a_run_has_no_figures_of_a_model(tmp_path, monkeypatch):

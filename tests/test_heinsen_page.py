@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from torchcaps import parts
-from torchcaps.compare import compare, sd_of_mean, sources_of
+from torchcaps.compare import Comparison, compare, sd_of_mean, sources_of
 from torchcaps.data.smallnorb import factors
 from torchcaps.metrics import wrong
 from torchcaps.recipe import from_plain
@@ -20,7 +20,7 @@ from torchcaps.results import read_result, unpack
 HOME = Path(__file__).parent.parent
 PAGE = (HOME / "docs/papers/heinsen2019.md").read_text()
 EARLIER = [100 * wrong_ones / 24_300 for wrong_ones in (513, 572, 384)]  # of `smallnorb` before biases of 0, files in the history
-WATCHED = [("smallnorb", 0), ("smallnorb", 1), ("smallnorb", 2), ("smallnorb-cnn", 0), ("smallnorb-cnn", 1)]
+WATCHED = [(row, seed) for row in ("smallnorb", "smallnorb-cnn") for seed in range(3)]
 TRIED = {  # settings on folds of training toys, as the page calls them
     "r2": "two passes instead of three",
     "standardised": "Standardised pictures",
@@ -29,7 +29,18 @@ TRIED = {  # settings on folds of training toys, as the page calls them
     "fast": "twice the rate",
     "no-mixup": "no mixup",
     "light-varied": "light and warps together",
+    "standardised-r2": "Both together",
+    "cnn": "The network without capsules",
+    "cnn-standardised": "and with standardised pictures",
 }
+LEFT_OUT = {  # ablations of smallNORB, as the page calls them
+    "no-coordinates": "no coordinates",
+    "tied": "cost tied to the benefit",
+    "r2": "two passes",
+    "no-cost": "no cost",
+    "no-mixup": "no mixup",
+}
+HARD = torch.tensor([21, 45, 42])  # airplane 1, car 5, car 2
 WITH_DATA = pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")
 
 
@@ -41,11 +52,25 @@ def amiss(found: dict, labels: Tensor, part: str = "test") -> Tensor:
     return wrong(unpack(found["predictions"][part]).long(), labels).double()
 
 
-def fewer_on_folds(row: str, part: str = "test") -> tuple[list[float], float]:
-    """How many fewer `row` has wrong than `choose-folds`, in percent: by fold, and the sd of their mean over choices of the 25 toys."""
+def beside(row: str, other: str) -> list[Comparison]:
+    """The same seeds of both."""
+    return [compare(result(row, seed), result(other, seed), None)[0] for seed in range(3)]
+
+
+def share_of_hard_toys(row: str) -> list[float]:
+    """Of the mistakes of every seed, in percent."""
+    run = from_plain(result(row, 0)["run"])
+    data = parts.part(run, "test", None, 0)
+    hard = torch.isin(sources_of(run, "test", data, None).of[:, 0], HARD)
+    missed = [amiss(result(row, seed), data.labels) for seed in range(3)]
+    return [(100 * each[hard].sum() / each.sum()).item() for each in missed]
+
+
+def fewer_on_folds(row: str, part: str = "test", other: str = "choose-folds") -> tuple[list[float], float]:
+    """How many fewer `row` has wrong than `other`, in percent: by fold, and the sd of their mean over choices of the 25 toys."""
     gains, toys = [], []
     for fold in range(5):
-        base = result("choose-folds", fold)
+        base = result(other, fold)
         run = from_plain(base["run"])
         data = parts.part(run, "test", None, fold)
         gains.append(100 * (amiss(base, data.labels) - amiss(result(row, fold), data.labels, part)))
@@ -72,6 +97,15 @@ def test_other_settings_on_folds(row):
         over_folds = stats.ttest_1samp(gains, 0)
         assert min(gains) > 0 and "and fewer on every fold" in PAGE and f"{mean(gains) / sd:.1f} standard deviations over toys" in PAGE
         assert f"(over the five folds t = {over_folds.statistic:.1f}, p = {over_folds.pvalue:.2f}" in PAGE
+    if row == "standardised-r2":
+        assert min(gains) > 0 and "3.9 ± 2.1 fewer, and fewer on every fold" in PAGE
+
+
+@pytest.mark.data
+@WITH_DATA
+def test_the_cnn_beside_the_best_of_eight_on_folds():
+    gains, sd = fewer_on_folds("choose-folds-cnn-standardised", other="choose-folds-standardised-r2")
+    assert f"of the best of eight settings by {mean(gains):.1f} ± {sd:.1f}" in PAGE
 
 
 @pytest.mark.data
@@ -97,35 +131,61 @@ def test_what_smallnorb_got_wrong():
     assert f"140 and 300 degrees\n({by_azimuth[7]:.1f} and {by_azimuth[15]:.1f} %)" in PAGE
     assert by_elevation[0] == max(by_elevation) and f"the lowest elevation ({by_elevation[0]:.1f} %)" in PAGE
 
-    hard = torch.tensor([21, 45, 42])  # airplane 1, car 5, car 2
-    cnn = torch.stack([100 * amiss(result("smallnorb-cnn", seed), data.labels) for seed in range(2)])
-    of_hard = torch.isin(toys, hard)
-    of_toy = [share[toys == toy].mean() for toy in hard]
+    cnn = torch.stack([100 * amiss(result("smallnorb-cnn", seed), data.labels) for seed in range(3)])
+    of_hard = torch.isin(toys, HARD)
+    of_toy = [share[toys == toy].mean() for toy in HARD]
     assert of_toy == sorted((share[toys == toy].mean() for toy in toys.unique()), reverse=True)[:3]
-    theirs, first, second = (f"{100 * each[of_hard].sum() / each.sum():.0f}" for each in (share, *cnn))
-    assert f"Three toys of 25 have {theirs} % of the mistakes" in PAGE
+    assert f"Three toys of 25 have {100 * share[of_hard].sum() / share.sum():.0f} % of the mistakes" in PAGE
     assert "with {:.1f}, {:.1f} and {:.1f} % of their\npictures wrong".format(*of_toy) in PAGE
-    assert f"The same three toys have {first} and {second} % of its mistakes" in PAGE
+    assert "The same three toys have {:.0f}, {:.0f} and {:.0f} % of its mistakes".format(*share_of_hard_toys("smallnorb-cnn")) in PAGE
     left = [each[~of_hard].mean() for each in (*cnn, share)]
-    assert "without them it has {:.2f} and {:.2f} % wrong, the routing {:.2f}".format(*left) in PAGE
+    assert "without them it has {:.2f}, {:.2f} and {:.2f} % wrong, the routing {:.2f}".format(*left) in PAGE
 
 
 @pytest.mark.data
 @WITH_DATA
 def test_how_far_the_cnn_is_ahead():
-    for other, name in enumerate(("the first, by", "the second by")):
-        found = [compare(result("smallnorb", seed), result("smallnorb-cnn", other), None)[0] for seed in range(3)]
-        pairs = zip(*((one.difference, one.sd) for one in found), strict=True)
-        by, sds = ("{:.2f}, {:.2f} and {:.2f}".format(*numbers) for numbers in pairs)
-        times = sorted(one.difference / one.sd for one in found)
-        assert f"{times[0]:.1f} to {times[-1]:.1f} of them" in PAGE
-        assert f"behind {name} {by} points, with standard deviations of {sds}" in PAGE
+    found = [compare(result("smallnorb", seed), result("smallnorb-cnn", other), None)[0] for seed in range(3) for other in range(3)]
+    by, times = (sorted(numbers) for numbers in ([one.difference for one in found], [one.difference / one.sd for one in found]))
+    ahead = f"by {by[0]:.2f} to {by[-1]:.2f} points, which is {times[0]:.1f} to {times[-1]:.1f} standard deviations"
+    assert f"is behind each of the CNN, {ahead}" in PAGE
+
+
+@pytest.mark.data
+@WITH_DATA
+def test_standardised_pictures_and_two_passes():
+    found = [x for one in beside("smallnorb-standardised-r2", "smallnorb") for x in (-one.difference, one.sd)]
+    assert "by {:.2f} ± {:.2f}, {:.2f} ± {:.2f} and {:.2f} ± {:.2f} points".format(*found) in PAGE
+    hard = [number for row in ("smallnorb-standardised-r2", "smallnorb") for number in share_of_hard_toys(row)]
+    assert "{:.0f}, {:.0f} and {:.0f} %, than of the row's ({:.0f}, {:.0f} and {:.0f})".format(*hard) in PAGE
+    first, second, third = (f"{abs(one.difference):.2f} ± {one.sd:.2f}" for one in beside("smallnorb-cnn-standardised", "smallnorb-cnn"))
+    assert f"more than without by {first}, fewer by {second}, more by {third}" in PAGE
+
+
+@pytest.mark.data
+@WITH_DATA
+@pytest.mark.parametrize("row", LEFT_OUT)
+def test_what_can_be_left_out(row):
+    (typed,) = re.findall(rf"^\| {LEFT_OUT[row]} \| .* \| (.*) \|$", PAGE, re.MULTILINE)
+    found = [compare(result(f"smallnorb-{row}", 0), result("smallnorb", seed), None)[0] for seed in range(3)]
+    differences = ", ".join(f"{abs(one.difference):.2f} ± {one.sd:.2f}" for one in found)
+    assert typed == f"{differences} {'more' if found[0].difference > 0 else 'fewer'}"
+    assert len({one.difference > 0 for one in found}) == 1
+
+
+def test_how_soon_the_loss_falls_by_passes():
+    def first_below_1(row: str, seed: int) -> int:
+        return next(line["step"] for line in result(row, seed)["curve"] if line.get("loss", 2) < 1)
+
+    two, three = first_below_1("smallnorb-r2", 0), [first_below_1("smallnorb", seed) for seed in range(3)]
+    assert "after {:,} steps with two passes, and after {:,}, {:,} and {:,} with three".format(two, *three) in PAGE
+    assert f"with five it ends at {result('smallnorb-r5', 0)['curve'][-1]['loss']:.2f}" in PAGE
 
 
 @pytest.mark.data
 @WITH_DATA
 def test_warped_and_mirrored():
-    found = [compare(result("smallnorb-varied", seed), result("smallnorb", seed), None)[0] for seed in range(3)]
+    found = beside("smallnorb-varied", "smallnorb")
     assert "by {} ± {}, {} ± {} and {} ± {} points".format(*(f"{x:.1f}" for one in found for x in (one.difference, one.sd))) in PAGE
     errors = [[result(row, seed)["metrics"]["test"]["error_percent"] for seed in range(3)] for row in ("smallnorb", "smallnorb-varied")]
     assert max(errors[0]) < min(errors[1]) and "all three seeds more than the row's worst" in PAGE
@@ -140,7 +200,7 @@ def test_warped_and_mirrored():
 def test_the_ends_of_the_curves():
     watched = [[line for line in result(row, seed)["curve"] if "watched_test_error_percent" in line][-1] for row, seed in WATCHED]
     right = [100 - line["watched_test_error_percent"] for line in watched]
-    assert f"At the end {mean(right[:3]):.2f} %" in PAGE and f"the CNN has {right[3]:.2f} and {right[4]:.2f} % of them" in PAGE
+    assert f"At the end {mean(right[:3]):.2f} %" in PAGE and "the CNN has {:.2f}, {:.2f} and {:.2f} % of them".format(*right[3:]) in PAGE
 
 
 def test_the_best_of_ten():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchcaps.figures.routing_curves import logit_change_curves, loss_curves, smooth
+from torchcaps.figures.routing_curves import error_by_passes, logit_change_curves, loss_curves, smooth
 
 matplotlib = pytest.importorskip("matplotlib")
 CHANGES = [
@@ -47,7 +47,7 @@ def test_fewer_passes_are_drawn_as_they_are():
 
 def test_raw_losses_stand_faint_behind_the_smoothed_ones():
     one, three = falling(0.99), falling(0.97)
-    figure, caption = loss_curves(one, three)
+    figure, caption = loss_curves({1: one, 3: three})
     (axes,) = figure.axes
     raw, mean, _, other = axes.lines
     assert list(raw.get_ydata()) == [line["loss"] for line in one] and raw.get_alpha() < 0.5
@@ -55,19 +55,28 @@ def test_raw_losses_stand_faint_behind_the_smoothed_ones():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["1 routing pass", "3 routing passes"]
     assert other.get_label() == "3 routing passes"
     ends = [sum(line["loss"] for line in journal[-10:]) / 10 for journal in (one, three)]
-    assert f"the mean loss is {ends[0]:.3g} with one pass and {ends[1]:.3g} with three" in caption
+    assert f"the mean loss is {ends[0]:.3g} with 1 routing pass, {ends[1]:.3g} with 3 routing passes." in caption
+
+
+@pytest.mark.parametrize(("worst", "scale"), [(15.0, "linear"), (80.0, "log")])
+def test_errors_far_apart_have_a_log_scale(worst, scale):
+    figure, caption = error_by_passes({"digits": {1: [worst], 2: [1.6, 2.0]}})
+    (axes,) = figure.axes
+    assert axes.get_yscale() == scale and ("log scale" in axes.get_title(loc="left")) == (scale == "log")
+    assert [list(line.get_ydata()) for line in axes.lines] == [[worst], [1.6, 2.0], [worst, 1.8]]
+    assert "digits: 1 of 1, 2 of 2" in caption
 
 
 def test_a_journal_without_the_numbers_is_refused():
     with pytest.raises(ValueError, match="needs journal lines with logit_change_2 and so on, got 1 with loss, step; write what"):
         logit_change_curves([{"step": 1, "loss": 0.5}])
     with pytest.raises(ValueError, match="needs journal lines with 'step' and 'loss', got 0 with nothing"):
-        loss_curves([], falling(0.9))
+        loss_curves({1: [], 3: falling(0.9)})
 
 
 def test_the_figures_become_pictures(monkeypatch):
     from torchcaps.figures import canvas
 
     monkeypatch.setattr(canvas, "DPI", 40)
-    for figure, _ in (logit_change_curves(CHANGES), loss_curves(falling(0.99), falling(0.97))):
+    for figure, _ in (logit_change_curves(CHANGES), loss_curves({1: falling(0.99), 3: falling(0.97)})):
         assert canvas.png(figure).startswith(b"\x89PNG")

@@ -167,7 +167,7 @@ def test_it_learns_a_few_pictures_by_heart(rng):
 
 @pytest.mark.parametrize(("n_iters", "alike"), [(1, True), (2, False)])
 def test_with_one_pass_all_parts_stay_alike_and_all_pictures_get_one_answer(rng, n_iters, alike):
-    """No score depends on a vote then, and betas that start equal get equal gradients: a class's score is one number times its own constant."""
+    """No score depends on a vote then, and equal betas get equal gradients: a class's score is one number times its own constant."""
     model, batch, losses = learnt(rng, n_iters=n_iters)
     parts = model.parts(model.primary_capsules(batch.images))
     answers = model.classes(parts).activity.argmax(-1)

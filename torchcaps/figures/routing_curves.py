@@ -1,4 +1,4 @@
-"""Figures A.1 and A.2 of Sabour 2017, from the journals of training: what routing does to its logits, and to the loss."""
+"""What routing does to its logits, to the loss and to the error, by passes: after figures A.1 and A.2 of Sabour 2017, for any routing."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,8 @@ else:
 Journal = list[dict[str, Any]]
 PRINTED = {2: 0.007, 5: 1e-5}  # by pass, after 500 epochs on MNIST: appendix A
 COLOURS = (BLUE, SKY, GREEN, ORANGE)
-AFTER = "After figure {} of Sabour, Frosst and Hinton (2017)"
+BY_PASSES = {1: ORANGE, 2: GREEN, 3: BLUE, 4: SKY, 5: MUTED}
+WIDE = 10  # times: errors that far apart want a log scale
 
 
 def logit_change_curves(journal: Journal) -> tuple[Figure, str]:
@@ -53,33 +54,38 @@ def error_by_passes(errors: Mapping[str, Mapping[int, Sequence[float]]]) -> tupl
             axes.plot(list(found), [mean(values) for values in found.values()], "-", color=INK, linewidth=1.4)
             axes.set(xlabel="routing passes in training", title=f"{name}, test error in %")
             axes.set_xticks(list(found))
-            axes.set_ylim(0, 1.05 * max(max(values) for values in found.values()))  # from 0, and no point on the edge
             axes.grid(axis="y")
+            every = [value for values in found.values() for value in values]
+            if max(every) > WIDE * min(every) > 0:
+                axes.set_title(f"{name}, test error in %, on a log scale")
+                _log_scale(axes)
+            else:
+                axes.set_ylim(0, 1.05 * max(every))  # from 0, and no point on the edge
     seeds = "; ".join(f"{name}: {', '.join(f'{len(values)} of {n}' for n, values in found.items())}" for name, found in errors.items())
-    words = "Every point is a seed, the line joins the means. Appendix A says that more passes fit the training set more closely"
-    return figure, f"{words}. Seeds by number of passes: {seeds}."
+    return figure, f"Every point is a seed, the line joins the means. Seeds by number of passes: {seeds}."
 
 
-def loss_curves(one_pass: Journal, three_passes: Journal) -> tuple[Figure, str]:
-    """Figure A.2, from lines that hold `loss`: training with one routing pass and with three. With a caption."""
+def loss_curves(journals: Mapping[int, Journal]) -> tuple[Figure, str]:
+    """From lines that hold `loss`: training with so many routing passes. With a caption."""
     ends = []
     with canvas(6.0, 3.3) as figure:
         axes = figure.subplots()
-        for journal, colour, words in ((one_pass, ORANGE, "1 routing pass"), (three_passes, BLUE, "3 routing passes")):
+        for n_iters, journal in journals.items():
+            colour = BY_PASSES.get(n_iters, INK)
             steps, losses = series(journal, "loss")
             if not steps:
                 raise ValueError(f"loss_curves needs journal lines with 'step' and 'loss', got {_what_came(journal)}; read metrics.jsonl")
             axes.plot(steps, losses, color=colour, linewidth=0.8, alpha=0.3)
-            axes.plot(steps, smooth(losses, len(losses) // 50), marker=_marker(steps), color=colour, label=words)
-            ends.append(f"{_end(steps, losses):.3g}")
+            axes.plot(steps, smooth(losses, len(losses) // 50), marker=_marker(steps), color=colour, label=_passes(n_iters))
+            ends.append(f"{_end(steps, losses):.3g} with {_passes(n_iters)}")
         axes.set(xlabel="training step", title="Training loss, on a log scale")
         axes.set_xlim(left=0)
         _log_scale(axes)
         axes.grid(axis="y")
         axes.legend()
     return figure, (
-        f"Over the last tenth of training the mean loss is {ends[0]} with one pass and {ends[1]} with three. Faint: as logged; "
-        f"full: a running mean over about a twenty-fifth of the points. {AFTER.format('A.2')}, which shows CIFAR-10 with batches of 128."
+        f"Over the last tenth of training the mean loss is {', '.join(ends)}. Faint: as logged; "
+        "full: a running mean over about a twenty-fifth of the points."
     )
 
 
@@ -123,13 +129,17 @@ def _change_words(last: dict[int, float], step: int) -> str:
     return (
         f"Mean absolute change of the routing logits from one pass to the next. At step {step:,}: {ours}. The paper prints {printed}, "
         f"after 500 epochs on MNIST. By its Procedure 1 the change is the agreement of vote and output, which need not vanish as the "
-        f"routing settles. {AFTER.format('A.1')}."
+        f"routing settles. After figure A.1 of Sabour, Frosst and Hinton (2017)."
     )
 
 
 def _short(value: float) -> str:
     """Two digits, and 1e-5 as the paper writes it."""
     return f"{value:.2g}".replace("e-0", "e-")
+
+
+def _passes(n: int) -> str:
+    return f"{n} routing pass{'es' * (n > 1)}"
 
 
 def _end(steps: list[int], losses: list[float]) -> float:

@@ -12,7 +12,7 @@ from torchcaps.data import DataError, Labelled, load, smallnorb
 from torchcaps.data.viewpoints import FAMILIAR, part_of
 from torchcaps.figures.numbers import pick_examples, predict
 from torchcaps.figures.places import used_places
-from torchcaps.figures.routing_curves import error_by_passes
+from torchcaps.figures.routing_curves import error_by_passes, loss_curves
 from torchcaps.figures.view_errors import errors_at, errors_by_view
 from torchcaps.figures.view_numbers import tracks
 from torchcaps.figures.viewpoints import pose_changes, pose_trajectories, stereo_pairs
@@ -45,6 +45,7 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
     errors = {n: [part["metrics"]["test"]["error_percent"] for part in found[row]] for n, row in BY_PASSES.items() if row in found}
     if len(errors) > 1:
         made["error-by-passes"] = error_by_passes({"smallNORB": errors})
+        made["loss-by-passes"] = loss_curves({n: found[BY_PASSES[n]][0]["curve"] for n in errors})
     if seen := by_view(found, root):
         made["error-by-view"] = errors_by_view(seen)
     return made

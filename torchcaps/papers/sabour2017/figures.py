@@ -41,13 +41,15 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
     if "mnist-r5-recon" in found:
         made["figure-A1"] = logit_change_curves(found["mnist-r5-recon"][0]["curve"])
     if "cifar10-r1" in found and "cifar10" in found:
-        made["figure-A2"] = loss_curves(found["cifar10-r1"][0]["curve"], found["cifar10"][0]["curve"])
+        figure, words = loss_curves({1: found["cifar10-r1"][0]["curve"], 3: found["cifar10"][0]["curve"]})
+        made["figure-A2"] = figure, f"{words} After the paper's figure A.2, which shows CIFAR-10 with batches of 128."
     errors = {
         name: {n: [part["metrics"]["test"]["error_percent"] for part in found[recipe]] for n, recipe in row.items() if recipe in found}
         for name, row in BY_PASSES.items()
     }
     if several := {name: row for name, row in errors.items() if len(row) > 1}:
-        made["error-by-passes"] = error_by_passes(several)
+        figure, words = error_by_passes(several)
+        made["error-by-passes"] = figure, f"{words} Appendix A says that more passes fit the training set more closely."
     return made
 
 
