@@ -66,6 +66,7 @@ def test_figures_are_drawn_of_what_is_there(tmp_path, monkeypatch):
     put("smallnorb-r1", tmp_path)
     made = drawn(tmp_path)
     assert "smallNORB: 1 of 1, 1 of 3" in made["error-by-passes"][1]
+    assert "smallNORB, the loss of mixed pictures; seeds 0, 0." in made["loss-by-passes"][1]
     assert [line.get_label() for line in made["loss-by-passes"][0].axes[0].lines[1::2]] == ["1 routing pass", "3 routing passes"]
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -11,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from torchcaps import parts
-from torchcaps.compare import Comparison, compare, sd_of_mean, sources_of
+from torchcaps.compare import sd_of_mean, sources_of
 from torchcaps.data.smallnorb import factors
 from torchcaps.metrics import wrong
 from torchcaps.recipe import from_plain
@@ -41,6 +42,7 @@ LEFT_OUT = {  # ablations of smallNORB, as the page calls them
     "no-mixup": "no mixup",
 }
 HARD = torch.tensor([21, 45, 42])  # airplane 1, car 5, car 2
+SAME = [(seed, seed) for seed in range(3)]  # seeds
 WITH_DATA = pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")
 
 
@@ -52,29 +54,33 @@ def amiss(found: dict, labels: Tensor, part: str = "test") -> Tensor:
     return wrong(unpack(found["predictions"][part]).long(), labels).double()
 
 
-def beside(row: str, other: str) -> list[Comparison]:
-    """The same seeds of both."""
-    return [compare(result(row, seed), result(other, seed), None)[0] for seed in range(3)]
+@cache
+def shown(row: str, fold: int = 0) -> tuple[Tensor, Tensor]:
+    """The label of each picture that `row` is judged on, and its toy, as `torchcaps compare` has them."""
+    run = from_plain(result(row, fold)["run"])
+    data = parts.part(run, "test", None, fold)
+    return data.labels, sources_of(run, "test", data, None).of
 
 
-def share_of_hard_toys(row: str) -> list[float]:
-    """Of the mistakes of every seed, in percent."""
-    run = from_plain(result(row, 0)["run"])
-    data = parts.part(run, "test", None, 0)
-    hard = torch.isin(sources_of(run, "test", data, None).of[:, 0], HARD)
-    missed = [amiss(result(row, seed), data.labels) for seed in range(3)]
-    return [(100 * each[hard].sum() / each.sum()).item() for each in missed]
+def missed(row: str) -> Tensor:
+    """Of the test pictures, by every seed [3 n]."""
+    return torch.stack([amiss(result(row, seed), shown("smallnorb")[0]) for seed in range(3)])
+
+
+def more(row: str, other: str, pairs: list[tuple[int, int]]) -> list[tuple[float, float]]:
+    """How many more `row` has wrong than `other`, in percent, for pairs of seeds, and the sd over choices of the 25 test toys."""
+    labels, toys = shown("smallnorb")
+    gains = [100 * (amiss(result(row, one), labels) - amiss(result(other, two), labels)) for one, two in pairs]
+    return [(gain.mean().item(), sd_of_mean(gain, toys)) for gain in gains]
 
 
 def fewer_on_folds(row: str, part: str = "test", other: str = "choose-folds") -> tuple[list[float], float]:
     """How many fewer `row` has wrong than `other`, in percent: by fold, and the sd of their mean over choices of the 25 toys."""
     gains, toys = [], []
     for fold in range(5):
-        base = result(other, fold)
-        run = from_plain(base["run"])
-        data = parts.part(run, "test", None, fold)
-        gains.append(100 * (amiss(base, data.labels) - amiss(result(row, fold), data.labels, part)))
-        toys.append(sources_of(run, "test", data, None).of + 100 * fold)  # every fold numbers its toys alike
+        labels, of_fold = shown("choose-folds", fold)
+        gains.append(100 * (amiss(result(other, fold), labels) - amiss(result(row, fold), labels, part)))
+        toys.append(of_fold + 100 * fold)  # every fold numbers its toys alike
     return [gain.mean().item() for gain in gains], sd_of_mean(torch.cat(gains), torch.cat(toys))
 
 
@@ -95,30 +101,30 @@ def test_other_settings_on_folds(row):
     assert found and found.groups() == (size, "fewer" if mean(gains) > 0 else "more")
     if row == "r2":
         over_folds = stats.ttest_1samp(gains, 0)
-        assert min(gains) > 0 and "and fewer on every fold" in PAGE and f"{mean(gains) / sd:.1f} standard deviations over toys" in PAGE
+        assert min(gains) > 0 and f"{size} points fewer, and fewer on every fold" in PAGE
+        assert f"{mean(gains) / sd:.1f} standard deviations over toys" in PAGE
         assert f"(over the five folds t = {over_folds.statistic:.1f}, p = {over_folds.pvalue:.2f}" in PAGE
     if row == "standardised-r2":
-        assert min(gains) > 0 and "3.9 ± 2.1 fewer, and fewer on every fold" in PAGE
+        assert min(gains) > 0 and f"{size} fewer, and fewer on every fold: the best of eight" in PAGE
 
 
 @pytest.mark.data
 @WITH_DATA
 def test_the_cnn_beside_the_best_of_eight_on_folds():
     gains, sd = fewer_on_folds("choose-folds-cnn-standardised", other="choose-folds-standardised-r2")
-    assert f"of the best of eight settings by {mean(gains):.1f} ± {sd:.1f}" in PAGE
+    assert sum(gain > 0 for gain in gains) == 3 and f"of the best of eight by {mean(gains):.1f} ± {sd:.1f}, on three folds of five" in PAGE
 
 
 @pytest.mark.data
 @WITH_DATA
 def test_what_smallnorb_got_wrong():
-    run = from_plain(result("smallnorb", 0)["run"])
-    data = parts.part(run, "test", None, 0)
-    toys, views = sources_of(run, "test", data, None).of[:, 0], factors("test")
+    (labels, toys), views = shown("smallnorb"), factors("test")
+    toys = toys[:, 0]
     answers = torch.stack([unpack(result("smallnorb", seed)["predictions"]["test"]).long() for seed in range(3)])
-    mistakes = torch.stack([wrong(answer, data.labels) for answer in answers])
-    assert "{}, {} and {} of 24,300 are wrong".format(*mistakes.sum(1).tolist()) in PAGE
+    mistakes = missed("smallnorb")
+    assert "{:.0f}, {:.0f} and {:.0f} of 24,300 are wrong".format(*mistakes.sum(1)) in PAGE
     assert f"{mistakes.any(0).sum():,} are wrong in at least one of the three" in PAGE
-    called = 100 * ((data.labels == 4) & (answers == 3)).sum() / mistakes.sum()
+    called = 100 * ((labels == 4) & (answers == 3)).sum() / mistakes.sum()
     assert f"({called:.0f} %) are cars called trucks" in PAGE
 
     share = 100 * mistakes.double().mean(0)
@@ -131,22 +137,22 @@ def test_what_smallnorb_got_wrong():
     assert f"140 and 300 degrees\n({by_azimuth[7]:.1f} and {by_azimuth[15]:.1f} %)" in PAGE
     assert by_elevation[0] == max(by_elevation) and f"the lowest elevation ({by_elevation[0]:.1f} %)" in PAGE
 
-    cnn = torch.stack([100 * amiss(result("smallnorb-cnn", seed), data.labels) for seed in range(3)])
-    of_hard = torch.isin(toys, HARD)
+    cnn, of_hard = missed("smallnorb-cnn"), torch.isin(toys, HARD)
     of_toy = [share[toys == toy].mean() for toy in HARD]
     assert of_toy == sorted((share[toys == toy].mean() for toy in toys.unique()), reverse=True)[:3]
     assert f"Three toys of 25 have {100 * share[of_hard].sum() / share.sum():.0f} % of the mistakes" in PAGE
     assert "with {:.1f}, {:.1f} and {:.1f} % of their\npictures wrong".format(*of_toy) in PAGE
-    assert "The same three toys have {:.0f}, {:.0f} and {:.0f} % of its mistakes".format(*share_of_hard_toys("smallnorb-cnn")) in PAGE
-    left = [each[~of_hard].mean() for each in (*cnn, share)]
+    of_all = 100 * cnn[:, of_hard].sum(1) / cnn.sum(1)
+    assert "The same three toys have {:.0f}, {:.0f} and {:.0f} % of its mistakes".format(*of_all) in PAGE
+    left = [each[~of_hard].mean() for each in (*100 * cnn, share)]
     assert "without them it has {:.2f}, {:.2f} and {:.2f} % wrong, the routing {:.2f}".format(*left) in PAGE
 
 
 @pytest.mark.data
 @WITH_DATA
 def test_how_far_the_cnn_is_ahead():
-    found = [compare(result("smallnorb", seed), result("smallnorb-cnn", other), None)[0] for seed in range(3) for other in range(3)]
-    by, times = (sorted(numbers) for numbers in ([one.difference for one in found], [one.difference / one.sd for one in found]))
+    found = more("smallnorb", "smallnorb-cnn", [(one, two) for one in range(3) for two in range(3)])
+    by, times = sorted(by for by, _ in found), sorted(by / sd for by, sd in found)
     ahead = f"by {by[0]:.2f} to {by[-1]:.2f} points, which is {times[0]:.1f} to {times[-1]:.1f} standard deviations"
     assert f"is behind each of the CNN, {ahead}" in PAGE
 
@@ -154,11 +160,12 @@ def test_how_far_the_cnn_is_ahead():
 @pytest.mark.data
 @WITH_DATA
 def test_standardised_pictures_and_two_passes():
-    found = [x for one in beside("smallnorb-standardised-r2", "smallnorb") for x in (-one.difference, one.sd)]
+    found = [number for by, sd in more("smallnorb-standardised-r2", "smallnorb", SAME) for number in (-by, sd)]
     assert "by {:.2f} ± {:.2f}, {:.2f} ± {:.2f} and {:.2f} ± {:.2f} points".format(*found) in PAGE
-    hard = [number for row in ("smallnorb-standardised-r2", "smallnorb") for number in share_of_hard_toys(row)]
-    assert "{:.0f}, {:.0f} and {:.0f} %, than of the row's ({:.0f}, {:.0f} and {:.0f})".format(*hard) in PAGE
-    first, second, third = (f"{abs(one.difference):.2f} ± {one.sd:.2f}" for one in beside("smallnorb-cnn-standardised", "smallnorb-cnn"))
+    hard = torch.isin(shown("smallnorb")[1][:, 0], HARD)
+    easy = [100 * missed(row)[:, ~hard].mean(1) for row in ("smallnorb-standardised-r2", "smallnorb")]
+    assert "with {:.2f}, {:.2f} and {:.2f} % wrong where the row has {:.2f}, {:.2f} and {:.2f},".format(*torch.cat(easy)) in PAGE
+    first, second, third = (f"{abs(by):.2f} ± {sd:.2f}" for by, sd in more("smallnorb-cnn-standardised", "smallnorb-cnn", SAME))
     assert f"more than without by {first}, fewer by {second}, more by {third}" in PAGE
 
 
@@ -167,10 +174,29 @@ def test_standardised_pictures_and_two_passes():
 @pytest.mark.parametrize("row", LEFT_OUT)
 def test_what_can_be_left_out(row):
     (typed,) = re.findall(rf"^\| {LEFT_OUT[row]} \| .* \| (.*) \|$", PAGE, re.MULTILINE)
-    found = [compare(result(f"smallnorb-{row}", 0), result("smallnorb", seed), None)[0] for seed in range(3)]
-    differences = ", ".join(f"{abs(one.difference):.2f} ± {one.sd:.2f}" for one in found)
-    assert typed == f"{differences} {'more' if found[0].difference > 0 else 'fewer'}"
-    assert len({one.difference > 0 for one in found}) == 1
+    found = more(f"smallnorb-{row}", "smallnorb", [(0, seed) for seed in range(3)])
+    differences = ", ".join(f"{abs(by):.2f} ± {sd:.2f}" for by, sd in found)
+    assert typed == f"{differences} {'more' if found[0][0] > 0 else 'fewer'}"
+    assert len({by > 0 for by, _ in found}) == 1
+
+
+def test_one_pass_gives_one_answer():
+    def said(row: str, seed: int) -> int:
+        (answer,) = unpack(result(row, seed)["predictions"]["test"]).unique().tolist()
+        return answer
+
+    assert said("smallnorb-r1", 0) == 4 and [said("choose-folds-r1", fold) for fold in range(5)] == [4, 1, 1, 1, 4]
+    assert "cars on the test toys and on folds 0 and 4, humans on folds 1 to 3" in PAGE
+    steps, losses = zip(*((line["step"], line["loss"]) for line in result("smallnorb-r1", 0)["curve"] if "loss" in line), strict=True)
+    late = [loss for step, loss in zip(steps, losses, strict=True) if step > 0.9 * steps[-1]]
+    assert f"to {mean(late):.2f} in the mean of the last tenth" in PAGE
+
+
+def test_ablations_beside_nine_runs():
+    nine = nine_runs()
+    below = [(mean(nine) - result(f"smallnorb-{row}", 0)["metrics"]["test"]["error_percent"]) / stdev(nine) for row in list(LEFT_OUT)[:4]]
+    assert f"have {mean(nine):.2f} ± {stdev(nine):.2f} %: the four are" in PAGE
+    assert "the four are {:.1f}, {:.1f}, {:.1f} and {:.1f} standard deviations below".format(*below) in PAGE
 
 
 def test_how_soon_the_loss_falls_by_passes():
@@ -178,21 +204,19 @@ def test_how_soon_the_loss_falls_by_passes():
         return next(line["step"] for line in result(row, seed)["curve"] if line.get("loss", 2) < 1)
 
     two, three = first_below_1("smallnorb-r2", 0), [first_below_1("smallnorb", seed) for seed in range(3)]
-    assert "after {:,} steps with two passes, and after {:,}, {:,} and {:,} with three".format(two, *three) in PAGE
-    assert f"with five it ends at {result('smallnorb-r5', 0)['curve'][-1]['loss']:.2f}" in PAGE
+    assert "is at step {:,} with two passes, and at {:,}, {:,} and {:,} with three".format(two, *three) in PAGE
+    assert f"with five the loss ends at {result('smallnorb-r5', 0)['curve'][-1]['loss']:.2f}" in PAGE
 
 
 @pytest.mark.data
 @WITH_DATA
 def test_warped_and_mirrored():
-    found = beside("smallnorb-varied", "smallnorb")
-    assert "by {} ± {}, {} ± {} and {} ± {} points".format(*(f"{x:.1f}" for one in found for x in (one.difference, one.sd))) in PAGE
+    found = more("smallnorb-varied", "smallnorb", SAME)
+    assert "by {} ± {}, {} ± {} and {} ± {} points".format(*(f"{number:.1f}" for pair in found for number in pair)) in PAGE
     errors = [[result(row, seed)["metrics"]["test"]["error_percent"] for seed in range(3)] for row in ("smallnorb", "smallnorb-varied")]
     assert max(errors[0]) < min(errors[1]) and "all three seeds more than the row's worst" in PAGE
-    run = from_plain(result("smallnorb", 0)["run"])
-    data = parts.part(run, "test", None, 0)
-    animal = sources_of(run, "test", data, None).of[:, 0] == 2
-    rows = [[100 * amiss(result(row, seed), data.labels)[animal].mean() for seed in range(3)] for row in ("smallnorb", "smallnorb-varied")]
+    animal = shown("smallnorb")[1][:, 0] == 2
+    rows = [100 * missed(row)[:, animal].mean(1) for row in ("smallnorb", "smallnorb-varied")]
     usual, warped = ([f"{number:.0f}" for number in (min(shares), max(shares))] for shares in rows)
     assert f"has {' to '.join(usual)} % wrong, has {' to '.join(warped)}," in PAGE
 
@@ -203,9 +227,14 @@ def test_the_ends_of_the_curves():
     assert f"At the end {mean(right[:3]):.2f} %" in PAGE and "the CNN has {:.2f}, {:.2f} and {:.2f} % of them".format(*right[3:]) in PAGE
 
 
-def test_the_best_of_ten():
+def nine_runs() -> list[float]:
+    """Errors of the row's network, whatever the precision and the first biases."""
     found = [(row, seed) for row in ("smallnorb", "smallnorb-float32") for seed in range(3)]
-    errors = [result(row, seed)["metrics"]["test"]["error_percent"] for row, seed in found] + EARLIER
+    return [result(row, seed)["metrics"]["test"]["error_percent"] for row, seed in found] + EARLIER
+
+
+def test_the_best_of_ten():
+    errors = nine_runs()
     assert len(errors) == 9 and max(100 - error for error in errors) < 98.6  # "no run of nine"
     right, sd = 100 - mean(errors), stdev(errors)
     assert f"a mean of {right:.2f} % and a standard deviation of {sd:.2f}" in PAGE and f"nine runs have {right:.2f} % in the mean" in PAGE

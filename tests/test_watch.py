@@ -21,9 +21,9 @@ BATCH = 128
 EPOCH = 512 // BATCH
 
 
-def watched(tmp_path, name="baseline", rule=None, steps=2 * EPOCH, resume_at=None, **changes):
+def watched(tmp_path, name="baseline", rule=None, steps=2 * EPOCH, resume_at=None, ema=0.0, **changes):
     run = RECIPES[f"smoke/{name}"].make()
-    run = replace(run, stages=(replace(run.stages[0], batch=BATCH, steps=steps, ema=0.0, watch=rule, **changes),))
+    run = replace(run, stages=(replace(run.stages[0], batch=BATCH, steps=steps, ema=ema, watch=rule, **changes),))
     for most in (resume_at, None) if resume_at else (None,):
         options = Options(out=tmp_path, progress=False, log_every=2, max_steps=most)
         trained = train(run, name=name, seed=0, options=options)
@@ -50,8 +50,10 @@ def test_it_tells_loss_and_error_after_every_epoch_and_at_the_end_what_the_run_i
     assert sum("watched_test_loss" in line for line in stored) == 2, "a result file keeps all of them"
 
 
-def test_nothing_else_of_the_run_depends_on_it(tmp_path):
-    (_, with_it), (_, without) = watched(tmp_path / "1", rule=Watch()), watched(tmp_path / "2")
+@pytest.mark.parametrize("beside", [{"rule": Watch()}, {"ema": 0.9}], ids=["watch", "average"])
+def test_nothing_else_of_the_run_depends_on_it(tmp_path, beside):
+    """Nor on an average of the weights."""
+    (_, with_it), (_, without) = watched(tmp_path / "1", **beside), watched(tmp_path / "2")
     assert tensors_sha256(with_it.model.state_dict()) == tensors_sha256(without.model.state_dict())
     losses = [[line["loss"] for line in one.curve if "loss" in line] for one in (with_it, without)]
     assert losses[0] == losses[1] and with_it.steps == without.steps

@@ -1,4 +1,4 @@
-"""What routing does to its logits, to the loss and to the error, by passes: after figures A.1 and A.2 of Sabour 2017, for any routing."""
+"""Routing by passes: loss and error of any routing, and the logits of dynamic routing (figure A.1 of Sabour 2017)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ else:
 Journal = list[dict[str, Any]]
 PRINTED = {2: 0.007, 5: 1e-5}  # by pass, after 500 epochs on MNIST: appendix A
 COLOURS = (BLUE, SKY, GREEN, ORANGE)
-BY_PASSES = {1: ORANGE, 2: GREEN, 3: BLUE, 4: SKY, 5: MUTED}
+OF_PASSES = {1: ORANGE, 2: GREEN, 3: BLUE, 4: SKY, 5: MUTED}  # the colour of a curve
 WIDE = 10  # times: errors that far apart want a log scale
 
 
@@ -41,7 +41,7 @@ def logit_change_curves(journal: Journal) -> tuple[Figure, str]:
         right.margins(x=0.2)
         right.legend()
         for axes in (left, right):
-            axes.grid(axis="y")
+            axes.grid(visible=True, axis="y")
     return figure, _change_words(last, max(steps[-1] for steps, _ in curves.values()))
 
 
@@ -52,12 +52,12 @@ def error_by_passes(errors: Mapping[str, Mapping[int, Sequence[float]]]) -> tupl
             for n_iters, values in found.items():
                 axes.plot([n_iters] * len(values), values, "o", color=BLUE, alpha=0.5, markersize=4)
             axes.plot(list(found), [mean(values) for values in found.values()], "-", color=INK, linewidth=1.4)
-            axes.set(xlabel="routing passes in training", title=f"{name}, test error in %")
-            axes.set_xticks(list(found))
-            axes.grid(axis="y")
             every = [value for values in found.values() for value in values]
-            if max(every) > WIDE * min(every) > 0:
-                axes.set_title(f"{name}, test error in %, on a log scale")
+            wide = max(every) > WIDE * min(every) > 0
+            axes.set(xlabel="routing passes in training", title=f"{name}, test error in %{', on a log scale' * wide}")
+            axes.set_xticks(list(found))
+            axes.grid(visible=True, axis="y")
+            if wide:
                 _log_scale(axes)
             else:
                 axes.set_ylim(0, 1.05 * max(every))  # from 0, and no point on the edge
@@ -71,7 +71,7 @@ def loss_curves(journals: Mapping[int, Journal]) -> tuple[Figure, str]:
     with canvas(6.0, 3.3) as figure:
         axes = figure.subplots()
         for n_iters, journal in journals.items():
-            colour = BY_PASSES.get(n_iters, INK)
+            colour = OF_PASSES.get(n_iters, INK)
             steps, losses = series(journal, "loss")
             if not steps:
                 raise ValueError(f"loss_curves needs journal lines with 'step' and 'loss', got {_what_came(journal)}; read metrics.jsonl")
@@ -81,7 +81,7 @@ def loss_curves(journals: Mapping[int, Journal]) -> tuple[Figure, str]:
         axes.set(xlabel="training step", title="Training loss, on a log scale")
         axes.set_xlim(left=0)
         _log_scale(axes)
-        axes.grid(axis="y")
+        axes.grid(visible=True, axis="y")
         axes.legend()
     return figure, (
         f"Over the last tenth of training the mean loss is {', '.join(ends)}. Faint: as logged; "
@@ -111,10 +111,12 @@ def _by_pass(journal: Journal) -> dict[int, tuple[list[int], list[float]]]:
 
 
 def _log_scale(axes: Axes) -> None:
-    """With 2, 3 and 5 named between the powers of ten: there may be but one of those."""
+    """With lines and names at 2, 3 and 5 between the powers of ten: there may be but one of those."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "235" else "")
+    axes.yaxis.get_minor_locator().set_params(subs=(2, 3, 5))
+    axes.grid(visible=True, axis="y", which="both")
 
 
 def _printed_points(axes: Axes) -> None:
@@ -129,7 +131,7 @@ def _change_words(last: dict[int, float], step: int) -> str:
     return (
         f"Mean absolute change of the routing logits from one pass to the next. At step {step:,}: {ours}. The paper prints {printed}, "
         f"after 500 epochs on MNIST. By its Procedure 1 the change is the agreement of vote and output, which need not vanish as the "
-        f"routing settles. After figure A.1 of Sabour, Frosst and Hinton (2017)."
+        "routing settles. After figure A.1 of Sabour, Frosst and Hinton (2017)."
     )
 
 

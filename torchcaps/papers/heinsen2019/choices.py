@@ -1,4 +1,7 @@
-"""What the text leaves open, and other training than the paper's, tried on training toys that are kept aside. No test set is seen."""
+"""What the text leaves open, other training than the paper's, and ablations, tried on training toys that are kept aside.
+
+No run here sees a test set.
+"""
 
 from dataclasses import replace
 

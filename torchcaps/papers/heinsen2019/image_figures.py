@@ -1,4 +1,4 @@
-"""Figures 4, 6, 7 and 9, the places that class capsules used, errors by routing passes and by view: each where its runs are there."""
+"""Figures 4, 6, 7 and 9, places that class capsules used, errors and losses by passes, errors by view: each where its runs are there."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,7 +45,10 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
     errors = {n: [part["metrics"]["test"]["error_percent"] for part in found[row]] for n, row in BY_PASSES.items() if row in found}
     if len(errors) > 1:
         made["error-by-passes"] = error_by_passes({"smallNORB": errors})
-        made["loss-by-passes"] = loss_curves({n: found[BY_PASSES[n]][0]["curve"] for n in errors})
+        shown = {n: found[BY_PASSES[n]][0] for n in errors}
+        figure, words = loss_curves({n: result["curve"] for n, result in shown.items()})
+        seeds = ", ".join(str(result["seed"]) for result in shown.values())
+        made["loss-by-passes"] = figure, f"{words} smallNORB, the loss of mixed pictures; seeds {seeds}."
     if seen := by_view(found, root):
         made["error-by-view"] = errors_by_view(seen)
     return made

@@ -10,7 +10,9 @@ _ERROR = "test.error_percent"
 
 @reproduces(table="2", row="EM routing, standardised pictures, two passes (not the paper's training)", metric=_ERROR, beside=rows.BESIDE)
 def smallnorb_standardised_r2() -> Run:
-    """Every picture standardised, both eyes together, as Hinton et al. 2018 have it, and two passes: best of all on folds of toys."""
+    """Every picture standardised, both eyes together, as Hinton et al. 2018 have it, and two passes; not this paper's
+    training. Chosen of three on folds of training toys; on the test toys no better than the row beyond chance (LOG.md).
+    """
     return with_first(rows.smallnorb_r2(), Standardise())
 
 

@@ -81,7 +81,7 @@ def smallnorb_tied() -> Run:
 
 @reproduces(table="ablation", row="1 iteration", metric=_ERROR)
 def smallnorb_r1() -> Run:
-    """One routing pass: no coupling depends on a vote, all parts stay alike, and every picture gets the same answer (docs page)."""
+    """One routing pass: no coupling depends on a vote; all betas start equal, so all parts stay alike, and one answer is given to all."""
     return _with(n_iters=1)
 
 
@@ -111,7 +111,7 @@ def smallnorb_no_coordinates() -> Run:
 
 @reproduces(table="ablation", row="no coordinates, 2 iterations", metric=_ERROR, beside=BESIDE)
 def smallnorb_no_coordinates_r2() -> Run:
-    """Both changes at once, with all that the row tells."""
+    """Without coordinates and with two passes; beside the error what `smallnorb` tells."""
     return with_model(smallnorb_r2(), coordinates=False)
 
 
