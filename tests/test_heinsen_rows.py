@@ -2,12 +2,13 @@
 
 import re
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
 from torchcaps.data import Labelled, info
-from torchcaps.data.batches import Batch, Batches
+from torchcaps.data.batches import Batch, Batches, Crop
 from torchcaps.data.mixup import Mixup
 from torchcaps.layers import EMCapsules
 from torchcaps.papers import RECIPES
@@ -64,6 +65,16 @@ def test_the_networks_beside_it_are_trained_alike():
 def test_an_ablation_changes_one_thing(name, changed):
     (other,) = changes("smallnorb", f"smallnorb-{name}")
     assert other.startswith(changed)
+
+
+@pytest.mark.parametrize(("word", "alpha"), [("half", 0.5), ("one", 1)])
+@pytest.mark.parametrize(
+    ("name", "as_it_is"),
+    [("smallnorb", "smallnorb-no-coordinates-r2"), ("smallnorb-cnn", "smallnorb-cnn"), ("choose-folds", "choose-folds-no-coordinates-r2")],
+)
+def test_more_mixup_changes_the_shares_alone(name, as_it_is, word, alpha):
+    more, usual = (RECIPES[f"heinsen2019/{row}"].make() for row in (f"{name}-mixup-{word}", as_it_is))
+    assert more.augment == (Crop(96, border=16), Mixup(alpha)) and replace(more, augment=usual.augment) == usual
 
 
 def test_no_coordinates_and_two_passes_are_those_two_changes():

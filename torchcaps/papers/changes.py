@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchcaps.data.batches import Anywhere, Augmentation, Flip
+from torchcaps.data.mixup import Mixup
 from torchcaps.data.warp import Warp
 from torchcaps.recipe import Exponential, Run, Stop
 
@@ -24,6 +25,11 @@ def with_stage(run: Run, **changes: Any) -> Run:
 def with_first(run: Run, *augment: Augmentation) -> Run:
     """More augmentations, ahead of the others. `Standardise` acts on the finished crop wherever it stands, and before mixup."""
     return replace(run, augment=augment + run.augment)
+
+
+def with_mixup(run: Run, alpha: float) -> Run:
+    """Shares drawn from Beta(alpha, alpha), where the run mixes at all."""
+    return replace(run, augment=tuple(Mixup(alpha) if isinstance(step, Mixup) else step for step in run.augment))
 
 
 def anywhere(run: Run) -> Run:

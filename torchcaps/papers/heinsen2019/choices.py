@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torchcaps.data.batches import Light, Standardise
 from torchcaps.optimizers import RAdam
-from torchcaps.papers.changes import VARIED, with_first
+from torchcaps.papers.changes import VARIED, with_first, with_mixup
 from torchcaps.papers.heinsen2019 import rows
 from torchcaps.recipe import Run
 
@@ -97,6 +97,16 @@ def choose_folds_no_coordinates() -> Run:
 def choose_folds_no_coordinates_r2() -> Run:
     """No coordinates, and two routing passes."""
     return _folds(rows.smallnorb_no_coordinates_r2())
+
+
+def choose_folds_mixup_half() -> Run:
+    """No coordinates, two routing passes, and more mixup: shares of Beta(0.5, 0.5) instead of Beta(0.2, 0.2)."""
+    return with_mixup(choose_folds_no_coordinates_r2(), 0.5)
+
+
+def choose_folds_mixup_one() -> Run:
+    """The same with shares of Beta(1, 1): any share is as likely."""
+    return with_mixup(choose_folds_no_coordinates_r2(), 1)
 
 
 def choose_folds_no_mixup() -> Run:
