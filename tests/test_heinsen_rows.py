@@ -12,6 +12,7 @@ from torchcaps.data.batches import Batch, Batches, Crop
 from torchcaps.data.mixup import Mixup
 from torchcaps.layers import EMCapsules
 from torchcaps.papers import RECIPES
+from torchcaps.papers.changes import with_mixup
 from torchcaps.recipe import differences, to_plain
 from torchcaps.step import TrainingStep
 
@@ -75,6 +76,14 @@ def test_an_ablation_changes_one_thing(name, changed):
 def test_more_mixup_changes_the_shares_alone(name, as_it_is, word, alpha):
     more, usual = (RECIPES[f"heinsen2019/{row}"].make() for row in (f"{name}-mixup-{word}", as_it_is))
     assert more.augment == (Crop(96, border=16), Mixup(alpha)) and replace(more, augment=usual.augment) == usual
+    with pytest.raises(ValueError, match="mixes nothing"):
+        with_mixup(replace(usual, augment=(Crop(96, border=16),)), alpha)
+
+
+@pytest.mark.parametrize(("row", "chosen"), [("sst2-wide", "choose-sst2-wide"), ("sst2-mlp-wider", "choose-sst2-mlp-wider-slow")])
+def test_rows_by_the_best_of_the_validation_part_are_trained_as_what_was_chosen(row, chosen):
+    other = differences(*(to_plain(RECIPES[f"heinsen2019/{name}"].make()) for name in (chosen, row)))
+    assert [line.split(": ")[0] for line in other] == ["data", "stages[0].watch"]
 
 
 def test_no_coordinates_and_two_passes_are_those_two_changes():
@@ -86,7 +95,7 @@ def test_no_coordinates_and_two_passes_are_those_two_changes():
     ("name", "as_it_is", "changed"),
     [
         ("choose-smallnorb-float32", "choose-smallnorb", ["stages[0].precision: bfloat16, float32"]),
-        ("choose-smallnorb-light", "choose-smallnorb", ["augment: "]),
+        ("choose-folds-light", "choose-folds", ["augment: "]),
         *[(f"choose-sst2{kind}-{name}", f"choose-sst2{kind}", [line]) for kind in ("", "-mlp", "-linear") for name, line in TRIED.items()],
     ],
 )

@@ -87,21 +87,19 @@ def test_what_was_tried_stands_in_its_own_words_with_what_the_part_kept_aside_sa
 
 def test_what_was_tried_says_of_which_runs_its_numbers_are(tmp_path):
     """Of code that was not committed, cut short, or left out because today's recipe is another; of another part by that part's name."""
-    marked = (
-        "<!-- tried heinsen2019 error_percent test_unmixed.error_percent only choose-smallnorb choose-smallnorb-light -->\n<!-- end -->"
-    )
+    marked = "<!-- tried heinsen2019 error_percent test_unmixed.error_percent only choose-smallnorb choose-capsnet -->\n<!-- end -->"
     result = read_result(HOME / "results/heinsen2019/choose-smallnorb/0.json")
     numbers = " | ".join(f"{result['metrics'][part]['error_percent']:.4g}" for part in ("test", "test_unmixed"))
     folder = tmp_path / "heinsen2019/choose-smallnorb"
     write_result(folder / "0.json", {**result, "dirty": True, "steps": 1, "planned_steps": 1000})
     write_result(folder / "1.json", {**result, "run": {**result["run"], "model": "another"}})
-    _, _, plain, light = filled(marked, tmp_path).splitlines()[1:-1]
+    _, _, plain, other = filled(marked, tmp_path).splitlines()[1:-1]
     assert plain == f"| `choose-smallnorb` | 1, one at 1 of 1,000 steps, 1 stale left out, 1 of uncommitted code | {numbers} |"
-    assert light == "| `choose-smallnorb-light` | 0 | not run yet | not run yet |"
+    assert other == "| `choose-capsnet` | 0 | not run yet | not run yet |"
     write_result(
         tmp_path / "heinsen2019/choose-text/0.json", {**result, "metrics": {"test": {"error_percent": 7}}, "run": plain_run("choose-text")}
     )
-    assert "| `choose-text` | 1 | 7 | - |" in filled(marked.replace("choose-smallnorb-light", "choose-text"), tmp_path)
+    assert "| `choose-text` | 1 | 7 | - |" in filled(marked.replace("choose-capsnet", "choose-text"), tmp_path)
 
 
 def plain_run(name: str) -> dict:

@@ -28,7 +28,9 @@ def with_first(run: Run, *augment: Augmentation) -> Run:
 
 
 def with_mixup(run: Run, alpha: float) -> Run:
-    """Shares drawn from Beta(alpha, alpha), where the run mixes at all."""
+    """Shares drawn from Beta(alpha, alpha)."""
+    if not any(isinstance(step, Mixup) for step in run.augment):
+        raise ValueError("with_mixup: this run mixes nothing; add Mixup to its augment instead")
     return replace(run, augment=tuple(Mixup(alpha) if isinstance(step, Mixup) else step for step in run.augment))
 
 

@@ -28,11 +28,6 @@ def choose_smallnorb_float32() -> Run:
     return _toys(rows.SMALLNORB, unmixed=rows.UNMIXED, precision="float32")
 
 
-def choose_smallnorb_light() -> Run:
-    """Brightness and contrast at random as well, as Hinton et al. 2018 have it for smallNORB; not this paper's training."""
-    return with_first(_toys(rows.SMALLNORB, unmixed=rows.UNMIXED), _LIGHT)
-
-
 def _folds(run: Run = rows.SMALLNORB, **stage) -> Run:
     """Fifteen epochs of the fifty, once for each of the five training toys: the seed says which one of every category is kept aside."""
     told = {"watch": None, "epochs": 15, "ema": 0.999, "unmixed": rows.UNMIXED}
@@ -79,11 +74,6 @@ def choose_folds_r2() -> Run:
     return _folds(rows.smallnorb_r2())
 
 
-def choose_folds_r5() -> Run:
-    """The same with five routing passes."""
-    return _folds(rows.smallnorb_r5())
-
-
 def choose_folds_standardised_r2() -> Run:
     """Standardised pictures and two routing passes."""
     return with_first(choose_folds_r2(), Standardise())
@@ -99,6 +89,11 @@ def choose_folds_no_coordinates_r2() -> Run:
     return _folds(rows.smallnorb_no_coordinates_r2())
 
 
+def choose_folds_no_mixup() -> Run:
+    """The same without mixup; there are no mixed pictures, and no other statistics either."""
+    return _folds(rows.smallnorb_no_mixup(), unmixed=0)
+
+
 def choose_folds_mixup_half() -> Run:
     """No coordinates, two routing passes, and more mixup: shares of Beta(0.5, 0.5) instead of Beta(0.2, 0.2)."""
     return with_mixup(choose_folds_no_coordinates_r2(), 0.5)
@@ -106,12 +101,7 @@ def choose_folds_mixup_half() -> Run:
 
 def choose_folds_mixup_one() -> Run:
     """The same with shares of Beta(1, 1): any share is as likely."""
-    return with_mixup(choose_folds_no_coordinates_r2(), 1)
-
-
-def choose_folds_no_mixup() -> Run:
-    """The same without mixup; there are no mixed pictures, and no other statistics either."""
-    return _folds(rows.smallnorb_no_mixup(), unmixed=0)
+    return with_mixup(choose_folds_no_coordinates_r2(), 1.0)
 
 
 def choose_folds_cnn() -> Run:

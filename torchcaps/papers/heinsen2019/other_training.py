@@ -28,9 +28,11 @@ def smallnorb_varied() -> Run:
     return with_first(rows.smallnorb(), *VARIED)
 
 
-@reproduces(table="2", row="EM routing, no coordinates, two passes, mixup of Beta(0.5, 0.5)", metric=_ERROR, beside=rows.BESIDE)
+@reproduces(
+    table="2", row="EM routing, no coordinates, two passes, mixup of Beta(0.5, 0.5) (not the paper's)", metric=_ERROR, beside=rows.BESIDE
+)
 def smallnorb_mixup_half() -> Run:
-    """More mixup than the paper's, if folds of training toys choose it: the docs page has the rule."""
+    """No coordinates, two passes, shares of Beta(0.5, 0.5): run only if folds of training toys choose it (docs page)."""
     return with_mixup(rows.smallnorb_no_coordinates_r2(), 0.5)
 
 
@@ -40,13 +42,15 @@ def smallnorb_cnn_mixup_half() -> Run:
     return with_mixup(rows.smallnorb_cnn(), 0.5)
 
 
-@reproduces(table="2", row="EM routing, no coordinates, two passes, mixup of Beta(1, 1)", metric=_ERROR, beside=rows.BESIDE)
+@reproduces(
+    table="2", row="EM routing, no coordinates, two passes, mixup of Beta(1, 1) (not the paper's)", metric=_ERROR, beside=rows.BESIDE
+)
 def smallnorb_mixup_one() -> Run:
-    """More mixup than the paper's, if folds of training toys choose it: the docs page has the rule."""
-    return with_mixup(rows.smallnorb_no_coordinates_r2(), 1)
+    """No coordinates, two passes, shares of Beta(1, 1): run only if folds of training toys choose it (docs page)."""
+    return with_mixup(rows.smallnorb_no_coordinates_r2(), 1.0)
 
 
 @reproduces(table="2", row="CNN without capsules, mixup of Beta(1, 1), trained alike", metric=_ERROR)
 def smallnorb_cnn_mixup_one() -> Run:
     """The network without capsules, with what the routing was given."""
-    return with_mixup(rows.smallnorb_cnn(), 1)
+    return with_mixup(rows.smallnorb_cnn(), 1.0)

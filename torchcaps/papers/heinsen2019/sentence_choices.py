@@ -35,16 +35,6 @@ def choose_sst5_fast_no_mixup() -> Run:
     return _choose(sentences.sst5(), rate=1e-3, mixed=False)
 
 
-def choose_sst5_parts() -> Run:
-    """Twice as many parts, twice the rate."""
-    return _choose(sentences.sst5(), rate=1e-3, n_parts=128)
-
-
-def choose_sst5_wide() -> Run:
-    """Poses of four numbers instead of two, twice the rate."""
-    return _choose(sentences.sst5(), rate=1e-3, d_pose=4)
-
-
 def choose_sst5_mlp() -> Run:
     """The MLP with the rate of the routing, mixed."""
     return _choose(sentences.sst5_mlp())

@@ -1,0 +1,76 @@
+"""Result files of Heinsen 2019 and what tests of its page compute from them."""
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from torchcaps import parts
+from torchcaps.compare import sd_of_mean, sources_of
+from torchcaps.metrics import wrong
+from torchcaps.recipe import from_plain
+from torchcaps.results import read_result, unpack
+
+HOME = Path(__file__).parent.parent
+PAGE = (HOME / "docs/papers/heinsen2019.md").read_text()
+EARLIER = [100 * wrong_ones / 24_300 for wrong_ones in (513, 572, 384)]  # of `smallnorb` before biases of 0, files in the history
+HARD = torch.tensor([21, 45, 42])  # airplane 1, car 5, car 2
+SAME = [(seed, seed) for seed in range(3)]  # seeds
+WITH_DATA = pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")
+
+
+def result(row: str, seed: int) -> dict:
+    return read_result(HOME / f"results/heinsen2019/{row}/{seed}.json")
+
+
+def errors(row: str, seeds: Sequence[int] = range(3)) -> list[float]:
+    return [result(row, seed)["metrics"]["test"]["error_percent"] for seed in seeds]
+
+
+def welch(some: list[float], others: list[float]) -> float:
+    """p of Welch's t test."""
+    return stats.ttest_ind(some, others, equal_var=False).pvalue
+
+
+def amiss(found: dict, labels: Tensor, part: str = "test") -> Tensor:
+    return wrong(unpack(found["predictions"][part]).long(), labels).double()
+
+
+@cache
+def shown(row: str, fold: int = 0) -> tuple[Tensor, Tensor]:
+    """The label of each picture that `row` is judged on, and its toy, as `torchcaps compare` has them."""
+    run = from_plain(result(row, fold)["run"])
+    data = parts.part(run, "test", None, fold)
+    return data.labels, sources_of(run, "test", data, None).of
+
+
+def missed(row: str) -> Tensor:
+    """Of the test pictures, by every seed [3 n]."""
+    return torch.stack([amiss(result(row, seed), shown("smallnorb")[0]) for seed in range(3)])
+
+
+def more(row: str, other: str, pairs: list[tuple[int, int]]) -> list[tuple[float, float]]:
+    """How many more `row` has wrong than `other`, in percent, for pairs of seeds, and the sd over choices of the 25 test toys."""
+    labels, toys = shown("smallnorb")
+    gains = [100 * (amiss(result(row, one), labels) - amiss(result(other, two), labels)) for one, two in pairs]
+    return [(gain.mean().item(), sd_of_mean(gain, toys)) for gain in gains]
+
+
+def fewer_on_folds(row: str, part: str = "test", other: str = "choose-folds") -> tuple[list[float], float]:
+    """How many fewer `row` has wrong than `other`, in percent: by fold, and the sd of their mean over choices of the 25 toys."""
+    gains, toys = [], []
+    for fold in range(5):
+        labels, of_fold = shown("choose-folds", fold)
+        gains.append(100 * (amiss(result(other, fold), labels) - amiss(result(row, fold), labels, part)))
+        toys.append(of_fold + 100 * fold)  # every fold numbers its toys alike
+    return [gain.mean().item() for gain in gains], sd_of_mean(torch.cat(gains), torch.cat(toys))
+
+
+def nine_runs() -> list[float]:
+    """Errors of the row's network, whatever the precision and the first biases."""
+    return errors("smallnorb") + errors("smallnorb-float32") + EARLIER

@@ -1,0 +1,45 @@
+"""What docs/papers/heinsen2019.md types of new viewpoints and no mark can name: it says what the files say."""
+
+import pytest
+
+from tests.heinsen_results import HOME, PAGE, WITH_DATA, amiss, result, shown
+from torchcaps.compare import sd_of_mean
+from torchcaps.papers.heinsen2019.image_figures import by_view, rows_today
+from torchcaps.papers.made import results_of
+
+
+@pytest.mark.data
+@WITH_DATA
+def test_viewpoints():
+    def more_wrong(row: str, other: str) -> tuple[float, float]:
+        labels, toys = shown(row.split("-")[0])
+        more = 100 * (amiss(result(row, 0), labels) - amiss(result(other, 0), labels))
+        return more.mean().item(), sd_of_mean(more, toys)
+
+    by = *more_wrong("azimuth", "azimuth-cnn"), *more_wrong("elevation", "elevation-cnn")
+    assert "it has {:.2f} ± {:.2f} points more wrong at new azimuths and {:.2f} ± {:.2f} at new elevations".format(*by) in PAGE
+    by = *more_wrong("azimuth-capsnet", "azimuth"), *more_wrong("elevation-capsnet", "elevation")
+    assert "it has {:.1f} ± {:.1f} points more wrong than the routing, at new elevations {:.1f} ± {:.1f}".format(*by) in PAGE
+
+
+@pytest.mark.data
+@WITH_DATA
+def test_errors_by_view():
+    """What the caption says of the curves."""
+    seen = by_view(results_of("heinsen2019", HOME / "results", rows_today()), None)
+    by_degrees = {  # the files count azimuths in tens of degrees, elevations from 30 degrees in steps of 5
+        "azimuth": lambda view: 10 * view,
+        "elevation": lambda view: 30 + 5 * view,
+    }
+    (routing, cnn, capsnet), of_elevation = (
+        [{degrees(view): error for view, error in seen[vary][network][0].items()} for network in ("EM routing", "CNN", "CapsNet")]
+        for vary, degrees in by_degrees.items()
+    )
+    for errors_at, worst in ((routing, {80, 260}), (capsnet, {80, 260}), (cnn, {240, 260})):
+        assert set(sorted(errors_at, key=errors_at.__getitem__)[-2:]) == worst
+    assert all(errors_at[200] == min(errors_at[view] for view in range(60, 300, 20)) for errors_at in (routing, capsnet))
+    assert all(cnn[view] > routing[view] for view in range(160, 260, 20))
+    for errors_at in of_elevation:
+        assert all(errors_at[view] < errors_at[view + 5] for view in range(50, 70, 5))
+    routing, cnn, _ = of_elevation
+    assert all(routing[view] < cnn[view] for view in (65, 70))
