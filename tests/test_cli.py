@@ -125,9 +125,15 @@ def test_compare_tells_two_results_apart(command, trained):
     wrong = round(json.loads((trained / "result.json").read_text())["metrics"]["test"]["error_percent"] * len(labels) / 100)
     code, out, _ = command("compare", str(trained / "result.json"), "perfect.json")
     assert code == 0
-    cells = [cell.strip() for cell in next(line for line in out.splitlines() if "test " in line).split("│")[1:-1]]
-    assert cells[1:5] == [str(len(labels)), str(wrong), "0", "0"]
-    assert cells[-1] == f"{len(labels)} pictures"
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    cells = {name: of_test for name, of_test, *_ in rows}
+    assert [cells[name] for name in ("n", "first alone wrong", "second alone wrong", "both wrong")] == [
+        str(len(labels)),
+        str(wrong),
+        "0",
+        "0",
+    ]
+    assert cells["over"] == f"{len(labels)} pictures"
 
 
 def test_train_again_goes_on_from_the_end(command, trained):

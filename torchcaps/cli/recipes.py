@@ -93,15 +93,14 @@ def verify_result(
 def compare_results(first: Path, second: Path, data: Root = None) -> None:
     """Two result files on the same pictures: what each alone has wrong, and how far other pictures would move the difference."""
     both = [read_result(file) for file in (first, second)]
-    lines = make_table("part", "n", "first alone wrong", "second alone wrong", "both wrong", "first less second, %", "sd", "over")
-    for found in compare(*both, data):
-        counts = [f"{count:,}" for count in (found.n, found.first_alone, found.second_alone, found.both)]
-        lines.add_row(
-            found.part,
-            *counts,
-            f"{found.difference:.3f}",
-            "-" if isnan(found.sd) else f"{found.sd:.3f}",
-            f"{found.n_sources:,} {found.what}",
-        )
+    found = compare(*both, data)
+    lines = make_table("part", *(each.part for each in found))  # a column a part: names of parts are long, numbers are not
+    lines.add_row("n", *(f"{each.n:,}" for each in found))
+    lines.add_row("first alone wrong", *(f"{each.first_alone:,}" for each in found))
+    lines.add_row("second alone wrong", *(f"{each.second_alone:,}" for each in found))
+    lines.add_row("both wrong", *(f"{each.both:,}" for each in found))
+    lines.add_row("first less second, %", *(f"{each.difference:.3f}" for each in found))
+    lines.add_row("sd", *("-" if isnan(each.sd) else f"{each.sd:.3f}" for each in found))
+    lines.add_row("over", *(f"{each.n_sources:,} {each.what}" for each in found))
     console.print(lines)
     console.print("sd: over choices of what is tested, rough where that is few. What another seed of the training does is not in it.")
