@@ -68,13 +68,17 @@ def test_an_ablation_changes_one_thing(name, changed):
     assert other.startswith(changed)
 
 
-@pytest.mark.parametrize(("word", "alpha"), [("half", 0.5), ("one", 1)])
 @pytest.mark.parametrize(
-    ("name", "as_it_is"),
-    [("smallnorb", "smallnorb-no-coordinates-r2"), ("smallnorb-cnn", "smallnorb-cnn"), ("choose-folds", "choose-folds-no-coordinates-r2")],
+    ("name", "as_it_is", "alpha"),
+    [
+        ("smallnorb-mixup-half", "smallnorb-no-coordinates-r2", 0.5),
+        ("smallnorb-cnn-mixup-half", "smallnorb-cnn", 0.5),
+        ("choose-folds-mixup-half", "choose-folds-no-coordinates-r2", 0.5),
+        ("choose-folds-mixup-one", "choose-folds-no-coordinates-r2", 1),
+    ],
 )
-def test_more_mixup_changes_the_shares_alone(name, as_it_is, word, alpha):
-    more, usual = (RECIPES[f"heinsen2019/{row}"].make() for row in (f"{name}-mixup-{word}", as_it_is))
+def test_more_mixup_changes_the_shares_alone(name, as_it_is, alpha):
+    more, usual = (RECIPES[f"heinsen2019/{row}"].make() for row in (name, as_it_is))
     assert more.augment == (Crop(96, border=16), Mixup(alpha)) and replace(more, augment=usual.augment) == usual
     with pytest.raises(ValueError, match="mixes nothing"):
         with_mixup(replace(usual, augment=(Crop(96, border=16),)), alpha)
