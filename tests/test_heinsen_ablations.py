@@ -5,21 +5,23 @@ from statistics import mean, stdev
 
 import pytest
 
-from tests.heinsen_results import PAGE, SAME, WITH_DATA, errors, more, nine_runs, result, welch
+from tests.heinsen_results import HOME, PAGE, SAME, WITH_DATA, errors, more, result, ten_runs, welch
 from torchcaps.results import unpack
 
 LEFT_OUT = {  # ablations of smallNORB, as the page calls them: three seeds
+    "mixup-half": "no coordinates, two passes and more mixup",
     "no-coordinates-r2": "no coordinates and two passes",
     "r2": "two passes",
     "no-coordinates": "no coordinates",
-}
-LEFT_OUT_ONCE = {  # and one seed
     "tied": "cost tied to the benefit",
     "no-cost": "no cost",
+}
+LEFT_OUT_ONCE = {  # and one seed
     "no-mixup": "no mixup",
     "r4": "four passes",
 }
 ABLATIONS = LEFT_OUT | LEFT_OUT_ONCE
+TRAINED_OTHERWISE = "float32", "varied", "standardised-r2", "mixup-half"
 
 
 @pytest.mark.data
@@ -45,19 +47,37 @@ def test_one_pass_gives_one_answer():
     assert f"to {mean(late):.2f} in the mean of the last tenth" in PAGE
 
 
-def test_ablations_beside_three_and_nine_runs():
-    rows = [errors(f"smallnorb-{row}") for row in ("r2", "no-coordinates", "no-coordinates-r2")]
-    ours, nine = errors("smallnorb"), nine_runs()
-    assert "{:.2f}, {:.2f} and {:.2f} points in the mean".format(*(mean(ours) - mean(row) for row in rows)) in PAGE
-    against_three, against_nine = ("{:.2f}, {:.2f} and {:.2f}".format(*(welch(row, runs) for row in rows)) for runs in (ours, nine))
-    assert f"has p = {against_three}; against the nine runs of the row's network ({mean(nine):.2f} ± {stdev(nine):.2f} %" in PAGE
-    assert f"too) {against_nine}." in PAGE
-    rest = [mean(errors(row, (1, 2))) for row in ("smallnorb-r2", "smallnorb-no-coordinates", "smallnorb")]
-    assert "without it they have {:.2f} and {:.2f} % wrong, the row's seeds 1 and 2 have {:.2f}".format(*rest) in PAGE
+def test_ablations_beside_three_and_ten_runs():
+    names = "r2", "no-coordinates", "no-coordinates-r2", "tied", "no-cost"
+    rows = [errors(f"smallnorb-{name}") for name in names]
+    ours, ten = errors("smallnorb"), ten_runs()
+    assert all(one < usual for row in rows for one, usual in zip(row, ours, strict=True)) and "with every seed" in PAGE
+    assert "{:.2f}, {:.2f}, {:.2f}, {:.2f} and {:.2f} points in the mean".format(*(mean(ours) - mean(row) for row in rows)) in PAGE
     three = [welch(row, ours) for row in rows]
-    assert f"(p = {min(three):.2f} to {max(three):.2f})" in PAGE
-    below = [(mean(nine) - errors(f"smallnorb-{row}", [0])[0]) / stdev(nine) for row in ("tied", "no-cost")]
-    assert "no cost are {:.1f} and {:.1f} standard deviations below the nine runs".format(*below) in PAGE
+    assert "has p = {:.2f}, {:.2f}, {:.2f}, {:.2f} and {:.2f}; against all ten".format(*three) in PAGE
+    against_ten = "{:.2f}, {:.1f}, {:.1f}, {:.1f} and {:.1f}.".format(*(welch(row, ten) for row in rows))
+    assert f"({mean(ten):.2f} ± {stdev(ten):.2f} %, in float32 and before biases of 0 too) {against_ten}" in PAGE
+    late = [mean(errors(f"smallnorb{end}", (1, 2))) for end in ("-r2", "-no-coordinates", "-tied", "-no-cost", "")]
+    said = "no coordinates have {:.2f} and {:.2f} % wrong, cost tied and no cost {:.2f} and {:.2f}, the row's seeds 1 and 2 {:.2f}."
+    assert said.format(*late) in PAGE
+
+
+def test_how_many_settings_and_runs():
+    """On test toys and on folds, as the last lines of the page count them."""
+    files = {folder.name: len(list(folder.glob("*.json"))) for folder in (HOME / "results/heinsen2019").iterdir()}
+    folds = [name for name in files if name.startswith("choose-folds-")]
+    of_cnn = [name for name in folds if "cnn" in name]
+    assert f"the row's and {len(folds) - len(of_cnn)} others on folds" in PAGE and len(of_cnn) == 2
+    rows = {name: n for name, n in files.items() if name.startswith("smallnorb")}
+    cnn, routing = ({name: n for name, n in rows.items() if (name.split("-")[1:2] == ["cnn"]) == of_it} for of_it in (True, False))
+    n_capsnet = routing.pop("smallnorb-capsnet")
+    earlier = 4  # three before biases of 0, and the row's seed 0 again
+    assert f"of the routing {len(routing) + 1} on the test toys, {sum(routing.values()) + earlier} runs" in PAGE
+    assert (len(cnn), sum(cnn.values()), n_capsnet) == (3, 9, 3) and "three of the CNN, nine runs, and one of CapsNet, three runs" in PAGE
+    ablations = sum(n for name, n in routing.items() if name not in ("smallnorb", *(f"smallnorb-{kind}" for kind in TRAINED_OTHERWISE)))
+    assert f"{ablations} of nine ablations" in PAGE and len(routing) - 1 - len(TRAINED_OTHERWISE) == 9
+    views = sum(n for name, n in files.items() if name.split("-")[0] in ("azimuth", "elevation"))
+    assert f"and {views} runs on viewpoints" in PAGE
 
 
 def test_how_soon_the_loss_falls_by_passes():
