@@ -170,7 +170,9 @@ def test_the_best_of_ten_and_of_twelve_on_folds():
 @WITH_DATA
 def test_more_mixup():
     gains, sd = fewer_on_folds("choose-folds-mixup-half", other="choose-folds-no-coordinates-r2")
-    assert f"by {mean(gains):.1f} ± {sd:.1f} points fewer than the last" in PAGE and sum(gain > 0.5 for gain in gains) == 2
+    assert f"by {mean(gains):.1f} ± {sd:.1f} points fewer than the last" in PAGE and sum(gain > 3 for gain in gains) == 2
+    more_wrong = sorted(-gain for gain in gains)[2:]
+    assert f"on the other three it has slightly more wrong, by {more_wrong[0]:.1f} to {more_wrong[-1]:.1f}." in PAGE
     ours, row, less, cnn = (errors(f"smallnorb{end}") for end in ("-mixup-half", "", "-no-coordinates-r2", "-cnn-mixup-half"))
     against = (mean(row) - mean(ours), welch(ours, row), mean(less) - mean(ours), welch(ours, less))
     said = "{:.2f} points fewer wrong (Welch's p = {:.2f}, three seeds each), against the same with less mixup {:.2f} (p = {:.1f})"
@@ -183,8 +185,8 @@ def test_more_mixup():
         )
         in PAGE
     )
-    cars = [100 * missed(row)[:, toys == car].mean() for row in ("smallnorb-mixup-half", "smallnorb") for car in HARD[1:]]
-    assert "on cars 5 and 2, of which {:.1f} and {:.1f} % are wrong instead of {:.1f} and {:.1f}.".format(*cars) in PAGE
+    hard = [100 * missed(row)[:, toys == toy].mean() for row in ("smallnorb-mixup-half", "smallnorb") for toy in HARD]
+    assert "of which {:.1f}, {:.1f} and {:.1f} % are wrong instead of {:.1f}, {:.1f} and {:.1f}.".format(*hard) in PAGE
     found = [number for pair in more("smallnorb-mixup-half", "smallnorb-cnn-mixup-half", SAME) for number in pair]
     ahead = "by {:.2f} ± {:.2f}, {:.2f} ± {:.2f} and {:.2f} ± {:.2f} points: within chance".format(*found)
     assert f"ahead of the routing's same seeds {ahead} (p = {welch(ours, cnn):.1f})" in PAGE

@@ -33,7 +33,7 @@ def n_parameters(run) -> int:
         return sum(parameter.numel() for parameter in run.build().parameters())
 
 
-@pytest.mark.parametrize("name", TABLE_2)
+@pytest.mark.parametrize("name", [*TABLE_2, "smallnorb-mixup-half", "smallnorb-cnn-mixup-half"])
 def test_table_2_tells_parameters_and_epochs_as_they_are(name):
     claim, run = ROWS[name].claim, ROWS[name].make()
     size, unit = re.search(r"([\d.]+)([KM]) parameters", claim.row).groups()

@@ -10,7 +10,22 @@ import pytest
 import torch
 
 from torchcaps import parts
-from torchcaps.data import DataError, encoder_of, files, fingerprint, get, hold_out, info, load, sentences, status, weights
+from torchcaps.data import (
+    DATASETS,
+    DataError,
+    Encoder,
+    add_encoder,
+    encoder_of,
+    files,
+    fingerprint,
+    get,
+    hold_out,
+    info,
+    load,
+    sentences,
+    status,
+    weights,
+)
 from torchcaps.data.encoders import ENCODERS
 from torchcaps.data.files import FileSet
 from torchcaps.data.trees import negative_or_positive, read_trees, roots, unique_phrases
@@ -148,6 +163,32 @@ def test_what_is_at_hand_is_not_fetched(folder):
     assert get("sst5-gpt2-large", folder, said.append)[-1] == place
     assert weights.status(ENCODERS["gpt2-large"], folder, "complete") == "complete"
     assert not any("trying" in line for line in said)
+
+
+@pytest.fixture
+def added():
+    """What a test adds to the tables of data sets and encoders is gone after it."""
+    before = [(table, dict(table)) for table in (DATASETS, ENCODERS)]
+    yield
+    for table, content in before:
+        table.clear()
+        table.update(content)
+
+
+def test_any_transformer_can_be_given(folder, added):
+    """Of the hub or one's own, by the folder that `save_pretrained` wrote."""
+    tiny = pytest.importorskip("tests.transformers_tiny")
+    place = folder / "encoders" / "mine"
+    tiny.model("decoder").save_pretrained(place)
+    tiny.tokenizer("decoder").save_pretrained(place)
+    add_encoder("own", Encoder("mine", tiny.N_BLOCKS + 1, tiny.SIZE))
+    assert info("sst2-own").shape == (0, 3, 16) and {"sst5-own", "sst5-own-roots", "sst5-own-dev"} <= set(DATASETS)
+    train, encoder = load("sst5-own-roots", "train", folder), encoder_of("sst5-own-roots", folder).load(torch.device("cpu"))
+    ids = torch.tensor(encoder.tokenise(train.texts[:1]))
+    assert encoder.hidden(ids, torch.ones_like(ids).bool()).shape == (1, 3, 3, 16)  # two words and the end
+    add_encoder("own", Encoder("mine", tiny.N_BLOCKS + 1, tiny.SIZE))  # twice the same is no mistake
+    with pytest.raises(ValueError, match="'mpnet' is the encoder all-mpnet-base-v2 already; give mine another short name"):
+        add_encoder("mpnet", Encoder("mine", 3, 16))
 
 
 def test_generated_sentences_are_worth_what_their_words_are():

@@ -28,7 +28,7 @@ def reproduce(
     data: Root = None,
     results: Results = Path("results"),
     deterministic: Deterministic = False,
-    smoke: Annotated[bool, typer.Option("--quick", help="seconds long, on generated images; writes no result files")] = False,
+    smoke: Annotated[bool, typer.Option("--quick", help="a few steps on generated images; writes no result files")] = False,
     as_is: Annotated[bool, typer.Option("--as-is", help="train nothing: evaluate half-done runs where they stand")] = False,
     jobs: Jobs = None,
     workers: Workers = 1,

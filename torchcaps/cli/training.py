@@ -30,7 +30,7 @@ def train_one(
     data: Root = None,
     hold_out: Annotated[int | None, typer.Option(help="training images kept aside to validate on; the test set is then not seen")] = None,
     deterministic: Deterministic = False,
-    smoke: Annotated[bool, typer.Option("--quick", help="seconds long, on generated images: to see that it runs")] = False,
+    smoke: Annotated[bool, typer.Option("--quick", help="a few steps on generated images: to see that it runs")] = False,
     size: Annotated[int | None, typer.Option(help="own pictures: the side that they are brought to")] = None,
     model: Annotated[str | None, typer.Option(help="own pictures: capsnet or em-capsnet")] = None,
     epochs: Annotated[int | None, typer.Option(help="own pictures: how often each is shown")] = None,

@@ -34,7 +34,7 @@ class Encoder:
     name: str
     n_layers: int = field(repr=False)  # hidden states
     width: int = field(repr=False)
-    longest: int = field(repr=False)  # sentence of SST, in its tokens
+    longest: int = field(default=0, repr=False)  # sentence of SST, in its tokens; 0: nobody counted
     hub: str = field(default="", repr=False)  # its name on the Hugging Face hub, for whoever looks for the files
     root: str | Path | None = field(default=None, repr=False, compare=False)
 
@@ -94,8 +94,7 @@ class TransformerEncoder:
         self.weights_sha256 = weights_sha256(model)
         self.model = model.eval().requires_grad_(False).to(self.device, torch.bfloat16 if self.device.type == "cuda" else torch.float32)
         self.n_layers, self.width = model.config.num_hidden_layers + 1, model.config.hidden_size
-        said = getattr(model.config, "max_position_embeddings", None), most_tokens(model)
-        self.limit = min(tokenizer.model_max_length, *(limit or NO_LIMIT for limit in said))
+        self.limit = min(tokenizer.model_max_length, most_tokens(model) or NO_LIMIT)
         last = tokenizer("a")["input_ids"][-1]
         self.end = [] if last in tokenizer.all_special_ids or tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self.pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
@@ -147,5 +146,6 @@ def weights_sha256(model: nn.Module) -> str:
 ENCODERS = {
     "mpnet": Encoder("all-mpnet-base-v2", 13, 768, 66, "sentence-transformers/all-mpnet-base-v2"),
     "minilm": Encoder("all-MiniLM-L6-v2", 7, 384, 66, "sentence-transformers/all-MiniLM-L6-v2"),
+    "smollm2": Encoder("SmolLM2-135M-Instruct", 31, 576, 65, "HuggingFaceTB/SmolLM2-135M-Instruct"),  # a decoder
     "gpt2-large": Encoder("gpt2-large", 37, 1280, 66, "openai-community/gpt2-large"),
 }

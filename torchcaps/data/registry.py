@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from torchcaps.data import affine, affnist, cifar10, digits, mnist, smallnorb, svhn, viewpoints
-from torchcaps.data.encoders import ENCODERS
+from torchcaps.data.encoders import ENCODERS, Encoder
 from torchcaps.data.entries import (
     DataInfo,
     DataSet,
@@ -123,11 +123,18 @@ DATASETS: dict[str, DataSet] = {
     "generated-pairs": generated_pairs(),
     "generated-sentences": generated_sentences(),
 }
-DATASETS |= {
-    made.info.name: made
-    for encoder in ENCODERS
-    for made in (sst_set(n_labels, encoder, part) for n_labels in (5, 2) for part in ("", "roots", "dev"))
-}
+
+
+def add_encoder(short: str, encoder: Encoder) -> None:
+    """Sentences in the layers of any transformer: from then on `sst5-SHORT`, `sst2-SHORT` and their `-roots` and `-dev` are data sets."""
+    if short in ENCODERS and ENCODERS[short] != encoder:
+        raise ValueError(f"{short!r} is the encoder {ENCODERS[short].name} already; give {encoder.name} another short name")
+    ENCODERS[short] = encoder
+    DATASETS.update(_by_name(sst_set(n_labels, short, part) for n_labels in (5, 2) for part in ("", "roots", "dev")))
+
+
+for short, encoder in list(ENCODERS.items()):
+    add_encoder(short, encoder)
 
 
 def entry_of(name: str | OwnImages) -> DataSet:

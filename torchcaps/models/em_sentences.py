@@ -23,7 +23,7 @@ class EMSentenceNet(nn.Module):
     """Embeddings [b n l m] of sentences of any length -> one capsule per label, with a score; a softmax over the scores is the answer.
 
     `present` [b n]: 1 for a token, 0 for padding, in between where two sentences are mixed. `depth`: the routing does not see from
-    which layer an embedding comes, so a parameter that says it is added.
+    which layer an embedding comes, so a parameter that says it is added. A sentence that is all padding has scores of 0: nothing votes.
     """
 
     def __init__(

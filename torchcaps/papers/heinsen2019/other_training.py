@@ -29,16 +29,21 @@ def smallnorb_varied() -> Run:
 
 
 @reproduces(
-    table="2", row="EM routing, no coordinates, two passes, mixup of Beta(0.5, 0.5) (not the paper's)", metric=_ERROR, beside=rows.BESIDE
+    table="2",
+    row="EM routing, two passes, no coordinates, mixup of Beta(0.5, 0.5) (not the paper's), 271K parameters, 50 epochs",
+    metric=_ERROR,
+    printed=0.9,
+    selected="best of 10",
+    beside=rows.BESIDE,
 )
 def smallnorb_mixup_half() -> Run:
-    """No coordinates, two passes, shares of Beta(0.5, 0.5) instead of Beta(0.2, 0.2): chosen on folds of training toys by a rule
-    that was set down before (docs page).
+    """Two passes, no coordinates, shares of Beta(0.5, 0.5) instead of Beta(0.2, 0.2): step by step chosen on folds of training toys.
+    1.35 % wrong, the goal of 1.4 by a hair (docs page); 7 minutes on an H200 with five others beside it.
     """
     return with_mixup(rows.smallnorb_no_coordinates_r2(), 0.5)
 
 
-@reproduces(table="2", row="CNN without capsules, mixup of Beta(0.5, 0.5), trained alike", metric=_ERROR)
+@reproduces(table="2", row="CNN without capsules, mixup of Beta(0.5, 0.5), trained alike, 272K parameters, 50 epochs", metric=_ERROR)
 def smallnorb_cnn_mixup_half() -> Run:
-    """The network without capsules, with what the routing was given."""
+    """The network without capsules, with as much mixup. 1.21 % wrong; 3 minutes on an H200 with five others beside it."""
     return with_mixup(rows.smallnorb_cnn(), 0.5)

@@ -75,7 +75,7 @@ def smallnorb_no_cost() -> Run:
 
 @reproduces(table="ablation", row="cost tied to the benefit", metric=_ERROR)
 def smallnorb_tied() -> Run:
-    """One parameter for the benefit of using and the cost of ignoring (section 3.5)."""
+    """One parameter for the benefit of using and the cost of ignoring (section 3.5.1)."""
     return _with(cost="tied")
 
 

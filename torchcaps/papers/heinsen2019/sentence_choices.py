@@ -35,6 +35,11 @@ def choose_sst5_fast_no_mixup() -> Run:
     return _choose(sentences.sst5(), rate=1e-3, mixed=False)
 
 
+def choose_sst5_wide() -> Run:
+    """Poses of four numbers instead of two, twice the rate, and every training example is one phrase."""
+    return _choose(sentences.sst5(), rate=1e-3, mixed=False, d_pose=4)
+
+
 def choose_sst5_mlp() -> Run:
     """The MLP with the rate of the routing, mixed."""
     return _choose(sentences.sst5_mlp())
@@ -53,6 +58,26 @@ def choose_sst5_mlp_slow_no_mixup() -> Run:
 def choose_sst5_mlp_wide() -> Run:
     """A hidden layer of 1024, a fifth of the rate, and every training example is one phrase."""
     return _choose(sentences.sst5_mlp(), rate=1e-4, mixed=False, hidden=(1024,))
+
+
+def choose_sst5_mlp_slower_no_mixup() -> Run:
+    """A tenth of the rate, and every training example is one phrase."""
+    return _choose(sentences.sst5_mlp(), rate=5e-5, mixed=False)
+
+
+def choose_sst5_mlp_wider() -> Run:
+    """A hidden layer of 4096, a fifth of the rate, and every training example is one phrase."""
+    return _choose(sentences.sst5_mlp(), rate=1e-4, mixed=False, hidden=(4096,))
+
+
+def choose_sst5_mlp_wider_slow() -> Run:
+    """A hidden layer of 4096, a tenth of the rate, and every training example is one phrase."""
+    return _choose(sentences.sst5_mlp(), rate=5e-5, mixed=False, hidden=(4096,))
+
+
+def choose_sst5_mlp_slow_dropout() -> Run:
+    """Half of the hidden numbers left out at random, a fifth of the rate, and every training example is one phrase."""
+    return _choose(sentences.sst5_mlp(), rate=1e-4, mixed=False, dropout=0.5)
 
 
 def choose_sst5_mlp_dropout() -> Run:
@@ -190,6 +215,21 @@ def choose_sst2_mlp_wider_slow() -> Run:
     return _choose(sentences.sst2_mlp(), rate=5e-5, mixed=False, hidden=(4096,))
 
 
+def choose_sst2_mlp_slower_no_mixup() -> Run:
+    """A tenth of the rate, and every training example is one phrase."""
+    return _choose(sentences.sst2_mlp(), rate=5e-5, mixed=False)
+
+
+def choose_sst2_mlp_wider_slower() -> Run:
+    """A hidden layer of 4096, a twentieth of the rate, and every training example is one phrase."""
+    return _choose(sentences.sst2_mlp(), rate=2.5e-5, mixed=False, hidden=(4096,))
+
+
+def choose_sst2_mlp_slow_dropout() -> Run:
+    """Half of the hidden numbers left out at random, a fifth of the rate, and every training example is one phrase."""
+    return _choose(sentences.sst2_mlp(), rate=1e-4, mixed=False, dropout=0.5)
+
+
 def choose_sst2_mlp_last() -> Run:
     """The last layer alone."""
     return _choose(sentences.sst2_mlp(), layers="last")
@@ -223,6 +263,11 @@ def choose_sst2_linear_no_mixup() -> Run:
 def choose_sst2_linear_slow_no_mixup() -> Run:
     """A fifth of the rate, and every training example is one phrase."""
     return _choose(sentences.sst2_linear(), rate=1e-4, mixed=False)
+
+
+def choose_sst2_linear_slower_no_mixup() -> Run:
+    """A twentieth of the rate, and every training example is one phrase."""
+    return _choose(sentences.sst2_linear(), rate=2.5e-5, mixed=False)
 
 
 def choose_sst2_linear_last() -> Run:

@@ -1,7 +1,7 @@
 """Tables 3 and 4 of "An Algorithm for Routing Capsules in All Domains": the Stanford Sentiment Treebank. Page: docs/papers/heinsen2019.md.
 
-The paper routes the embeddings of GPT-2 large; the rows here those of all-mpnet-base-v2, which anyone can fetch. The paper's own
-network has recipes without a row: `sst5-gpt2-large`, `sst2-gpt2-large`.
+The paper routes the embeddings of GPT-2 large; the rows here those of all-mpnet-base-v2, an encoder which anyone can fetch, and of
+SmolLM2, a small decoder. The paper's own network has recipes without a row: `sst5-gpt2-large`, `sst2-gpt2-large`.
 """
 
 from dataclasses import replace
@@ -18,6 +18,7 @@ _STAGE = Stage(task=ClassifySentences(), epochs=3, batch=20, rate=5e-4, schedule
 _ROUTING = {"n_iters": 3, "depth": True, "cost": "separate", "backend": "reference"}
 _MLP = {"hidden": (256,), "layers": "all", "dropout": 0.1}
 _LINEAR = {"hidden": (), "layers": "all"}
+_ALIKE = {"tokens_alike": True}  # a decoder's first token is a hundred times as large as the others, in most layers
 _ACCURACY = "test.accuracy_percent"
 
 
@@ -76,6 +77,42 @@ def sst2_wide() -> Run:
 def sst2_mlp_wider() -> Run:
     """Two labels, a hidden layer of 4096 and half the rate."""
     return _pooled("sst2-mpnet", _MLP | {"hidden": (4096,)}, rate=5e-5)
+
+
+@reproduces(table="3", row="EM routing, layers of SmolLM2-135M-Instruct, a decoder (a 4-bit copy; nothing chosen for it)", metric=_ACCURACY)
+def sst5_smollm2() -> Run:
+    """The row on the layers of a decoder, with the settings that were chosen for the encoder."""
+    return replace(sst5(), data="sst5-smollm2")
+
+
+@reproduces(table="3", row="mean of the tokens + MLP, layers of SmolLM2-135M-Instruct", metric=_ACCURACY)
+def sst5_smollm2_mlp() -> Run:
+    """The same on the layers of a decoder, every token brought to one size before the mean."""
+    return _pooled("sst5-smollm2", _MLP | _ALIKE, rate=1e-4)
+
+
+@reproduces(table="3", row="mean of the tokens + linear probe, layers of SmolLM2-135M-Instruct", metric=_ACCURACY)
+def sst5_smollm2_linear() -> Run:
+    """The same with a linear map."""
+    return _pooled("sst5-smollm2", _LINEAR | _ALIKE, rate=1e-4)
+
+
+@reproduces(table="4", row="EM routing, layers of SmolLM2-135M-Instruct, a decoder (a 4-bit copy; nothing chosen for it)", metric=_ACCURACY)
+def sst2_smollm2() -> Run:
+    """The row on the layers of a decoder, with the settings that were chosen for the encoder."""
+    return replace(sst2(), data="sst2-smollm2")
+
+
+@reproduces(table="4", row="mean of the tokens + MLP, layers of SmolLM2-135M-Instruct", metric=_ACCURACY)
+def sst2_smollm2_mlp() -> Run:
+    """The same on the layers of a decoder, every token brought to one size before the mean."""
+    return _pooled("sst2-smollm2", _MLP | _ALIKE, rate=1e-4)
+
+
+@reproduces(table="4", row="mean of the tokens + linear probe, layers of SmolLM2-135M-Instruct", metric=_ACCURACY)
+def sst2_smollm2_linear() -> Run:
+    """The same with a linear map."""
+    return _pooled("sst2-smollm2", _LINEAR | _ALIKE, rate=1e-4)
 
 
 @reproduces(table="ablation, SST-5/R", row="no depth-of-layer parameter", metric=_ACCURACY)
