@@ -52,3 +52,15 @@ def fresh_dynamo():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def same_tables():
+    """What a test adds to the tables of data sets and encoders is gone after it."""
+    from torchcaps.data import DATASETS, encoders  # here: kernels are tested in an environment without some of what data need
+
+    before = [(table, dict(table)) for table in (DATASETS, encoders.ENCODERS)]
+    yield
+    for table, content in before:
+        table.clear()
+        table.update(content)

@@ -97,7 +97,7 @@ WITH_CODE = [page for page in PAGES if any(block.language == "python" for block 
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
-def test_every_python_block_runs(page, alone, capsys):
+def test_every_python_block_runs(page, alone, capsys, same_tables):
     text = page.read_text()
     for words, (module, extra) in EXTRAS.items():
         if re.search(f"^{words}", text, re.MULTILINE):

@@ -165,17 +165,7 @@ def test_what_is_at_hand_is_not_fetched(folder):
     assert not any("trying" in line for line in said)
 
 
-@pytest.fixture
-def added():
-    """What a test adds to the tables of data sets and encoders is gone after it."""
-    before = [(table, dict(table)) for table in (DATASETS, ENCODERS)]
-    yield
-    for table, content in before:
-        table.clear()
-        table.update(content)
-
-
-def test_any_transformer_can_be_given(folder, added):
+def test_any_transformer_can_be_given(folder, same_tables):
     """Of the hub or one's own, by the folder that `save_pretrained` wrote."""
     tiny = pytest.importorskip("tests.transformers_tiny")
     place = folder / "encoders" / "mine"
