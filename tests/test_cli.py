@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchcaps import cli
-from torchcaps.data import DATASETS, load
+from torchcaps.data import DATASETS, DataError, load
 from torchcaps.papers import RECIPES
 from torchcaps.readings import Linear, Reading
 from torchcaps.recipe import Claim, Recipe, Run
@@ -283,6 +283,26 @@ def test_equivariance_of_two_checkpoints_side_by_side(command):
     assert code == 0, err
     assert all(word in out for word in ("rotation", "stroke width", "smoke/capsnet seed 0", "smoke/baseline seed 0"))
     assert set(json.loads(Path("numbers.json").read_text())) == {"smoke/capsnet seed 0", "smoke/baseline seed 0"}
+
+
+def test_rows_whose_data_cannot_be_had_are_left_out_and_the_others_made(command, monkeypatch):
+    here = RECIPES["smoke/capsnet"].make()
+    runs = {"here": here, "far": replace(here, data="mnist")}
+    made = {f"smoke/{name}": Recipe(f"smoke/{name}", lambda each=each: each, None) for name, each in runs.items()}
+    for module in (cli.training, cli.reproduction):
+        monkeypatch.setattr(module, "RECIPES", made)
+
+    def refuse(name, root):
+        raise DataError(f"{name} cannot be fetched; put it into a folder")
+
+    monkeypatch.setattr(cli.reproduction.datasets, "get", refuse)
+    options = "--seeds", "0", "--device", "cpu", "--results", "kept", "--no-table"
+    code, out, err = command("reproduce", "smoke", *options)
+    assert code == 2 and "smoke/far: left out, its data cannot be had" in out
+    assert "1 rows were left out: mnist cannot be fetched; put it into a folder" in err
+    assert Path("kept/smoke/here/0.json").exists() and not Path("kept/smoke/far").exists()
+    code, out, err = command("reproduce", "smoke/far", *options)
+    assert code == 2 and "mnist cannot be fetched" in err and "left out" not in out + err
 
 
 def test_rows_that_read_a_network_follow_it_and_need_only_its_features(command, monkeypatch):

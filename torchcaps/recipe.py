@@ -223,7 +223,7 @@ def unlike(stored: dict[str, Any], run: Run) -> list[str]:
 
 
 def quick(run: Run, steps: int = 20) -> Run:
-    """The same run made short: generated images, a few small steps per stage. For smoke tests, not for numbers."""
+    """The same run made seconds long: generated images, a few small steps per stage. For smoke tests, not for numbers."""
     data = _generated(info(run.data).shape)
     data = "generated-pairs" if info(run.data).n_labels == 2 else data
     data = "generated-sentences" if info(run.data).kind == "sentences" else data

@@ -177,8 +177,14 @@ def test_any_transformer_can_be_given(folder, same_tables):
     ids = torch.tensor(encoder.tokenise(train.texts[:1]))
     assert encoder.hidden(ids, torch.ones_like(ids).bool()).shape == (1, 3, 3, 16)  # two words and the end
     add_encoder("own", Encoder("mine", tiny.N_BLOCKS + 1, tiny.SIZE))  # twice the same is no mistake
-    with pytest.raises(ValueError, match="'mpnet' is the encoder all-mpnet-base-v2 already; give mine another short name"):
+    with pytest.raises(ValueError, match="'mpnet' is all-mpnet-base-v2 with 13 hidden states of 768 already; give mine another short name"):
         add_encoder("mpnet", Encoder("mine", 3, 16))
+
+
+@pytest.mark.parametrize("short", ["mpnet-dev", "mpnet-roots", "dev", "", "a b", "A", "a/b", "-a"])
+def test_short_names_that_would_hide_other_data_sets_are_refused(short, same_tables):
+    with pytest.raises(ValueError, match="a short name is small letters, digits, dots and dashes, and ends in neither roots nor dev"):
+        add_encoder(short, Encoder("mine", 3, 16))
 
 
 def test_generated_sentences_are_worth_what_their_words_are():

@@ -144,17 +144,6 @@ def test_a_mean_is_over_tokens_and_counts_parts_of_them(rng):
     torch.testing.assert_close(model.features(blend, torch.tensor([[1.0, 0.5]]))[0], wanted)
 
 
-def test_tokens_can_be_made_alike_before_the_mean(rng):
-    """One that is a thousand times as large as the others then counts as one."""
-    model = PooledSentences(2, 4, 3, tokens_alike=True)
-    tokens = torch.randn(1, 3, 2, 4, generator=rng)
-    wanted = torch.nn.functional.layer_norm(torch.nn.functional.layer_norm(tokens, (4,)).mean(1), (4,)).flatten(1)
-    large = tokens * torch.tensor([1000.0, 1, 1])[:, None, None]
-    padded = torch.cat([large, torch.full((1, 2, 2, 4), torch.nan)], 1)
-    torch.testing.assert_close(model.features(padded, torch.tensor([[1, 1, 1, 0, 0]])), wanted, rtol=1e-3, atol=1e-3)
-    assert not torch.allclose(PooledSentences(2, 4, 3).features(large), wanted, atol=0.1)
-
-
 def test_sizes_and_wrong_settings():
     assert sum(p.numel() for p in PooledSentences(13, 768, 5).parameters()) == 13 * 768 * 5 + 5
     assert sum(p.numel() for p in PooledSentences(13, 768, 2, hidden=(256,)).parameters()) == 13 * 768 * 256 + 256 + 256 * 2 + 2

@@ -12,6 +12,7 @@ from torchcaps.cli.order import in_order
 from torchcaps.cli.recipes import recipes_of_paper, tell_table
 from torchcaps.cli.sweep import Failed, Workers, named, reproduce_apart
 from torchcaps.cli.training import train_recipe
+from torchcaps.data import DataError
 from torchcaps.features import Missing
 from torchcaps.figures import save_figures
 from torchcaps.machine import make_folder, pick_device
@@ -36,17 +37,14 @@ def reproduce(
 ) -> None:
     """Run rows of a paper and print its table beside ours. Finished runs are kept, half-done ones go on."""
     wanted = with_networks(_wanted(name, row)) if smoke else _wanted(name, row)
+    left: list[str] = []
     if not smoke:
         make_folder(results)  # before hours of training, not after
-        runs = [recipe.make() for recipe in wanted]
-        for needed in sorted({name.split("/")[0] for run in runs for name in (run.data, *run.tests)}):
-            if datasets.status(needed, data).startswith("missing"):
-                datasets.get(needed, data)
+        wanted, left = _at_hand(wanted, data)
     apart = [(recipe, seed) for recipe in wanted for seed in seeds_of(seeds) if workers != 1 and not is_derived(recipe)]
     apart = [pair for pair in apart if smoke or not _kept(*pair, results)]
     options = {"--data": data, "--results": results, "--deterministic": deterministic, "--quick": smoke, "--as-is": as_is}
     failures = reproduce_apart(apart, workers, device, options)
-    left: list[str] = []
     for recipe in wanted:
         for seed in seeds_of(seeds):
             kept = result_path(results, recipe.name, seed)
@@ -75,6 +73,24 @@ def reproduce(
         raise Failed(f"{len(failures)} of {len(apart)} runs failed, the others are done: {named(failures)}")
     if left:
         raise ValueError(f"{len(left)} rows were left out: {left[0]}")
+
+
+def _at_hand(wanted: list[Recipe], data: Path | None) -> tuple[list[Recipe], list[str]]:
+    """Fetch what is missing. Rows whose data cannot be had are left out, and why; if no row is left, that is the error."""
+    sets = {recipe.name: {name.split("/")[0] for run in (recipe.make(),) for name in (run.data, *run.tests)} for recipe in wanted}
+    refused: dict[str, DataError] = {}
+    for needed in sorted(set().union(*sets.values())):
+        if datasets.status(needed, data).startswith("missing"):
+            try:
+                datasets.get(needed, data)
+            except DataError as error:
+                refused[needed] = error
+    left = {recipe.name: refused[name] for recipe in wanted for name in sorted(sets[recipe.name]) if name in refused}
+    if len(left) == len(wanted):
+        raise next(iter(left.values()))
+    for name in left:
+        console.print(f"{name}: left out, its data cannot be had", soft_wrap=True)
+    return [recipe for recipe in wanted if recipe.name not in left], [str(error) for error in left.values()]
 
 
 def _kept(recipe: Recipe, seed: int, results: Path) -> bool:

@@ -48,7 +48,7 @@ class Encoder:
         source = f" (on the Hugging Face hub: {self.hub})" if self.hub else ""
         raise DataError(
             f"the encoder {self.name} is not at hand:{''.join(tried)}\nput the files that `save_pretrained` writes, or those of the hub, "
-            f"into one of these folders{source}, or run `torchcaps data get` with the name of the data set"
+            f"into one of these folders{source}; `torchcaps data get` fetches mpnet and minilm"
         )
 
     def load(self, device: torch.device) -> TransformerEncoder:
@@ -69,7 +69,7 @@ def _loaded(encoder: Encoder, folder: str, device: str) -> TransformerEncoder:
     if (found.n_layers, found.width) != (encoder.n_layers, encoder.width):
         raise DataError(
             f"{encoder.name} has {encoder.n_layers} hidden states of {encoder.width} numbers; what lies in {folder} has "
-            f"{found.n_layers} of {found.width}; put the right files there"
+            f"{found.n_layers} of {found.width}; put the right files there, or say so of an encoder of your own"
         )
     return found
 
@@ -94,7 +94,8 @@ class TransformerEncoder:
         self.weights_sha256 = weights_sha256(model)
         self.model = model.eval().requires_grad_(False).to(self.device, torch.bfloat16 if self.device.type == "cuda" else torch.float32)
         self.n_layers, self.width = model.config.num_hidden_layers + 1, model.config.hidden_size
-        self.limit = min(tokenizer.model_max_length, most_tokens(model) or NO_LIMIT)
+        said = getattr(model.config, "max_position_embeddings", None), most_tokens(model)  # XLNet says -1: as many as there are
+        self.limit = min(tokenizer.model_max_length, *(limit for limit in said if limit and limit > 0), NO_LIMIT)
         last = tokenizer("a")["input_ids"][-1]
         self.end = [] if last in tokenizer.all_special_ids or tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self.pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
@@ -146,6 +147,6 @@ def weights_sha256(model: nn.Module) -> str:
 ENCODERS = {
     "mpnet": Encoder("all-mpnet-base-v2", 13, 768, 66, "sentence-transformers/all-mpnet-base-v2"),
     "minilm": Encoder("all-MiniLM-L6-v2", 7, 384, 66, "sentence-transformers/all-MiniLM-L6-v2"),
-    "smollm2": Encoder("SmolLM2-135M-Instruct", 31, 576, 65, "HuggingFaceTB/SmolLM2-135M-Instruct"),  # a decoder
+    "smollm2": Encoder("SmolLM2-135M-Instruct-Q4_1", 31, 576, 65),  # a decoder, in 4 bits a weight
     "gpt2-large": Encoder("gpt2-large", 37, 1280, 66, "openai-community/gpt2-large"),
 }

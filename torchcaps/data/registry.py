@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from torchcaps.data import affine, affnist, cifar10, digits, mnist, smallnorb, svhn, viewpoints
@@ -29,6 +30,10 @@ from torchcaps.data.own import OwnImages
 
 def _by_name(sets: Iterable[DataSet]) -> dict[str, DataSet]:
     return {entry.info.name: entry for entry in sets}
+
+
+def _sst_sets(encoder: str) -> dict[str, DataSet]:
+    return _by_name(sst_set(n_labels, encoder, part) for n_labels in (5, 2) for part in ("", "roots", "dev"))
 
 
 DATASETS: dict[str, DataSet] = {
@@ -122,19 +127,20 @@ DATASETS: dict[str, DataSet] = {
     "generated-96-stereo": generated_set("generated-96-stereo", 96, 2),
     "generated-pairs": generated_pairs(),
     "generated-sentences": generated_sentences(),
+    **{name: made for short in ENCODERS for name, made in _sst_sets(short).items()},
 }
 
 
 def add_encoder(short: str, encoder: Encoder) -> None:
     """Sentences in the layers of any transformer: from then on `sst5-SHORT`, `sst2-SHORT` and their `-roots` and `-dev` are data sets."""
-    if short in ENCODERS and ENCODERS[short] != encoder:
-        raise ValueError(f"{short!r} is the encoder {ENCODERS[short].name} already; give {encoder.name} another short name")
+    if not re.fullmatch(r"[a-z0-9.]+(-[a-z0-9.]+)*", short) or short.endswith(("roots", "dev")):
+        raise ValueError(f"a short name is small letters, digits, dots and dashes, and ends in neither roots nor dev; got {short!r}")
+    known = ENCODERS.get(short, encoder)
+    if (known.name, known.n_layers, known.width) != (encoder.name, encoder.n_layers, encoder.width):
+        has = f"{known.name} with {known.n_layers} hidden states of {known.width}"
+        raise ValueError(f"{short!r} is {has} already; give {encoder.name} another short name")
     ENCODERS[short] = encoder
-    DATASETS.update(_by_name(sst_set(n_labels, short, part) for n_labels in (5, 2) for part in ("", "roots", "dev")))
-
-
-for short, encoder in list(ENCODERS.items()):
-    add_encoder(short, encoder)
+    DATASETS.update(_sst_sets(short))
 
 
 def entry_of(name: str | OwnImages) -> DataSet:

@@ -133,10 +133,10 @@ def hidden_states(
 
 
 def most_tokens(encoder: nn.Module) -> int | None:
-    """How many a transformer takes: as many as its table of positions has places, or as its settings say; None where neither does."""
+    """How many a transformer with a table of positions takes; None where it has no such table."""
     table = _position_table(encoder)
     if table is None:
-        return getattr(encoder.config, "max_position_embeddings", None)
+        return None
     # some begin to count behind the number of the padding token, RoBERTa and MPNet among them
     behind_padding = 0 if table.padding_idx is None else table.padding_idx + 1
     return table.num_embeddings - getattr(table, "offset", behind_padding)

@@ -17,8 +17,7 @@ class PooledSentences(nn.Module):
     """Embeddings [b n l m] of sentences of any length -> one logit per label.
 
     `hidden` empty: a linear probe. `layers`: the means of all of them side by side, or of the last one alone. The mean of each layer
-    is brought to mean 0 and variance 1, without parameters, since layers differ much in size. `tokens_alike`: so is every token before,
-    for decoders, in which the first one may be a hundred times as large as all others.
+    is brought to mean 0 and variance 1, without parameters, since layers differ much in size.
     """
 
     def __init__(
@@ -30,13 +29,11 @@ class PooledSentences(nn.Module):
         hidden: tuple[int, ...] = (),
         layers: str = "all",
         dropout: float = 0.0,
-        tokens_alike: bool = False,
     ) -> None:
         super().__init__()
         if layers not in LAYERS:
             raise ValueError(f"PooledSentences: layers must be one of {', '.join(LAYERS)}; got {layers!r}")
         self.n_layers, self.d_embedding, self.n_classes, self.layers = n_layers, d_embedding, n_classes, layers
-        self.tokens_alike = tokens_alike
         self.norm = nn.LayerNorm(d_embedding, elementwise_affine=False)
         sizes = d_embedding * (n_layers if layers == "all" else 1), *hidden
         parts = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.SiLU(), nn.Dropout(dropout))]
@@ -55,8 +52,6 @@ class PooledSentences(nn.Module):
         if self.layers == "last":
             embeddings = embeddings[:, :, -1:]
         present = embeddings.new_ones(embeddings.shape[:2]) if present is None else present.to(embeddings.dtype)
-        if self.tokens_alike:
-            embeddings = self.norm(embeddings) * present[..., None, None]
         # padding may hold anything. Mixed sentences hold shares of tokens already, which are not to be weighted again
         total = embeddings.masked_fill((present == 0)[..., None, None], 0).sum(1)
         return self.norm(total / present.sum(1)[:, None, None]).flatten(1)

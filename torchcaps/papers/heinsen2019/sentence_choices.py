@@ -76,12 +76,12 @@ def choose_sst5_mlp_wider_slow() -> Run:
 
 
 def choose_sst5_mlp_slow_dropout() -> Run:
-    """Half of the hidden numbers left out at random, a fifth of the rate, and every training example is one phrase."""
+    """Half of features and hidden numbers left out at random, a fifth of the rate, and every training example is one phrase."""
     return _choose(sentences.sst5_mlp(), rate=1e-4, mixed=False, dropout=0.5)
 
 
 def choose_sst5_mlp_dropout() -> Run:
-    """Half of the hidden numbers left out at random."""
+    """Half of features and hidden numbers left out at random."""
     return _choose(sentences.sst5_mlp(), dropout=0.5)
 
 
@@ -226,7 +226,7 @@ def choose_sst2_mlp_wider_slower() -> Run:
 
 
 def choose_sst2_mlp_slow_dropout() -> Run:
-    """Half of the hidden numbers left out at random, a fifth of the rate, and every training example is one phrase."""
+    """Half of features and hidden numbers left out at random, a fifth of the rate, and every training example is one phrase."""
     return _choose(sentences.sst2_mlp(), rate=1e-4, mixed=False, dropout=0.5)
 
 
