@@ -73,7 +73,9 @@ def test_how_many_settings_and_runs():
     cnn, routing = ({name: n for name, n in rows.items() if (name.split("-")[1:2] == ["cnn"]) == of_it} for of_it in (True, False))
     n_capsnet = routing.pop("smallnorb-capsnet")
     earlier = 4  # three before biases of 0, and the row's seed 0 again
-    assert f"of the routing {len(routing) + 1} on the test toys, {sum(routing.values()) + earlier} runs" in PAGE
+    n_settings, n_runs = len(routing) + 1, sum(routing.values()) + earlier
+    assert f"of the routing {n_settings} on the test toys, {n_runs} runs" in PAGE
+    assert f"one of {n_settings} of the routing, {n_runs} runs, that were tested" in PAGE
     assert (len(cnn), sum(cnn.values()), n_capsnet) == (3, 9, 3) and "three of the CNN, nine runs, and one of CapsNet, three runs" in PAGE
     ablations = sum(n for name, n in routing.items() if name not in ("smallnorb", *(f"smallnorb-{kind}" for kind in TRAINED_OTHERWISE)))
     assert f"{ablations} of nine ablations" in PAGE and len(routing) - 1 - len(TRAINED_OTHERWISE) == 9

@@ -1,12 +1,15 @@
 """What docs/papers/heinsen2019.md types of new viewpoints and no mark can name: it says what the files say."""
 
+import re
 from statistics import mean
 
 import pytest
 
+import torchcaps
 from tests.heinsen_results import HOME, PAGE, WITH_DATA, amiss, errors, result, shown, welch
 from torchcaps.compare import sd_of_mean
-from torchcaps.papers.heinsen2019.image_figures import by_view, rows_today
+from torchcaps.data import load
+from torchcaps.papers.heinsen2019.image_figures import by_view, of_viewpoints, rows_today
 from torchcaps.papers.made import results_of
 
 
@@ -24,6 +27,27 @@ def test_viewpoints():
     assert "by Welch's t test of the seeds, two tests, p = {:.1g} and {:.1g}".format(*chances) in PAGE
     by = *more_wrong("azimuth-capsnet", "azimuth", 1), *more_wrong("elevation-capsnet", "elevation", 1)
     assert "it has {:.1f} ± {:.1f} points more wrong than the routing's same seed, at new elevations {:.1f} ± {:.1f}".format(*by) in PAGE
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@WITH_DATA
+def test_captions_of_poses():
+    """Figures 4, 6 and 7, of the weights in the package."""
+    pytest.importorskip("matplotlib", reason="pip install 'torchcaps[experiments]'")
+    words = {
+        name: said for name, (_, said) in of_viewpoints(torchcaps.load("em-capsnet-smallnorb"), load("smallnorb", "test"), None).items()
+    }
+    (stress,) = re.findall(r"stress \S+ to [\d.]+\d", words["figure-4"])
+    assert f"({stress})" in PAGE
+    for number, size in ((6, 450), (7, 225)):
+        (right,) = re.findall(rf"wins in (\d+) of {size} pictures", words[f"figure-{number}"])
+        assert f"wins in {right} of {size} pictures" in PAGE
+    numbers = re.findall(r"([\d.]+) at 140 and ([\d.]+) at 340 degrees", words["figure-6"])
+    distances = "first view is {} of the norm at 140 degrees and {} at 340, the norm {} and {} of the first, the cosine {} and {}:"
+    assert distances.format(*(number for pair in numbers for number in pair)) in PAGE
+    distance, _, cosine = re.findall(r"([\d.]+) at 70 degrees", words["figure-7"])
+    assert f"At 70 degrees the distance to the view at 30 is {distance} of the norm, the cosine {cosine}." in PAGE
 
 
 @pytest.mark.data
