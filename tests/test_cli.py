@@ -287,7 +287,7 @@ def test_equivariance_of_two_checkpoints_side_by_side(command):
 
 def test_rows_whose_data_cannot_be_had_are_left_out_and_the_others_made(command, monkeypatch):
     here = RECIPES["smoke/capsnet"].make()
-    runs = {"here": here, "far": replace(here, data="mnist")}
+    runs = {"here": here, "far": replace(here, data="mnist"), "farther": replace(here, data="fashion-mnist")}
     made = {f"smoke/{name}": Recipe(f"smoke/{name}", lambda each=each: each, None) for name, each in runs.items()}
     for module in (cli.training, cli.reproduction):
         monkeypatch.setattr(module, "RECIPES", made)
@@ -299,7 +299,8 @@ def test_rows_whose_data_cannot_be_had_are_left_out_and_the_others_made(command,
     options = "--seeds", "0", "--device", "cpu", "--results", "kept", "--no-table"
     code, out, err = command("reproduce", "smoke", *options)
     assert code == 2 and "smoke/far: left out, its data cannot be had" in out
-    assert "1 rows were left out: mnist cannot be fetched; put it into a folder" in err
+    assert all(f"{name} cannot be fetched; put it into a folder" in out for name in ("\nmnist", "fashion-mnist"))
+    assert "2 rows were left out: mnist cannot be fetched; put it into a folder" in err
     assert Path("kept/smoke/here/0.json").exists() and not Path("kept/smoke/far").exists()
     code, out, err = command("reproduce", "smoke/far", *options)
     assert code == 2 and "mnist cannot be fetched" in err and "left out" not in out + err

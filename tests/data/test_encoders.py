@@ -10,7 +10,7 @@ pytest.importorskip("transformers", reason="pip install 'torchcaps[sentences]'")
 from tests.transformers_tiny import LIMIT, N_BLOCKS, SIZE, WORDS, model, tokenizer, transformers
 from torchcaps.data import DataError
 from torchcaps.data.embeddings import padded, store_for
-from torchcaps.data.encoders import Encoder, TransformerEncoder, weights_sha256
+from torchcaps.data.encoders import NO_LIMIT, Encoder, TransformerEncoder, weights_sha256
 from torchcaps.data.sentences import Sentences
 
 TEXTS = ("the film is great", "dull", "not a film")
@@ -91,6 +91,13 @@ def test_a_sentence_longer_than_the_encoder_takes_is_one_clear_error(gpt2, bert)
         with pytest.raises(ValueError, match=rf"sentence 2 of 2 has {LIMIT + 1} tokens and tiny-.* takes {LIMIT}: 'film film"):
             encoder.tokenise(["dull", "film " * n])
         assert len(encoder.tokenise(["film " * (n - 1)])[0]) == LIMIT
+
+
+def test_settings_that_say_no_number_are_no_limit():
+    """XLNet, which knows tokens by their distances, says -1."""
+    config = transformers.XLNetConfig(vocab_size=12, d_model=SIZE, n_layer=N_BLOCKS, n_head=2, d_inner=32)
+    assert config.max_position_embeddings == -1
+    assert TransformerEncoder("tiny", transformers.XLNetModel(config), tokenizer("decoder")).limit == NO_LIMIT
 
 
 def test_places_that_no_token_gets_do_not_count():

@@ -88,6 +88,8 @@ def _at_hand(wanted: list[Recipe], data: Path | None) -> tuple[list[Recipe], lis
     left = {recipe.name: refused[name] for recipe in wanted for name in sorted(sets[recipe.name]) if name in refused}
     if len(left) == len(wanted):
         raise next(iter(left.values()))
+    for error in refused.values():  # all of them now; at the end the first is told again
+        console.print(str(error), soft_wrap=True)
     for name in left:
         console.print(f"{name}: left out, its data cannot be had", soft_wrap=True)
     return [recipe for recipe in wanted if recipe.name not in left], [str(error) for error in left.values()]
