@@ -84,7 +84,18 @@ def test_more_mixup_changes_the_shares_alone(name, as_it_is, alpha):
         with_mixup(replace(usual, augment=(Crop(96, border=16),)), alpha)
 
 
-@pytest.mark.parametrize(("row", "chosen"), [("sst2-wide", "choose-sst2-wide"), ("sst2-mlp-wider", "choose-sst2-mlp-wider-slow")])
+@pytest.mark.parametrize(
+    ("row", "chosen"),
+    [
+        ("sst5", "choose-sst5-fast"),
+        ("sst5-mlp-dropout", "choose-sst5-mlp-slow-dropout"),
+        ("sst5-linear", "choose-sst5-linear-slow-no-mixup"),
+        ("sst2-wide", "choose-sst2-wide"),
+        ("sst2-mlp-wider", "choose-sst2-mlp-wider-slow"),
+        ("sst2-mlp-wider-slow", "choose-sst2-mlp-wider-slower"),
+        ("sst2-linear", "choose-sst2-linear-slow-no-mixup"),
+    ],
+)
 def test_rows_by_the_best_of_the_validation_part_are_trained_as_what_was_chosen(row, chosen):
     other = differences(*(to_plain(RECIPES[f"heinsen2019/{name}"].make()) for name in (chosen, row)))
     assert [line.split(": ")[0] for line in other] == ["data", "stages[0].watch"]
