@@ -74,11 +74,11 @@ def test_settings_that_were_tried_stand_in_the_order_of_the_last_column():
 
 
 def test_what_was_tried_stands_in_its_own_words_with_what_the_part_kept_aside_says(tmp_path):
-    marked = "<!-- tried heinsen2019 told accuracy_percent only choose-sst5-fast choose-sst5 -->\n<!-- end -->"
+    marked = "<!-- tried heinsen2019 told accuracy_percent only choose-sst5-faster choose-sst5 -->\n<!-- end -->"
     head, _, fast, plain = filled(marked, HOME / "results").splitlines()[1:-1]
-    stored = json.loads((HOME / "results/heinsen2019/choose-sst5-fast/0.json").read_text())["metrics"]["test"]["accuracy_percent"]
+    stored = json.loads((HOME / "results/heinsen2019/choose-sst5-faster/0.json").read_text())["metrics"]["test"]["accuracy_percent"]
     assert head == "| tried | n | accuracy_percent | command |"
-    assert fast == f"| Twice the rate. | 1 | {stored:.4g} | `torchcaps reproduce heinsen2019/choose-sst5-fast --seeds 0` |"
+    assert fast == f"| Four times the rate. | 1 | {stored:.4g} | `torchcaps reproduce heinsen2019/choose-sst5-faster --seeds 0` |"
     assert plain.startswith("| The routing as it is: the paper's rate. | 1 | ")
     assert filled(marked, tmp_path).count("| 0 | not run yet |") == 2
     with pytest.raises(ValueError, match="heinsen2019/sst5 is a row"):
