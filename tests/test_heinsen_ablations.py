@@ -55,8 +55,11 @@ def test_ablations_beside_three_and_ten_runs():
     assert "has p = {:.2f}, {:.2f}, {:.2f}, {:.2f} and {:.2f}; against all ten".format(*three) in PAGE
     against_ten = "{:.2f}, {:.1f}, {:.1f}, {:.1f} and {:.1f}.".format(*(welch(row, ten) for row in rows))
     assert f"({mean(ten):.2f} ± {stdev(ten):.2f} %, in float32 and before biases of 0 too) {against_ten}" in PAGE
-    late = [mean(errors(f"smallnorb{end}", (1, 2))) for end in ("-r2", "-no-coordinates", "-tied", "-no-cost", "")]
-    said = "no coordinates have {:.2f} and {:.2f} % wrong, cost tied and no cost {:.2f} and {:.2f}, the row's seeds 1 and 2 {:.2f}."
+    late = [mean(errors(f"smallnorb{end}", (1, 2))) for end in ("-r2", "-no-coordinates", "-tied", "-no-cost", "-no-mixup", "-r4", "")]
+    said = (
+        "no coordinates have {:.2f} and {:.2f} % wrong, cost tied and no cost {:.2f} and {:.2f}, "
+        "no mixup and four passes {:.2f} and {:.2f}, the row's seeds 1 and 2 {:.2f}."
+    )
     assert said.format(*late) in PAGE
 
 

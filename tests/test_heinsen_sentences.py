@@ -8,9 +8,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from tests.heinsen_results import HOME, PAGE, WITH_DATA, errors, result
+from tests.heinsen_results import HOME, PAGE, WITH_DATA, errors, result, welch
 from torchcaps import parts
 from torchcaps.metrics import wrong
+from torchcaps.papers import RECIPES
 from torchcaps.recipe import from_plain
 from torchcaps.results import unpack
 
@@ -30,20 +31,16 @@ LEFT_OUT = {  # and of that of ablations
     "SST-5, no mixup": ("sst5", "sst5-no-mixup"),
     "SST-5, whole sentences alone": ("sst5", "sst5-roots"),
 }
-CANDIDATES = {  # of the last round, on the validation part: how many answers three seeds gave, and what was compared
-    "routing, sst5": (3_303, ("fast", "fast-no-mixup", "wide")),
-    "MLP, sst5": (3_303, ("mlp-slow-no-mixup", "mlp-slower-no-mixup", "mlp-slow-dropout", "mlp-wide", "mlp-wider", "mlp-wider-slow")),
-    "linear probe, sst5": (3_303, ("linear-slow-no-mixup", "linear-slower-no-mixup")),
-    "routing, sst2": (2_616, ("fast", "fast-no-mixup", "parts", "wide", "wider", "wider-slow")),
-    "MLP, sst2": (
-        2_616,
-        (
-            *("mlp-no-mixup", "mlp-slow-no-mixup", "mlp-slower-no-mixup", "mlp-slow-dropout"),
-            *("mlp-wide", "mlp-wider", "mlp-wider-slow", "mlp-wider-slower"),
-        ),
-    ),
-    "linear probe, sst2": (2_616, ("linear-no-mixup", "linear-slow-no-mixup", "linear-slower-no-mixup")),
+KINDS = {"routing": "", "MLP": "mlp-", "linear probe": "linear-"}  # as the page and as the names of recipes call them
+CHOSEN = {  # by the last round: what was run on the validation part, and the row of the same settings
+    ("sst5", "routing"): ("choose-sst5-fast", "sst5"),
+    ("sst5", "MLP"): ("choose-sst5-mlp-slow-dropout", "sst5-mlp-dropout"),
+    ("sst5", "linear probe"): ("choose-sst5-linear-slow-no-mixup", "sst5-linear"),
+    ("sst2", "routing"): ("choose-sst2-wide", "sst2-wide"),
+    ("sst2", "MLP"): ("choose-sst2-mlp-wider-slower", "sst2-mlp-wider-slow"),
+    ("sst2", "linear probe"): ("choose-sst2-linear-slow-no-mixup", "sst2-linear"),
 }
+ANSWERS = {"sst5": 3_303, "sst2": 2_616}  # of three seeds
 
 
 def chance(p: float) -> str:
@@ -93,6 +90,18 @@ def test_what_can_be_left_out_of_sentences(line):
     assert typed == f"{abs(ahead):.2f} ± {error:.2f} {'fewer' if ahead > 0 else 'more'}"
 
 
+@pytest.mark.data
+@WITH_DATA
+def test_what_the_first_lines_say_of_the_lead():
+    leads = [difference(*AHEAD[line]) for line in ("SST-5, chosen, MLP", "SST-5, as we began, MLP", "SST-2, chosen, MLP")]
+    (chosen, error), (began, began_error), (two, _) = leads
+    assert f"by {chosen:.2f} points ({chosen / error:.1f} standard errors over sentences)" in PAGE
+    assert f"and {chosen / error:.1f} standard errors of the sentences" in PAGE
+    assert f"by {began:.2f} ({began / began_error:.1f}). With two it leads the MLP that was chosen by {two:.2f} points" in PAGE
+    on_validation_part = on_validation("sst2-mlp-wider-slow"), on_validation("sst2-wide")
+    assert "the MLP is ahead ({:.2f} against {:.2f} %), and".format(*on_validation_part) in PAGE
+
+
 def test_two_labels():
     assert min(errors("sst2-mlp-wider-slow")) > max(errors("sst2-wide")) and "each seed of the routing is above each of the MLP" in PAGE
     assert sentences_ahead("sst2-wide", "sst2-mlp-wider-slow") == 8 and "is eight sentences of 1,821" in PAGE
@@ -118,28 +127,50 @@ def answered(name: str, n: int) -> int:
     return n - sum(round(n / 3 * error / 100) for error in errors(name))
 
 
-@pytest.mark.parametrize("what", CANDIDATES)
-def test_what_the_last_round_chose(what):
+def candidates(labels: str, kind: str) -> list[str]:
+    """The list of the last round, as the page has it."""
+    words = {"sst5": "five", "sst2": "two"}[labels]
+    (line,) = re.findall(rf"^- {words} labels, .*`\.", PAGE, re.MULTILINE)
+    (listed,) = re.findall(rf"{kind}: ((?:`[\w-]+`(?:, )?)+)", line)
+    return [unshortened(name, labels, kind) for name in re.findall(r"`([\w-]+)`", listed)]
+
+
+def unshortened(name: str, labels: str, kind: str) -> str:
+    """The page shortens `choose-sst2-mlp-wide` after the first of a list to `-wide`, or to `-mlp-wide`."""
+    return name if name.startswith("choose") else f"choose-{labels}-{KINDS[kind]}{name.removeprefix('-').removeprefix(KINDS[kind])}"
+
+
+@pytest.mark.parametrize(("labels", "kind"), CHOSEN)
+def test_what_the_last_round_chose(labels, kind):
     """The page's table has the first two or three of each list, with how many they answered right."""
-    (kind, labels), (n, names) = what.split(", "), CANDIDATES[what]
+    chosen, row = CHOSEN[labels, kind]
     (line,) = re.findall(rf"^\| {kind} \| (`choose-sst5-.*)$", PAGE, re.MULTILINE)
     typed = line.strip(" |").split(" | ")[labels == "sst2"]
-    right = {name.removeprefix("mlp-").removeprefix("linear-"): answered(f"choose-{labels}-{name}", n) for name in names}
-    started = f"choose-{labels}-" + {"routing": "", "MLP": "mlp-", "linear probe": "linear-"}[kind]
-    told, waiting = [], []
+    right = {name: answered(name, ANSWERS[labels]) for name in candidates(labels, kind)}
+    told, equals = [], []
     for name, number in re.findall(r"`([\w-]+)`(?: ([\d,]*\d))?", typed):
-        waiting.append(name.removeprefix(started).removeprefix("-"))
+        equals.append(unshortened(name, labels, kind))
         if number:
-            told += [(one, int(number.replace(",", ""))) for one in waiting]
-            waiting = []
-    best = sorted(right.values(), reverse=True)[: len(told)]
-    assert [number for _, number in told] == best and all(right[name] == number for name, number in told) and len(told) > 1
+            told += [(one, int(number.replace(",", ""))) for one in equals]
+            equals = []
+    assert [number for _, number in told] == sorted(right.values(), reverse=True)[: len(told)] and len(told) > 1
+    assert all(right[name] == number for name, number in told) and told[0][0] == chosen
+    (outcome,) = re.findall("^So the first of each list are chosen, .*", PAGE, re.MULTILINE)
+    assert f"`{row}`" in outcome
+    sizes = {name: n_parameters(name) for name, n in right.items() if n == right[chosen]}
+    assert sizes[chosen] == min(sizes.values())  # of equals the one with fewer
+
+
+def n_parameters(name: str) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in RECIPES[f"heinsen2019/{name}"].make().build().parameters())
 
 
 def test_what_the_validation_part_says_of_mixup_and_of_the_chosen_ones():
     by_mixup = answered("choose-sst5-fast", 3_303) - answered("choose-sst5-fast-no-mixup", 3_303)
     first = [errors(name, [0])[0] for name in ("choose-sst5-fast", "choose-sst5-fast-no-mixup")]
-    assert f"by {by_mixup} right answers of 3,303 in three seeds" in PAGE
+    assert f"by {by_mixup} right answers of 3,303 in three seeds, all of them by the third" in PAGE
+    assert f"(p = {welch(errors('choose-sst5-fast'), errors('choose-sst5-fast-no-mixup')):.1f}; by the first" in PAGE
     assert round(11.01 * (first[0] - first[1])) == 1 and "no mixup was one sentence ahead" in PAGE
     behind = answered("choose-sst2-mlp-wider-slower", 2_616) - answered("choose-sst2-wide", 2_616)
     assert f"with two it is {behind} answers of 2,616 behind the MLP" in PAGE
@@ -153,8 +184,10 @@ def test_how_many_settings_of_sentences():
         for labels in ("sst2", "sst5")
         for kind in ("", "mlp", "linear")
     ]
-    said = "with two labels {} for the routing, {} for the MLP, {} for the linear probe; with five labels {}, {} and {}."
+    said = "with two labels {} for the routing, {} for the MLP, {} for the linear probe; with five labels {}, {} and {}, all"
     assert said.format(*counts) in PAGE
+    runs = [len(list(folder.glob("*.json"))) for folder in (HOME / "results/heinsen2019").glob("sst[25]*")]
+    assert (len(runs), sum(runs)) == (16, 48) and "on the test part eight rows with each, 48 runs" in PAGE
 
 
 def test_whole_sentences_alone_are_learnt_early():
