@@ -14,7 +14,7 @@ from torchcaps import parts
 from torchcaps.compare import sd_of_mean, sources_of
 from torchcaps.metrics import wrong
 from torchcaps.pretrained.registry import FOLDER
-from torchcaps.recipe import from_plain
+from torchcaps.recipe import Run, from_plain
 from torchcaps.results import read_result, unpack
 
 HOME = Path(__file__).parent.parent
@@ -22,6 +22,14 @@ PAGE = (HOME / "docs/papers/heinsen2019.md").read_text()
 EARLIER = [100 * wrong_ones / 24_300 for wrong_ones in (513, 572, 384)]  # of `smallnorb` before biases of 0, files in the history
 HARD = torch.tensor([21, 45, 42])  # airplane 1, car 5, car 2
 SAME = [(seed, seed) for seed in range(3)]  # seeds
+CHOSEN = {  # for sentences, by the last round: what was run on the validation part, and the row of the same settings
+    ("sst5", "routing"): ("choose-sst5-fast", "sst5"),
+    ("sst5", "MLP"): ("choose-sst5-mlp-slow-dropout", "sst5-mlp-dropout"),
+    ("sst5", "linear probe"): ("choose-sst5-linear-slow-no-mixup", "sst5-linear"),
+    ("sst2", "routing"): ("choose-sst2-wide", "sst2-wide"),
+    ("sst2", "MLP"): ("choose-sst2-mlp-wider-slower", "sst2-mlp-wider-slow"),
+    ("sst2", "linear probe"): ("choose-sst2-linear-slow-no-mixup", "sst2-linear"),
+}
 WITH_DATA = pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")
 
 
@@ -31,6 +39,11 @@ def result(row: str, seed: int) -> dict:
 
 def errors(row: str, seeds: Sequence[int] = range(3)) -> list[float]:
     return [result(row, seed)["metrics"]["test"]["error_percent"] for seed in seeds]
+
+
+def n_parameters(run: Run) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in run.build().parameters())
 
 
 def welch(some: list[float], others: list[float]) -> float:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.heinsen_results import CHOSEN, n_parameters
 from torchcaps.data import Labelled, info
 from torchcaps.data.batches import Batch, Batches, Crop
 from torchcaps.data.mixup import Mixup
@@ -26,11 +27,6 @@ def changes(name: str, other: str) -> list[str]:
     """Of the training."""
     found = differences(*(to_plain(ROWS[row].make()) for row in (name, other)))
     return [line for line in found if not BESIDE.match(line)]
-
-
-def n_parameters(run) -> int:
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in run.build().parameters())
 
 
 @pytest.mark.parametrize("name", [*TABLE_2, "smallnorb-mixup-half", "smallnorb-cnn-mixup-half"])
@@ -84,19 +80,8 @@ def test_more_mixup_changes_the_shares_alone(name, as_it_is, alpha):
         with_mixup(replace(usual, augment=(Crop(96, border=16),)), alpha)
 
 
-@pytest.mark.parametrize(
-    ("row", "chosen"),
-    [
-        ("sst5", "choose-sst5-fast"),
-        ("sst5-mlp-dropout", "choose-sst5-mlp-slow-dropout"),
-        ("sst5-linear", "choose-sst5-linear-slow-no-mixup"),
-        ("sst2-wide", "choose-sst2-wide"),
-        ("sst2-mlp-wider", "choose-sst2-mlp-wider-slow"),
-        ("sst2-mlp-wider-slow", "choose-sst2-mlp-wider-slower"),
-        ("sst2-linear", "choose-sst2-linear-slow-no-mixup"),
-    ],
-)
-def test_rows_by_the_best_of_the_validation_part_are_trained_as_what_was_chosen(row, chosen):
+@pytest.mark.parametrize(("chosen", "row"), [*CHOSEN.values(), ("choose-sst2-mlp-wider-slow", "sst2-mlp-wider")])
+def test_rows_by_the_best_of_the_validation_part_are_trained_as_what_was_chosen(chosen, row):
     other = differences(*(to_plain(RECIPES[f"heinsen2019/{name}"].make()) for name in (chosen, row)))
     assert [line.split(": ")[0] for line in other] == ["data", "stages[0].watch"]
 

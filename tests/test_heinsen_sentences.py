@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from tests.heinsen_results import HOME, PAGE, WITH_DATA, errors, result, welch
+from tests.heinsen_results import CHOSEN, HOME, PAGE, WITH_DATA, errors, n_parameters, result, welch
 from torchcaps import parts
 from torchcaps.metrics import wrong
 from torchcaps.papers import RECIPES
@@ -32,14 +32,6 @@ LEFT_OUT = {  # and of that of ablations
     "SST-5, whole sentences alone": ("sst5", "sst5-roots"),
 }
 KINDS = {"routing": "", "MLP": "mlp-", "linear probe": "linear-"}  # as the page and as the names of recipes call them
-CHOSEN = {  # by the last round: what was run on the validation part, and the row of the same settings
-    ("sst5", "routing"): ("choose-sst5-fast", "sst5"),
-    ("sst5", "MLP"): ("choose-sst5-mlp-slow-dropout", "sst5-mlp-dropout"),
-    ("sst5", "linear probe"): ("choose-sst5-linear-slow-no-mixup", "sst5-linear"),
-    ("sst2", "routing"): ("choose-sst2-wide", "sst2-wide"),
-    ("sst2", "MLP"): ("choose-sst2-mlp-wider-slower", "sst2-mlp-wider-slow"),
-    ("sst2", "linear probe"): ("choose-sst2-linear-slow-no-mixup", "sst2-linear"),
-}
 ANSWERS = {"sst5": 3_303, "sst2": 2_616}  # of three seeds
 
 
@@ -157,13 +149,8 @@ def test_what_the_last_round_chose(labels, kind):
     assert all(right[name] == number for name, number in told) and told[0][0] == chosen
     (outcome,) = re.findall("^So the first of each list are chosen, .*", PAGE, re.MULTILINE)
     assert f"`{row}`" in outcome
-    sizes = {name: n_parameters(name) for name, n in right.items() if n == right[chosen]}
+    sizes = {name: n_parameters(RECIPES[f"heinsen2019/{name}"].make()) for name, n in right.items() if n == right[chosen]}
     assert sizes[chosen] == min(sizes.values())  # of equals the one with fewer
-
-
-def n_parameters(name: str) -> int:
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in RECIPES[f"heinsen2019/{name}"].make().build().parameters())
 
 
 def test_what_the_validation_part_says_of_mixup_and_of_the_chosen_ones():

@@ -95,13 +95,13 @@ def sst2_mlp_wider_slow() -> Run:
 
 @reproduces(table="3", row="EM routing, layers of SmolLM2-135M-Instruct in 4 bits, a decoder (nothing chosen for it)", metric=_ACCURACY)
 def sst5_smollm2() -> Run:
-    """The row on the layers of a decoder, with the settings that were chosen for the encoder."""
+    """`sst5` on the layers of a decoder, with the same settings."""
     return replace(sst5(), data="sst5-smollm2")
 
 
 @reproduces(table="4", row="EM routing, layers of SmolLM2-135M-Instruct in 4 bits, a decoder (nothing chosen for it)", metric=_ACCURACY)
 def sst2_smollm2() -> Run:
-    """The row on the layers of a decoder, with the settings that were chosen for the encoder."""
+    """`sst2` on the layers of a decoder, with the same settings."""
     return replace(sst2(), data="sst2-smollm2")
 
 
