@@ -36,7 +36,7 @@ bench: .venv/done
 	$(BIN)/torchcaps bench ops && $(BIN)/torchcaps bench train $(RECIPE)
 
 table: .venv/done
-	$(BIN)/python -m torchcaps.readme
+	$(BIN)/python -m torchcaps.papers.pages
 
 # REPOSITORY: an address that links to files of the code lead to; without one the pages hold copies
 docs: .venv/done

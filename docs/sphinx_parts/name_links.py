@@ -11,7 +11,7 @@ from sphinx.transforms import SphinxTransform
 from sphinx_parts.public_names import marked, offered, told_by
 
 # not all modules: `load`, `train` and the like are words of the command line too
-LINKED = ("torchcaps", "torchcaps.ops", "torchcaps.layers", "torchcaps.models", "torchcaps.estimator")
+LINKED = ("torchcaps", "torchcaps.ops", "torchcaps.layers", "torchcaps.models", "torchcaps.integrations.sklearn")
 
 
 class NameLinks(SphinxTransform):

@@ -13,8 +13,8 @@ from torchcaps.bench.timing import here, print_table, time_ms
 from torchcaps.bench.train import TOLERANCE, Trained, agree, repeated, trained
 from torchcaps.papers.jeong2019 import rows as ladders
 from torchcaps.papers.sabour2017 import rows as capsnets
-from torchcaps.recipe import Run
-from torchcaps.step import TrainingStep
+from torchcaps.train.recipe import Run
+from torchcaps.train.step import TrainingStep
 
 BATCH = 100
 YARDSTICK = "CapsNet, r = 3"  # what the others are divided by

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from torchcaps.machine import peak_memory
+from torchcaps.runtime.environment import peak_memory
 
 READINGS = 5  # of memory on a CPU
 TRIED = 64 << 20  # bytes that are taken and given back, to see whether that shows

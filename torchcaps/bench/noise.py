@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from torchcaps.data import DataInfo
-from torchcaps.data.sentences import Sentences
+from torchcaps.data.sets.sst import Sentences
 
 N = 1_000  # sentences: a step reads no more than a batch of them
 MEAN = 10.6  # tokens of a phrase of SST

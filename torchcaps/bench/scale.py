@@ -17,9 +17,9 @@ from torchcaps.bench.cases import Case, dynamic
 from torchcaps.bench.ops import Row, Say, measured_row
 from torchcaps.bench.scale_figure import scale_png
 from torchcaps.bench.timing import here, print_table
-from torchcaps.data.files import write_whole
 from torchcaps.figures.canvas import canvas
-from torchcaps.machine import algorithms, device_name, made_by, make_folder
+from torchcaps.runtime.environment import algorithms, device_name, made_by, make_folder
+from torchcaps.runtime.files import write_whole
 
 D_IN, D_OUT, N_ITERS = 8, 16, 3
 SECONDS = 1.0  # of timed work per point

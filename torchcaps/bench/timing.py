@@ -12,7 +12,7 @@ from rich.table import Table
 from torch import Tensor
 
 from torchcaps.bench.memory import free, growth_on_cpu, needed, peak_on_cuda
-from torchcaps.machine import commit, device_name, versions
+from torchcaps.runtime.environment import commit, device_name, versions
 
 LEAST_REPEATS = 3  # of something slow, unless fewer are asked for
 SLOW_S = 1.0  # something that takes this long is warm after one call

@@ -11,14 +11,14 @@ from torchcaps.bench.memory import Peak
 from torchcaps.bench.noise import random_sentences
 from torchcaps.bench.timing import here, time_ms
 from torchcaps.data import DataInfo, Labelled, info
-from torchcaps.data.pair_batches import batches_for
-from torchcaps.data.pairs import MARGIN, PairSource
-from torchcaps.data.sentences import Sentences
+from torchcaps.data.batches.pairs import batches_for
+from torchcaps.data.sets.pairs import MARGIN, PairSource
+from torchcaps.data.sets.sst import Sentences
 from torchcaps.layers import EMCapsules, RoutedCapsules
-from torchcaps.machine import algorithms, own_randomness
 from torchcaps.ops.backend import without_kernels
-from torchcaps.recipe import Recipe, Run
-from torchcaps.step import TrainingStep
+from torchcaps.runtime.environment import algorithms, own_randomness
+from torchcaps.train.recipe import Recipe, Run
+from torchcaps.train.step import TrainingStep
 
 CHUNK = 10  # steps between two clock readings, and of a mean loss
 CHECKED = 2  # chunks whose mean losses must agree

@@ -5,15 +5,15 @@ import sys
 
 import typer
 
-from torchcaps.cli import checkpoints, derived, recipes, reproduction, sets, speed, training
+from torchcaps.cli import bench, checkpoints, data, probes, recipes, reproduction, training
 from torchcaps.cli.explain import explain
 from torchcaps.cli.export import export
+from torchcaps.cli.image_folder import predict
 from torchcaps.cli.options import console
-from torchcaps.cli.own import predict
 from torchcaps.cli.play import play
 from torchcaps.cli.pretrained import pretrained, release
 from torchcaps.cli.sweep import Failed
-from torchcaps.processes import Lost, started
+from torchcaps.runtime.distributed import Lost, started
 from torchcaps.train import Diverged, Interrupted
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Capsule networks in PyTorch.")
@@ -48,7 +48,7 @@ def _leave(message: str, code: int) -> None:
 app.command("eval")(checkpoints.evaluate)
 app.command()(checkpoints.figures)
 app.command()(checkpoints.equivariance)
-app.command()(derived.features)
+app.command()(probes.features)
 app.command()(explain)
 app.command()(predict)
 app.command()(export)
@@ -63,5 +63,5 @@ app.command()(reproduction.reproduce)
 app.command("table")(recipes.print_table)
 app.command("verify")(recipes.verify_result)
 app.command("compare")(recipes.compare_results)
-app.add_typer(sets.app, name="data")
-app.add_typer(speed.app, name="bench")
+app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")

@@ -7,18 +7,18 @@ from typing import Annotated
 import typer
 
 from torchcaps import data as datasets
+from torchcaps.analysis.equivariance import equivariance as measure
+from torchcaps.analysis.equivariance import side_by_side
+from torchcaps.analysis.routing import diagnose, lines
+from torchcaps.cli.image_folder import tell_by_class
 from torchcaps.cli.options import Device, Results, Root, Trained, console, numbers_of, plainly
-from torchcaps.cli.own import tell_by_class
-from torchcaps.data.files import write_whole
-from torchcaps.data.pairs import paired_again
-from torchcaps.diagnostics import diagnose, lines
-from torchcaps.equivariance import equivariance as measure
-from torchcaps.equivariance import side_by_side
+from torchcaps.data.sets.pairs import paired_again
 from torchcaps.figures import all_figures, save_figures
-from torchcaps.journal import read_journal
-from torchcaps.machine import pick_device
 from torchcaps.papers import FIGURES
 from torchcaps.pretrained import locate, open_model
+from torchcaps.runtime.environment import pick_device
+from torchcaps.runtime.files import write_whole
+from torchcaps.runtime.metrics_log import read_journal
 
 # sets whose pictures are moved or paired already: their digits as they were
 OF_MNIST = {"mnist-40", "affnist-like", "affnist", "multimnist-4", "multimnist-6"}

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torchcaps import data as datasets
 from torchcaps.cli.options import Device, Root
 from torchcaps.data.class_names import class_names
-from torchcaps.data.pictures import image_module
+from torchcaps.data.sources.image_archives import image_module
 from torchcaps.figures import save_figures
 from torchcaps.figures.places import used_places
 from torchcaps.figures.sentence_map import explain as explained
 from torchcaps.figures.sentence_map import sentence_map
-from torchcaps.machine import pick_device
 from torchcaps.pretrained import open_model
+from torchcaps.runtime.environment import pick_device
 
 FIRST = "0,1,2,3,4"
 

@@ -1,8 +1,8 @@
 """In which order the rows of one command are made."""
 
 from torchcaps.data import info
-from torchcaps.readings import Reading
-from torchcaps.recipe import Recipe, Run
+from torchcaps.probes.kinds import Reading
+from torchcaps.train.recipe import Recipe, Run
 
 
 def in_order(recipes: list[Recipe]) -> list[Recipe]:

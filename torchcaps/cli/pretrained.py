@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from torchcaps import pretrained as models
-from torchcaps.checkpoint import load_checkpoint
 from torchcaps.cli.options import Device, Root, console
 from torchcaps.cli.options import table as make_table
-from torchcaps.machine import pick_device
 from torchcaps.papers import RECIPES
 from torchcaps.pretrained import release as releases
+from torchcaps.runtime.environment import pick_device
+from torchcaps.train.checkpoint import load_checkpoint
 
 
 def pretrained(name: Annotated[str | None, typer.Argument(help="one of them, whose card is shown")] = None) -> None:

@@ -11,12 +11,12 @@ from rich.markup import escape
 
 from torchcaps.cli.options import Device, Results, Root, console
 from torchcaps.cli.options import table as make_table
-from torchcaps.compare import compare
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.papers import PAPERS, RECIPES
-from torchcaps.recipe import Recipe, find, to_plain
-from torchcaps.results import markdown, read_result, table
-from torchcaps.verify import verify
+from torchcaps.results.compare import compare
+from torchcaps.results.store import markdown, read_result, table
+from torchcaps.results.verify import verify
+from torchcaps.train.recipe import Recipe, find, to_plain
 
 
 def list_recipes() -> None:

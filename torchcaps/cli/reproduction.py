@@ -6,19 +6,19 @@ from typing import Annotated
 import typer
 
 from torchcaps import data as datasets
-from torchcaps.cli.derived import Jobs, derive_one, is_derived, with_networks
 from torchcaps.cli.options import Deterministic, Device, Results, Root, console, seeds_of
 from torchcaps.cli.order import in_order
+from torchcaps.cli.probes import Jobs, derive_one, is_derived, with_networks
 from torchcaps.cli.recipes import recipes_of_paper, tell_table
 from torchcaps.cli.sweep import Failed, Workers, named, reproduce_apart
 from torchcaps.cli.training import train_recipe
 from torchcaps.data import DataError
-from torchcaps.features import Missing
 from torchcaps.figures import save_figures
-from torchcaps.machine import make_folder, pick_device
 from torchcaps.papers import FIGURES, PAPERS, RECIPES
-from torchcaps.recipe import Recipe, find, unlike
-from torchcaps.results import DEFAULT_SEEDS, markdown, read_result, result_path, table, write_result
+from torchcaps.probes.features import Missing
+from torchcaps.results.store import DEFAULT_SEEDS, markdown, read_result, result_path, table, write_result
+from torchcaps.runtime.environment import make_folder, pick_device
+from torchcaps.train.recipe import Recipe, find, unlike
 
 
 def reproduce(

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from torchcaps.cli.derived import is_derived
+from torchcaps.cli.demo import demo as run_demo
+from torchcaps.cli.image_folder import train_own
 from torchcaps.cli.options import Deterministic, Device, Out, Root, Seed, console, numbers_of, plainly
-from torchcaps.cli.own import train_own
-from torchcaps.demo import demo as run_demo
+from torchcaps.cli.probes import is_derived
 from torchcaps.papers import RECIPES
-from torchcaps.processes import started
-from torchcaps.recipe import Recipe, find, quick
-from torchcaps.results import make_result, read_result, write_result
+from torchcaps.results.store import make_result, read_result, write_result
+from torchcaps.runtime.distributed import started
 from torchcaps.train import Options, train
+from torchcaps.train.recipe import Recipe, find, quick
 
 
 def demo(out: Annotated[Path, typer.Option(help="folder for the report")] = Path("demo"), seed: Seed = 0) -> None:

@@ -2,10 +2,10 @@
 
 from torchcaps.data.encoders import Encoder
 from torchcaps.data.entries import DataInfo, DataSet
-from torchcaps.data.files import DataError
 from torchcaps.data.loading import Labelled, encoder_of, fingerprint, get, hold_out, info, load, status
-from torchcaps.data.own import OwnImages
 from torchcaps.data.registry import DATASETS, add_encoder
+from torchcaps.data.sets.image_folder import OwnImages
+from torchcaps.data.sources.files import DataError
 
 __all__ = [
     "DATASETS",

@@ -1,6 +1,7 @@
 """What the classes of a data set are called."""
 
-from torchcaps.data import OwnImages, cifar10, info, smallnorb
+from torchcaps.data import OwnImages, info
+from torchcaps.data.sets import cifar10, smallnorb
 
 SENTIMENTS = {5: ("very negative", "negative", "neutral", "positive", "very positive"), 2: ("negative", "positive")}  # of SST
 

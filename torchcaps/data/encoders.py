@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from torchcaps.data.files import DataError, cache_folder
+from torchcaps.data.sources.files import DataError, cache_folder
 from torchcaps.models.capsule_head import hidden_states, most_tokens
 
 KEPT = 3  # sets whose embeddings stay in memory: a run's training, validation and test part

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from torchcaps.data import affine, digits, forms, generated, mnist, pairs, sentences, smallnorb, viewpoints
 from torchcaps.data.encoders import ENCODERS, Encoder
-from torchcaps.data.files import FileSet
-from torchcaps.data.forms import Form
-from torchcaps.data.own import OwnImages
-from torchcaps.data.sentences import Sentences
+from torchcaps.data.sets import affine, digits, generated, mnist, pairs, smallnorb, smallnorb_views, sst
+from torchcaps.data.sets.image_folder import OwnImages
+from torchcaps.data.sets.sst import Sentences
+from torchcaps.data.sources import formats
+from torchcaps.data.sources.files import FileSet
+from torchcaps.data.sources.formats import Form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +49,10 @@ def idx_set(files: FileSet, about: str) -> DataSet:
 
 
 def forms_set(
-    ways: tuple[Form, ...], facts: DataInfo, change: Callable[[forms.Pictures], forms.Pictures] = lambda pictures: pictures
+    ways: tuple[Form, ...], facts: DataInfo, change: Callable[[formats.Pictures], formats.Pictures] = lambda pictures: pictures
 ) -> DataSet:
     facts = replace(facts, files=len(ways[0].files.sha256))
-    return DataSet(facts, lambda split, root, seed: change(forms.read_split(ways, split, root)), forms=ways)
+    return DataSet(facts, lambda split, root, seed: change(formats.read_split(ways, split, root)), forms=ways)
 
 
 def mnist_on_40(name: str, n_train: int, n_test: int, about: str, read: Callable[..., tuple[Tensor, Tensor]]) -> DataSet:
@@ -112,15 +113,15 @@ def generated_set(name: str, size: int, n_channels: int = 1) -> DataSet:
 
 
 def norb_toys(
-    name: str, size: int, change: Callable[[forms.Pictures], forms.Pictures] = lambda pictures: pictures, folds: bool = False
+    name: str, size: int, change: Callable[[formats.Pictures], formats.Pictures] = lambda pictures: pictures, folds: bool = False
 ) -> DataSet:
     """Other toys in the test part, as in the official one, but none of its toys. In `folds` the seed says which toys are kept aside."""
     which = "its toys split again, another one of five kept aside for every seed" if folds else "its toys split again"
     about = f"the training part of the same, {which}: to choose by"
     facts = DataInfo(name=name, shape=(2, size, size), n_classes=5, n_train=19_440, n_test=4_860, about=about)
 
-    def read(split: str, root: str | Path | None, seed: int) -> forms.Pictures:
-        pictures = change(forms.read_split(smallnorb.FORMS, "train", root))
+    def read(split: str, root: str | Path | None, seed: int) -> formats.Pictures:
+        pictures = change(formats.read_split(smallnorb.FORMS, "train", root))
         held = smallnorb.TOYS[seed % len(smallnorb.TOYS)] if folds else smallnorb.HELD_TOY
         return smallnorb.by_toys(split, pictures, smallnorb.instances("train", root), held)
 
@@ -130,15 +131,17 @@ def norb_toys(
 def norb_views(vary: str, size: int, familiar: bool) -> DataSet:
     """Toys of the official test part; in the test part of the set, views that were not trained on, or the familiar ones."""
     name = f"smallnorb{'-48' * (size == 48)}-viewpoint-{vary}{'-familiar' * familiar}"
-    shown, n_test = ("familiar views in another light", viewpoints.N_FAMILIAR) if familiar else ("other views", viewpoints.N_NOVEL)
+    shown, n_test = (
+        ("familiar views in another light", smallnorb_views.N_FAMILIAR) if familiar else ("other views", smallnorb_views.N_NOVEL)
+    )
     about = f"toys of the official test part from some sides ({vary}) to train on; the same toys, {shown}, to test on"
-    facts = DataInfo(name=name, shape=(2, size, size), n_classes=5, n_train=viewpoints.N_TRAIN, n_test=n_test, about=about)
+    facts = DataInfo(name=name, shape=(2, size, size), n_classes=5, n_train=smallnorb_views.N_TRAIN, n_test=n_test, about=about)
 
-    def read(split: str, root: str | Path | None, seed: int) -> forms.Pictures:
+    def read(split: str, root: str | Path | None, seed: int) -> formats.Pictures:
         factors = smallnorb.factors("test", root)  # first: the pictures take longer, and without it they are of no use
-        pictures = forms.read_split(smallnorb.FORMS, "test", root)
+        pictures = formats.read_split(smallnorb.FORMS, "test", root)
         part = "train" if split == "train" else "familiar" if familiar else "novel"
-        chosen = viewpoints.by_viewpoint(pictures, factors, vary, part)
+        chosen = smallnorb_views.by_viewpoint(pictures, factors, vary, part)
         return smallnorb.halved(chosen) if size == 48 else chosen
 
     return DataSet(replace(facts, files=len(smallnorb.FORMS[0].files.sha256)), read, forms=smallnorb.FORMS)
@@ -147,8 +150,8 @@ def norb_views(vary: str, size: int, familiar: bool) -> DataSet:
 def sst_set(n_labels: int, encoder: str, part: str = "") -> DataSet:
     """`part`: "" all phrases to train on; "roots" whole sentences alone; "dev" the validation part in place of the test part."""
     name, model = f"sst{n_labels}-{encoder}" + f"-{part}" * bool(part), ENCODERS[encoder]
-    n_roots, validated = sentences.N_ROOTS[n_labels], part != "dev"
-    n_train = n_roots["train"] if part == "roots" else sentences.N_PHRASES[n_labels]
+    n_roots, validated = sst.N_ROOTS[n_labels], part != "dev"
+    n_train = n_roots["train"] if part == "roots" else sst.N_PHRASES[n_labels]
     shown = {"": "all phrases to train on", "roots": "whole sentences alone", "dev": "the validation part to test on: to choose by"}[part]
     facts = DataInfo(
         name=name,
@@ -158,30 +161,30 @@ def sst_set(n_labels: int, encoder: str, part: str = "") -> DataSet:
         n_test=n_roots["test" if validated else "validation"],
         n_validation=n_roots["validation"] if validated else 0,
         about=f"sentences of film reviews in the layers of {model.name}; {shown}",
-        files=len(sentences.SST.sha256),
+        files=len(sst.SST.sha256),
         kind="sentences",
     )
 
     def read(split: str, root: str | Path | None, seed: int) -> Sentences:
         split = "validation" if split == "test" and part == "dev" else split
-        return sentences.read_sst(split, root, n_labels, model, phrases=part != "roots")
+        return sst.read_sst(split, root, n_labels, model, phrases=part != "roots")
 
-    return DataSet(facts, read, sentences.SST, "transformers", encoder=model)
+    return DataSet(facts, read, sst.SST, "transformers", encoder=model)
 
 
 def generated_sentences() -> DataSet:
-    encoder, n = sentences.GeneratedEncoder, sentences.N_GENERATED
+    encoder, n = sst.GeneratedEncoder, sst.N_GENERATED
     facts = DataInfo(
         name="generated-sentences",
         shape=(encoder.longest, encoder.n_layers, encoder.width),
-        n_classes=len(sentences.WORDS),
+        n_classes=len(sst.WORDS),
         n_train=n["train"],
         n_test=n["test"],
         n_validation=n["validation"],
         about="sentences of a few words that are worth something, for tests and smoke runs",
         kind="sentences",
     )
-    return DataSet(facts, lambda split, root, seed: sentences.read_generated(split, seed))
+    return DataSet(facts, lambda split, root, seed: sst.read_generated(split, seed))
 
 
 def own_set(own: OwnImages) -> DataSet:

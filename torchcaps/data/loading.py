@@ -12,13 +12,14 @@ from typing import NamedTuple
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from torchcaps.data import digits, files, forms, pairs, sentences, weights
 from torchcaps.data.encoders import Encoder
 from torchcaps.data.entries import DataInfo
-from torchcaps.data.own import OwnImages
-from torchcaps.data.pairs import Pairs, PairSource
 from torchcaps.data.registry import entry_of
-from torchcaps.data.sentences import Sentences
+from torchcaps.data.sets import digits, pairs, sst
+from torchcaps.data.sets.image_folder import OwnImages
+from torchcaps.data.sets.pairs import Pairs, PairSource
+from torchcaps.data.sets.sst import Sentences
+from torchcaps.data.sources import encoder_weights, files, formats
 
 
 class Labelled(NamedTuple):
@@ -30,12 +31,12 @@ def info(name: str | OwnImages) -> DataInfo:
     return entry_of(name).info
 
 
-def encoder_of(name: str, root: str | Path | None = None) -> Encoder | sentences.GeneratedEncoder:
+def encoder_of(name: str, root: str | Path | None = None) -> Encoder | sst.GeneratedEncoder:
     """What embeds the sentences of that set, with or without its trees."""
     entry = entry_of(name)
     if entry.info.kind != "sentences":
         raise ValueError(f"{name} holds {entry.info.kind}, and only sentences are embedded")
-    return replace(entry.encoder, root=root) if entry.encoder else sentences.GeneratedEncoder()
+    return replace(entry.encoder, root=root) if entry.encoder else sst.GeneratedEncoder()
 
 
 def load(name: str | OwnImages, split: str, root: str | Path | None = None, seed: int = 0) -> Labelled | PairSource | Pairs | Sentences:
@@ -57,12 +58,12 @@ def get(name: str, root: str | Path | None = None, progress: Callable[[str], obj
     """Fetch the files that neither `root` (else TORCHCAPS_DATA) nor the cache holds into the cache; return where each one lies."""
     entry = entry_of(name)
     if entry.forms:
-        return forms.get(entry.forms, root, progress)
+        return formats.get(entry.forms, root, progress)
     if entry.files is None:
         progress(f"{name}: {status(name)}, nothing to fetch")
         return []
     fetched = files.get(entry.files, root, progress)
-    return [*fetched, *weights.get(entry.encoder, root, progress)] if entry.encoder else fetched
+    return [*fetched, *encoder_weights.get(entry.encoder, root, progress)] if entry.encoder else fetched
 
 
 def status(name: str, root: str | Path | None = None) -> str:
@@ -71,9 +72,9 @@ def status(name: str, root: str | Path | None = None) -> str:
     if entry.needs and importlib.util.find_spec(entry.needs) is None:
         return f"needs {entry.needs}: pip install 'torchcaps[{'sentences' if entry.encoder else 'experiments'}]'"
     if entry.forms:
-        return forms.status(entry.forms, root)
+        return formats.status(entry.forms, root)
     if entry.encoder:
-        return weights.status(entry.encoder, root, files.status(entry.files, root))
+        return encoder_weights.status(entry.encoder, root, files.status(entry.files, root))
     return "built in" if entry.files is None else files.status(entry.files, root)
 
 

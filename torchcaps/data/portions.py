@@ -15,7 +15,8 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchcaps.data import Labelled, affine, load
+from torchcaps.data import Labelled, load
+from torchcaps.data.sets import affine
 from torchcaps.data.views import shown
 
 N_DIGITS, N_TRANSFORMS = 10_000, 8  # of MNIST's test part, and how many of the 32 transforms of each are used here

@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from torchcaps.data import affine, affnist, cifar10, digits, mnist, smallnorb, svhn, viewpoints
 from torchcaps.data.encoders import ENCODERS, Encoder
 from torchcaps.data.entries import (
     DataInfo,
@@ -25,7 +24,8 @@ from torchcaps.data.entries import (
     own_set,
     sst_set,
 )
-from torchcaps.data.own import OwnImages
+from torchcaps.data.sets import affine, affnist, cifar10, digits, mnist, smallnorb, smallnorb_views, svhn
+from torchcaps.data.sets.image_folder import OwnImages
 
 
 def _by_name(sets: Iterable[DataSet]) -> dict[str, DataSet]:
@@ -104,7 +104,7 @@ DATASETS: dict[str, DataSet] = {
     "smallnorb-48-toys": norb_toys("smallnorb-48-toys", smallnorb.SIZE // 2, smallnorb.halved),
     "smallnorb-48-folds": norb_toys("smallnorb-48-folds", smallnorb.SIZE // 2, smallnorb.halved, folds=True),
     "smallnorb-48-thinned-folds": norb_toys("smallnorb-48-thinned-folds", smallnorb.SIZE // 2, smallnorb.thinned, folds=True),
-    **_by_name(norb_views(vary, size, old) for vary in viewpoints.FAMILIAR for size in (96, 48) for old in (False, True)),
+    **_by_name(norb_views(vary, size, old) for vary in smallnorb_views.FAMILIAR for size in (96, 48) for old in (False, True)),
     "svhn": forms_set(
         svhn.FORMS,
         DataInfo(

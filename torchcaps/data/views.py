@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from torchcaps.data import Labelled, affine
+from torchcaps.data import Labelled
+from torchcaps.data.sets import affine
 
 N_WARPED = 8  # transforms of every held-out digit
 SEED = 41_2017  # no test set's, and no run's

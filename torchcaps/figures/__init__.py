@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from torchcaps.analysis.metrics import confusion
 from torchcaps.data import Labelled
-from torchcaps.data.pairs import Pairs
-from torchcaps.data.sentences import Sentences
+from torchcaps.data.sets.pairs import Pairs
+from torchcaps.data.sets.sst import Sentences
 from torchcaps.figures.canvas import png
 from torchcaps.figures.draw import confusion_matrix, couplings_over_iterations, dimension_sweeps, learning_curve, reconstructions
 from torchcaps.figures.numbers import pick_examples, predict, series, watch_routing
@@ -17,7 +18,6 @@ from torchcaps.figures.overlap import overlapping_digits
 from torchcaps.figures.places import used_places
 from torchcaps.figures.sentence_map import explain, sentence_map
 from torchcaps.layers import RoutedCapsules
-from torchcaps.metrics import confusion
 from torchcaps.models import EMCapsNet, EMSentenceNet
 from torchcaps.ops.couplings import FIXED
 

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
+from torchcaps.analysis.metrics import confusion
 from torchcaps.data import Labelled
 from torchcaps.figures import numbers
 from torchcaps.figures.canvas import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, PALE, SKY, bare, canvas, gains, montage, place, show, write
-from torchcaps.metrics import confusion
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ from einops import rearrange
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from torchcaps.data.batches import as_seen
-from torchcaps.diagnostics import watching
+from torchcaps.analysis.routing import watching
+from torchcaps.data.batches.images import as_seen
 from torchcaps.figures.canvas import BLUE, GREEN, INK, MUTED, ORANGE, PALE, canvas, show
 
 if TYPE_CHECKING:

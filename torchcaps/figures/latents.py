@@ -8,8 +8,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchcaps.analysis.routing import watching
 from torchcaps.data import Labelled
-from torchcaps.diagnostics import watching
 from torchcaps.figures.canvas import BLUE, GREEN, INK, MUTED, ORANGE, bare, canvas, gains, montage, place, write
 from torchcaps.figures.numbers import as_input, pixel_change, sweep_poses
 

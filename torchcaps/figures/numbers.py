@@ -11,10 +11,10 @@ from einops import rearrange, reduce
 from jaxtyping import Float, Int64, Integer, UInt8
 from torch import Tensor, nn
 
+from torchcaps.analysis.metrics import coupling_entropy
+from torchcaps.analysis.routing import watching
 from torchcaps.data import Labelled
-from torchcaps.data.batches import as_seen, in_order
-from torchcaps.diagnostics import watching
-from torchcaps.metrics import coupling_entropy
+from torchcaps.data.batches.images import as_seen, in_order
 from torchcaps.ops import length
 
 Picture = UInt8[Tensor, "c h w"] | Float[Tensor, "c h w"]

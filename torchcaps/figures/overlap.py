@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from torchcaps.data.pair_batches import pairs_in_order
-from torchcaps.data.pairs import Pairs
-from torchcaps.diagnostics import watching
+from torchcaps.analysis.routing import watching
+from torchcaps.data.batches.pairs import pairs_in_order
+from torchcaps.data.sets.pairs import Pairs
 from torchcaps.figures.canvas import BLUE, INK, MUTED, ORANGE, canvas, place, show, write
-from torchcaps.tasks.classify_pairs import reconstruct_both
+from torchcaps.train.tasks.classify_pairs import reconstruct_both
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.diagnostics import watching
+from torchcaps.analysis.routing import watching
 from torchcaps.figures.canvas import BLUE, INK, MUTED, ORANGE, bare, canvas
 from torchcaps.figures.numbers import as_input
 from torchcaps.layers import Capsules

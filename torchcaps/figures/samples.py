@@ -7,12 +7,12 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchcaps.analysis.routing import watching
+from torchcaps.analysis.sample_quality import inverted, sampled_pictures
 from torchcaps.data import Labelled
-from torchcaps.data.batches import as_seen
-from torchcaps.diagnostics import watching
+from torchcaps.data.batches.images import as_seen
 from torchcaps.figures.canvas import BLUE, GREEN, ORANGE, bare, canvas, montage, place, show, write
 from torchcaps.figures.numbers import series
-from torchcaps.generation import inverted, sampled_pictures
 from torchcaps.ops import length
 
 if TYPE_CHECKING:

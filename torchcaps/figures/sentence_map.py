@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchcaps.data.batches.embeddings import InMemory
 from torchcaps.data.class_names import SENTIMENTS
-from torchcaps.data.embeddings import InMemory
 from torchcaps.data.encoders import TransformerEncoder
-from torchcaps.data.sentences import GeneratedEncoder
+from torchcaps.data.sets.sst import GeneratedEncoder
 from torchcaps.figures.canvas import BLUE, INK, MUTED, canvas, gains
 from torchcaps.models import EMSentenceNet
 

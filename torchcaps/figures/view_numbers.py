@@ -11,9 +11,9 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+from torchcaps.analysis.routing import watching
 from torchcaps.data import Labelled
-from torchcaps.data.smallnorb import Factors
-from torchcaps.diagnostics import watching
+from torchcaps.data.sets.smallnorb import Factors
 from torchcaps.figures.numbers import as_input
 
 # what stays as it is while the other moves; the paper does not say

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.data import Labelled
-from torchcaps.data.smallnorb import CATEGORIES, Factors
+from torchcaps.data.sets.smallnorb import CATEGORIES, Factors
 from torchcaps.figures.canvas import BLUE, FAINT, INK, MUTED, ORANGE, SKY, bare, canvas
 from torchcaps.figures.view_numbers import FIXED, Changes, Tracks, changes, in_degrees, scaled, sequences
 

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.processes import n_processes, summed
+from torchcaps.runtime.distributed import n_processes, summed
 
 
 class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from torchcaps.ops.sparse import FREQUENCIES, SHARPNESS, Winning, after_batch, boosted_ranks, count_wins, rank_mask
-from torchcaps.processes import sum_of_all
+from torchcaps.runtime.distributed import sum_of_all
 
 
 class RankMask(nn.Module):

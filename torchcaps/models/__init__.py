@@ -12,8 +12,8 @@ from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
 from torchcaps.models.experts import ExpertNet
 from torchcaps.models.lcapsnet import LCapsNet
-from torchcaps.models.neurons import NeuronNet
 from torchcaps.models.pooled_sentences import PooledSentences
+from torchcaps.models.rbm import NeuronNet
 from torchcaps.models.sparsecaps import SparseCaps, SupervisedCaps
 from torchcaps.models.stackedcaps import StackedCaps
 

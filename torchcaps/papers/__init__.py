@@ -24,7 +24,7 @@ from torchcaps.papers.rawlinson2018 import rows as rows_of_rawlinson2018
 from torchcaps.papers.rawlinson2018.figures import figures as figures_of_rawlinson2018
 from torchcaps.papers.sabour2017 import affine, affine_choices, choices, photograph_choices, photographs, rows
 from torchcaps.papers.sabour2017.figures import figures as figures_of_sabour2017
-from torchcaps.recipe import Recipe, recipes_of
+from torchcaps.train.recipe import Recipe, recipes_of
 
 PAPERS = {
     "sabour2017": (rows, affine, photographs, choices, affine_choices, photograph_choices),

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.data.batches import Shift
-from torchcaps.data.warp import Warp
-from torchcaps.recipe import Cosine, Run, Stage, reproduces
-from torchcaps.tasks.classify import Classify
-from torchcaps.tasks.classify_pairs import ClassifyPairs
-from torchcaps.tasks.ladder import ClassifyLadder
-from torchcaps.tasks.logits import ClassifyLogits
+from torchcaps.data.augment.warp import Warp
+from torchcaps.data.batches.images import Shift
+from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
+from torchcaps.train.tasks.classify import Classify
+from torchcaps.train.tasks.classify_pairs import ClassifyPairs
+from torchcaps.train.tasks.ladder import ClassifyLadder
+from torchcaps.train.tasks.logits import ClassifyLogits
 
 _DIGITS = Run(
     data="digits",

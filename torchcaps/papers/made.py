@@ -5,9 +5,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torchcaps.checkpoint import load_checkpoint
-from torchcaps.recipe import Run, recipes_of, unlike
-from torchcaps.results import read_result
+from torchcaps.results.store import read_result
+from torchcaps.train.checkpoint import load_checkpoint
+from torchcaps.train.recipe import Run, recipes_of, unlike
 
 
 def runs_of(paper: str, *modules: ModuleType) -> dict[str, Run]:

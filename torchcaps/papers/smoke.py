@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Crop, Shift
-from torchcaps.data.mixup import Mixup
-from torchcaps.optimizers import SGD, RAdam
-from torchcaps.recipe import Cosine, OneCycle, Run, Stage
-from torchcaps.tasks.classify_pairs import ClassifyPairs
-from torchcaps.tasks.experts import Autoencode, LearnDecoder, LearnExperts
-from torchcaps.tasks.ladder import ClassifyLadder
-from torchcaps.tasks.logits import ClassifyLogits, ClassifyScores
-from torchcaps.tasks.neurons import LearnBottleneck, LearnNeurons
-from torchcaps.tasks.reconstruct import Reconstruct
-from torchcaps.tasks.sentences import ClassifySentences
+from torchcaps.data.augment.mixup import Mixup
+from torchcaps.data.batches.images import Crop, Shift
+from torchcaps.train.optimizers import SGD, RAdam
+from torchcaps.train.recipe import Cosine, OneCycle, Run, Stage
+from torchcaps.train.tasks.classify_pairs import ClassifyPairs
+from torchcaps.train.tasks.experts import Autoencode, LearnDecoder, LearnExperts
+from torchcaps.train.tasks.ladder import ClassifyLadder
+from torchcaps.train.tasks.logits import ClassifyLogits, ClassifyScores
+from torchcaps.train.tasks.rbm import LearnBottleneck, LearnNeurons
+from torchcaps.train.tasks.reconstruct import Reconstruct
+from torchcaps.train.tasks.sentences import ClassifySentences
 
 _SMALL = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "hidden": (32, 64)}
 

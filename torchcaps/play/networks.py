@@ -15,13 +15,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.data import DataInfo, OwnImages, info
-from torchcaps.data.batches import Augmentation, as_seen
+from torchcaps.data.batches.images import Augmentation, as_seen
 from torchcaps.data.class_names import class_names
-from torchcaps.data.pairs import MARGIN
+from torchcaps.data.sets.pairs import MARGIN
 from torchcaps.models import Baseline, CapsNet, EMCapsNet, EMSentenceNet, LCapsNet
 from torchcaps.ops import dynamic_routing_steps
 from torchcaps.pretrained import entry, open_model
-from torchcaps.recipe import Run
+from torchcaps.train.recipe import Run
 
 N_PASSES = 5  # of routing, whatever the network was trained with: the page tells which is its own
 MEASURES = {CapsNet: "length", LCapsNet: "activity", EMCapsNet: "share", Baseline: "share"}

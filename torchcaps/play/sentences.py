@@ -9,7 +9,7 @@ from torchcaps import data as datasets
 from torchcaps.data.class_names import class_names
 from torchcaps.figures.sentence_map import explain
 from torchcaps.models import EMSentenceNet
-from torchcaps.recipe import Run
+from torchcaps.train.recipe import Run
 
 LONGEST = 2000  # characters of a sentence
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchcaps.data.files import write_whole
-from torchcaps.export import to_onnx
+from torchcaps.integrations.export import to_onnx
 from torchcaps.play.networks import Network, Seen
 from torchcaps.play.server import PAGE
+from torchcaps.runtime.files import write_whole
 
 RUNTIME = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
 HOW = "run `npm install onnxruntime-web`, or `npm pack onnxruntime-web` and give the file with --runtime"

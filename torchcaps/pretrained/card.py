@@ -6,7 +6,7 @@ from typing import Any
 from torchcaps.data import DataInfo, OwnImages, info
 from torchcaps.data.class_names import class_names
 from torchcaps.pretrained.registry import Entry
-from torchcaps.recipe import from_plain
+from torchcaps.train.recipe import from_plain
 
 
 def card(name: str, made: Entry, result: dict[str, Any]) -> str:

@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from torchcaps.checkpoint import load_model
 from torchcaps.data import info
-from torchcaps.data.batches import as_seen
+from torchcaps.data.batches.images import as_seen
 from torchcaps.data.class_names import class_names
 from torchcaps.pretrained.registry import entries, entry, file_of
-from torchcaps.recipe import Run, from_plain, to_plain
+from torchcaps.train.checkpoint import load_model
+from torchcaps.train.recipe import Run, from_plain, to_plain
 
 
 def load(name: str | Path, device: str | torch.device = "cpu") -> nn.Module:

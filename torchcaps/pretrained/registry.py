@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torchcaps.data.files import write_whole
+from torchcaps.runtime.files import write_whole
 
 FOLDER = Path(__file__).parent / "weights"
 TABLE = "registry.json"

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps import parts
-from torchcaps.checkpoint import Checkpoint, load_checkpoint, load_model, save_checkpoint, tensors_sha256, without
 from torchcaps.data import DataError, fingerprint
-from torchcaps.data.files import write_whole
 from torchcaps.pretrained.card import card
 from torchcaps.pretrained.registry import FOLDER, Entry, add
-from torchcaps.recipe import Run, from_plain, unlike
-from torchcaps.results import read_result, unpack, write_result
+from torchcaps.results.store import read_result, unpack, write_result
+from torchcaps.runtime.files import write_whole
+from torchcaps.train import splits
+from torchcaps.train.checkpoint import Checkpoint, load_checkpoint, load_model, save_checkpoint, tensors_sha256, without
+from torchcaps.train.recipe import Run, from_plain, unlike
 
 LARGE = 1024  # numbers of a tensor from which rounding it saves anything: biases and statistics stay exact
 
@@ -56,7 +56,7 @@ def describe_file(
     if again:
         seen = measure(model, run, header["seed"], said, root, device)
     else:
-        seen = Measured({}, {}, dict.fromkeys(parts.names(run), "it was not asked for"))
+        seen = Measured({}, {}, dict.fromkeys(splits.names(run), "it was not asked for"))
     if tensors_sha256(found.part("model")) == said.get("weights_sha256"):
         exact = {part: f"{why}; the weights are those trained, to the bit" for part, why in seen.unmeasured.items()}
         seen = seen._replace(unmeasured=exact)
@@ -110,9 +110,9 @@ class Measured(NamedTuple):
 def measure(model: nn.Module, run: Run, seed: int, said: dict[str, Any], root: Path | None, device: torch.device) -> Measured:
     """Metrics of these weights on every part that the result file judges, how many answers differ, and why some was not measured."""
     measured, changed, unmeasured = {}, {}, {}
-    for name in parts.names(run):
+    for name in splits.names(run):
         try:
-            data = parts.part(run, name, root, seed)
+            data = splits.part(run, name, root, seed)
         except DataError:
             unmeasured[name] = "the data were not at hand"
             continue

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.recipe import Run
+from torchcaps.train.recipe import Run
 
 
 def with_experts(run: Run, **changes: Any) -> Run:

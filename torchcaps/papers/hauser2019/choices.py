@@ -11,7 +11,7 @@ from dataclasses import replace
 from torchcaps.papers.changes import with_model
 from torchcaps.papers.hauser2019 import rows
 from torchcaps.papers.hauser2019.changes import with_decay, with_experts
-from torchcaps.recipe import Run
+from torchcaps.train.recipe import Run
 
 
 def _choose(force: float, goal: float = 0.1, *, n_plain: int = 0, l2: float = 0.01) -> Run:

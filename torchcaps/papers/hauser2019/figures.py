@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchcaps.checkpoint import load_model
 from torchcaps.data import load
 from torchcaps.figures.samples import architecture, growth_curve, sample_sheets
 from torchcaps.figures.tradeoff import Setting, Wanted, purity_against_probe
 from torchcaps.papers.hauser2019 import choices, rows
 from torchcaps.papers.made import finished, results_of, runs_of
-from torchcaps.recipe import Recipe, Run, recipes_of, unlike
-from torchcaps.results import read_result
+from torchcaps.results.store import read_result
+from torchcaps.train.checkpoint import load_model
+from torchcaps.train.recipe import Recipe, Run, recipes_of, unlike
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,12 +7,12 @@ of routing for W, and a loud decoder (first logits by length, decoded capsules s
 
 from dataclasses import replace
 
-from torchcaps.optimizers import SGD, Adam
 from torchcaps.papers.changes import with_model
 from torchcaps.papers.hauser2019.changes import with_decay, with_experts, with_rate
-from torchcaps.recipe import Cosine, Run, Stage, reproduces
-from torchcaps.tasks.experts import Autoencode, LearnDecoder, LearnExperts
-from torchcaps.tasks.neurons import LearnBottleneck, LearnNeurons
+from torchcaps.train.optimizers import SGD, Adam
+from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
+from torchcaps.train.tasks.experts import Autoencode, LearnDecoder, LearnExperts
+from torchcaps.train.tasks.rbm import LearnBottleneck, LearnNeurons
 
 # rates are large since couplings are small: of 576 inputs each has about 1 / 576, and the update has that factor
 _AUTOENCODER = Stage(task=Autoencode(), epochs=10, batch=128, rate=1e-3, schedule=Cosine(), optimizer=Adam())

@@ -5,11 +5,11 @@ No run here sees a test set.
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Light, Standardise
-from torchcaps.optimizers import RAdam
+from torchcaps.data.batches.images import Light, Standardise
 from torchcaps.papers.changes import VARIED, with_first, with_mixup
 from torchcaps.papers.heinsen2019 import rows
-from torchcaps.recipe import Run
+from torchcaps.train.optimizers import RAdam
+from torchcaps.train.recipe import Run
 
 _LIGHT = Light(32, 0.4)
 

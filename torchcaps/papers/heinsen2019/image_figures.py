@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checkpoint import load_model
-from torchcaps.data import DataError, Labelled, load, smallnorb
-from torchcaps.data.viewpoints import FAMILIAR, part_of
+from torchcaps.data import DataError, Labelled, load
+from torchcaps.data.sets import smallnorb
+from torchcaps.data.sets.smallnorb_views import FAMILIAR, part_of
 from torchcaps.figures.numbers import pick_examples, predict
 from torchcaps.figures.places import used_places
 from torchcaps.figures.routing_curves import error_by_passes, loss_curves
@@ -18,8 +18,9 @@ from torchcaps.figures.view_numbers import tracks
 from torchcaps.figures.viewpoints import pose_changes, pose_trajectories, stereo_pairs
 from torchcaps.papers.heinsen2019 import rows, viewpoints
 from torchcaps.papers.made import finished, results_of, runs_of
-from torchcaps.recipe import Run
-from torchcaps.results import unpack
+from torchcaps.results.store import unpack
+from torchcaps.train.checkpoint import load_model
+from torchcaps.train.recipe import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,9 +1,9 @@
 """smallNORB with another training than the paper's: standardised pictures, pictures warped and mirrored, more mixup."""
 
-from torchcaps.data.batches import Standardise
+from torchcaps.data.batches.images import Standardise
 from torchcaps.papers.changes import VARIED, with_first, with_mixup
 from torchcaps.papers.heinsen2019 import rows
-from torchcaps.recipe import Run, reproduces
+from torchcaps.train.recipe import Run, reproduces
 
 _ERROR = "test.error_percent"
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.data.mixup import Mixup
+from torchcaps.data.augment.mixup import Mixup
 from torchcaps.papers.heinsen2019 import sentences
-from torchcaps.recipe import Run
+from torchcaps.train.recipe import Run
 
 
 def _choose(run: Run, *, rate: float = 5e-4, mixed: bool = True, stage: dict[str, Any] | None = None, **model_args: Any) -> Run:

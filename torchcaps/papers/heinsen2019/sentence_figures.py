@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchcaps.checkpoint import load_model
 from torchcaps.data import DataError, encoder_of
 from torchcaps.figures.sentence_map import explain, sentence_map
 from torchcaps.papers.heinsen2019 import sentences
 from torchcaps.papers.made import finished
-from torchcaps.recipe import Run
+from torchcaps.train.checkpoint import load_model
+from torchcaps.train.recipe import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

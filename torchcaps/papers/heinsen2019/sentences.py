@@ -8,10 +8,10 @@ has recipes without a row: `sst5-gpt2-large`, `sst2-gpt2-large`.
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.data.mixup import Mixup
-from torchcaps.optimizers import RAdam
-from torchcaps.recipe import OneCycle, Run, Stage, Watch, reproduces
-from torchcaps.tasks.sentences import ClassifySentences
+from torchcaps.data.augment.mixup import Mixup
+from torchcaps.train.optimizers import RAdam
+from torchcaps.train.recipe import OneCycle, Run, Stage, Watch, reproduces
+from torchcaps.train.tasks.sentences import ClassifySentences
 
 _WATCH = Watch(part="validation")  # all of it, for figure 8
 _STAGE = Stage(task=ClassifySentences(), epochs=3, batch=20, rate=5e-4, schedule=OneCycle(), optimizer=RAdam(), watch=_WATCH)

@@ -3,7 +3,7 @@
 from torchcaps.papers.changes import anywhere, judged_by_warped, with_model, with_stage
 from torchcaps.papers.jeong2019 import affine
 from torchcaps.papers.jeong2019.claims import NO_CODE_LOSS
-from torchcaps.recipe import Run
+from torchcaps.train.recipe import Run
 
 
 def choose_like_k50() -> Run:

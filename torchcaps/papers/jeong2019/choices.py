@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from torchcaps.papers.changes import with_model, with_stage
 from torchcaps.papers.jeong2019 import rows
-from torchcaps.recipe import Exponential, Run
-from torchcaps.tasks.ladder import ClassifyLadder
+from torchcaps.train.recipe import Exponential, Run
+from torchcaps.train.tasks.ladder import ClassifyLadder
 
 
 def _mnist(run: Run | None = None, **stage) -> Run:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from torchcaps.checkpoint import load_model
 from torchcaps.data import load
 from torchcaps.figures.ladder import activity_curves, coupled_bars, most_active, most_coupled, pruning_and_ladder
 from torchcaps.papers.jeong2019 import rows
 from torchcaps.papers.made import finished
 from torchcaps.papers.sabour2017 import rows as rows_of_sabour2017
-from torchcaps.recipe import Run
+from torchcaps.train.checkpoint import load_model
+from torchcaps.train.recipe import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

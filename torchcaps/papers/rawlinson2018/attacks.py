@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from torchcaps.papers.rawlinson2018 import readings, rows
 from torchcaps.papers.rawlinson2018.shared import plain
-from torchcaps.readings import Attack, Reading
-from torchcaps.recipe import Run, reproduces
+from torchcaps.probes.kinds import Attack, Reading
+from torchcaps.train.recipe import Run, reproduces
 
 _BESIDE = ("clean.error_percent", "fgsm-10.error_percent", "pgd-5.error_percent", "pgd-20.error_percent", "pgd-30.error_percent")
 _ACROSS = tuple(name for name in _BESIDE if not name.startswith("fgsm"))

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchcaps.checkpoint import load_checkpoint, load_model
 from torchcaps.data import load
 from torchcaps.figures.latents import by_depth, latent_sweeps, rank_frequencies, ranked_support, single_capsules
 from torchcaps.ops.sparse import FREQUENCIES
 from torchcaps.papers.rawlinson2018 import depth, ideas, rows
-from torchcaps.recipe import Run, recipes_of, unlike
-from torchcaps.results import read_result
+from torchcaps.results.store import read_result
+from torchcaps.train.checkpoint import load_checkpoint, load_model
+from torchcaps.train.recipe import Run, recipes_of, unlike
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,8 +5,8 @@ from dataclasses import replace
 from torchcaps.ops.sparse import fair_frequencies
 from torchcaps.papers.changes import anywhere, with_model
 from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, SHARED, STAGE, WINS, claim, reading
-from torchcaps.readings import Linear
-from torchcaps.recipe import Cosine, Run, reproduces
+from torchcaps.probes.kinds import Linear
+from torchcaps.train.recipe import Cosine, Run, reproduces
 
 
 def _claim(row: str):

@@ -9,8 +9,8 @@ from functools import partial
 
 from torchcaps.papers.rawlinson2018 import rows
 from torchcaps.papers.rawlinson2018.shared import ASKED, SHARED, claim, reading
-from torchcaps.readings import Linear, Svm
-from torchcaps.recipe import Run
+from torchcaps.probes.kinds import Linear, Svm
+from torchcaps.train.recipe import Run
 
 _AFFINE, _PLACED = "affnist-like/0-60000", "mnist-40/placed"
 _FIT_DIGITS, _OTHER = "affnist-like/fit-digits", "affnist-like/other-digits"

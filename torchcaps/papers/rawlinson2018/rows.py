@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from torchcaps.papers.changes import with_model
 from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, STAGE, WINS
-from torchcaps.recipe import Run, reproduces
-from torchcaps.tasks.classify import Classify
-from torchcaps.tasks.logits import ClassifyLogits
+from torchcaps.train.recipe import Run, reproduces
+from torchcaps.train.tasks.classify import Classify
+from torchcaps.train.tasks.logits import ClassifyLogits
 
 _SUPPORT = ("extras.relative_support_8",)
 

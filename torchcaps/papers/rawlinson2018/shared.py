@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import fields, replace
 
-from torchcaps.data.batches import Shift
-from torchcaps.readings import Reading
-from torchcaps.recipe import Run, Stage, reproduces
-from torchcaps.tasks.reconstruct import Reconstruct
+from torchcaps.data.batches.images import Shift
+from torchcaps.probes.kinds import Reading
+from torchcaps.train.recipe import Run, Stage, reproduces
+from torchcaps.train.tasks.reconstruct import Reconstruct
 
 STAGE = Stage(task=Reconstruct(), steps=30_000, batch=128, rate=1e-3)  # the authors' decay: 0.96 every 2,000 steps, down to 1e-6
 MNIST = Run(data="mnist", model="sparsecaps", model_args={"preset": "sparse"}, augment=(Shift(2),), stages=(STAGE,))

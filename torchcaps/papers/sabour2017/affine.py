@@ -11,10 +11,10 @@ set were looked at; whether they are better is asked on held-out training digits
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Shift
+from torchcaps.data.batches.images import Shift
 from torchcaps.papers.changes import anywhere, stopped, stopped_on_held_out, with_model, with_stage
-from torchcaps.recipe import Cosine, Run, Stage, reproduces
-from torchcaps.tasks.logits import ClassifyLogits
+from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
+from torchcaps.train.tasks.logits import ClassifyLogits
 
 _END = Run(
     data="mnist-40",

@@ -3,8 +3,8 @@
 from torchcaps.papers.changes import judged_by_warped, with_model, with_stage
 from torchcaps.papers.sabour2017 import affine
 from torchcaps.papers.sabour2017.choices import WEIGHT_OF_THE_CODE
-from torchcaps.recipe import Run
-from torchcaps.tasks.classify import Classify
+from torchcaps.train.recipe import Run
+from torchcaps.train.tasks.classify import Classify
 
 
 def _warped(run: Run | None = None, **model_args) -> Run:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from torchcaps.papers.changes import with_model, with_stage
 from torchcaps.papers.sabour2017 import rows
-from torchcaps.recipe import Cosine, Exponential, Run
-from torchcaps.tasks.classify import Classify
+from torchcaps.train.recipe import Cosine, Exponential, Run
+from torchcaps.train.tasks.classify import Classify
 
 # The authors' margin loss is half the mean over ten classes, the text's the sum: what the reconstruction's 0.0005 comes to beside the sum.
 WEIGHT_OF_THE_CODE = 0.0005 * 2 * 10

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchcaps.checkpoint import load_model
 from torchcaps.data import load
 from torchcaps.figures import all_figures
 from torchcaps.figures.routing_curves import error_by_passes, logit_change_curves, loss_curves
 from torchcaps.papers.made import finished, results_of, runs_of
 from torchcaps.papers.sabour2017 import photographs, rows
-from torchcaps.recipe import Run
+from torchcaps.train.checkpoint import load_model
+from torchcaps.train.recipe import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

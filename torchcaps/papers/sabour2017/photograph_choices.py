@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Augmentation, Crop, Light, Standardise
-from torchcaps.data.mixup import Mixup
+from torchcaps.data.augment.mixup import Mixup
+from torchcaps.data.batches.images import Augmentation, Crop, Light, Standardise
 from torchcaps.papers.changes import VARIED, with_model
 from torchcaps.papers.sabour2017 import photographs
-from torchcaps.recipe import Run
+from torchcaps.train.recipe import Run
 
 
 def _toys(**changes) -> Run:

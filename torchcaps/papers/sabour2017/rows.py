@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches import Shift
+from torchcaps.data.batches.images import Shift
 from torchcaps.papers.changes import with_model, with_stage
-from torchcaps.recipe import Cosine, Run, Stage, reproduces
-from torchcaps.tasks.classify_pairs import ClassifyPairs
-from torchcaps.tasks.logits import ClassifyLogits, ClassifyPairLogits
+from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
+from torchcaps.train.tasks.classify_pairs import ClassifyPairs
+from torchcaps.train.tasks.logits import ClassifyLogits, ClassifyPairLogits
 
 _MNIST = Run(
     data="mnist",

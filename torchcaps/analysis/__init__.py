@@ -1,0 +1,1 @@
+"""Functions of models and their outputs: metrics, routing, equivariance, sample quality, classifiers, attacks."""

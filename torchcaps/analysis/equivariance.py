@@ -1,0 +1,297 @@
+"""How much of a digit's shift, rotation, scale, shear and stroke width a straight line reads off a model's pose: R² per factor.
+
+Test digits are transformed by known factors, the model gives a pose for each picture, and a ridge regression predicts the
+factors from the poses of digits that it was not fitted to. The poses of two classes lie in two spaces, so every class has a
+regression of its own, and R² counts what is explained beyond the mean of each class: to know the class earns nothing.
+
+The class is the one that wins, not the label: it decides whose pose is read, and a model in use has nothing else to go by.
+A digit's own slant, size and width are not known, so no model reaches 1: compare models on the same digits.
+
+Letters beyond the usual: `n` pictures, `f` numbers of a pose, `k` factors.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64, UInt8
+from torch import Tensor, nn
+from torch.nn.functional import max_pool2d, pad
+
+from torchcaps.analysis.metrics import error_percent
+from torchcaps.analysis.routing import watching
+from torchcaps.data import Labelled, fingerprint
+from torchcaps.data.batches.images import Shift, in_order
+from torchcaps.data.sets.affine import BRIGHT, ROTATION, SHEAR, transform
+from torchcaps.data.sets.digits import stratified_indices
+from torchcaps.layers import Capsules
+
+SHIFT = 2  # pixels, whole ones; what models of MNIST are trained with
+# Uniform in each, independent of each other. One scale, not two: the horizontal scale of a 1 would be its stroke width under
+# another name. It only shrinks, since a digit fills most of its frame. The shear is affNIST's: what lies to the right moves
+# down, which a narrow digit hardly shows.
+RANGES = {
+    "down": (-SHIFT, SHIFT),
+    "right": (-SHIFT, SHIFT),
+    "rotation": (-ROTATION, ROTATION),  # degrees, counter-clockwise
+    "scale": (0.8, 1.0),
+    "shear": (-SHEAR, SHEAR),
+    "stroke width": (-1.0, 1.0),  # pixels, as `thickened` applies them
+}
+FACTORS = tuple(RANGES)
+LARGEST = 28  # the side of a digit that no transform takes out of the 40x40 that `transform` draws on
+FIT, CHOOSE, SCORE = range(3)  # what a digit is for: to fit, to choose the strength, to be scored
+STRENGTHS = tuple(10.0**power for power in range(-3, 6))
+LEAST = 20  # pictures; a class that wins fewer is predicted by the mean
+
+
+class KnownDigits(NamedTuple):
+    images: UInt8[Tensor, "n c h w"]
+    labels: Int64[Tensor, " n"]
+    factors: Float[Tensor, "n k"]  # float64 on the host, named by FACTORS
+    sources: Int64[Tensor, " n"]  # which digit each was made of
+
+
+class Ridge(NamedTuple):
+    """A regression solved for all strengths at once: along the axes of `basis` the poses are uncorrelated."""
+
+    mean: Float[Tensor, " f"]
+    basis: Float[Tensor, "f f"]
+    variance: Float[Tensor, " f"]  # both are sums over the fitted pictures, not means: a class of few pictures is held tighter
+    covariance: Float[Tensor, "f k"]  # with the factors
+    factor_mean: Float[Tensor, " k"]
+
+    def predict(self, poses: Float[Tensor, "n f"], strengths: Float[Tensor, " k"]) -> Float[Tensor, "n k"]:
+        """By the weights that minimise the sum of squared errors + strength · |weights|², one strength per factor."""
+        weights = self.basis @ (self.covariance / (self.variance[:, None] + strengths))
+        return self.factor_mean + (poses - self.mean) @ weights
+
+
+class Explained(NamedTuple):
+    r2: Float[Tensor, " k"]
+    strengths: Float[Tensor, " k"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equivariance:
+    """Plain numbers, by the name of the factor where they belong to one."""
+
+    r2: dict[str, float]
+    strength: dict[str, float]
+    n_features: int
+    n_fitted: int  # pictures, those that chose the strength among them
+    n_scored: int
+    n_left_out: int  # their ink would have left the frame
+    error_percent: float  # of the transformed digits: how often the winning class is not the label
+    digits: str  # fingerprint
+    copies: int
+    seed: int
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+
+def equivariance(model: nn.Module, digits: Labelled, device: torch.device, *, copies: int = 4, seed: int = 0) -> Equivariance:
+    """R² of every factor on half of the digits, with regressions fitted to the other half; the model lies on `device`.
+
+    Give digits as they are, upright and in the middle: MNIST's own also for a model whose frame is larger.
+    """
+    _, *frame = model.image
+    on_device, rng = Labelled(digits.images.to(device), digits.labels), torch.Generator().manual_seed(seed)
+    known = known_digits(on_device, tuple(frame), rng, copies=copies)
+    with watching(model):
+        batches = in_order(Labelled(known.images, known.labels), 500, device, getattr(model, "augment", ()))
+        seen = [tuple(part.cpu() for part in pose_of(model, batch.images)) for batch in batches]
+    poses, classes = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    part = split(digits.labels, seed)[known.sources]
+    found = explain(poses, classes, known.factors, part)
+    n_scored = int((part == SCORE).sum())
+    return Equivariance(
+        r2=dict(zip(FACTORS, found.r2.tolist(), strict=True)),
+        strength=dict(zip(FACTORS, found.strengths.tolist(), strict=True)),
+        n_features=poses.shape[1],
+        n_fitted=len(part) - n_scored,
+        n_scored=n_scored,
+        n_left_out=copies * len(digits.labels) - len(part),
+        error_percent=error_percent(classes, known.labels),
+        digits=fingerprint(digits),
+        copies=copies,
+        seed=seed,
+    )
+
+
+def side_by_side(results: Mapping[str, Equivariance]) -> str:
+    """A text table with one column per model, by the name given to it."""
+    if len({(result.digits, result.copies, result.seed) for result in results.values()}) != 1:
+        raise ValueError("side_by_side expects results on the same digits with the same copies and seed; measure these models again alike")
+    ours = list(results.values())
+    rows = [("R²", *results)]
+    rows += [(name, *(f"{result.r2[name]:.3f}" for result in ours)) for name in ours[0].r2]
+    rows += [("numbers per pose", *(f"{result.n_features:,}" for result in ours))]
+    rows += [("pictures scored", *(f"{result.n_scored:,}" for result in ours))]
+    rows += [("error %", *(f"{result.error_percent:.2f}" for result in ours))]
+    first, *rest = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return "\n".join("  ".join([row[0].ljust(first), *(cell.rjust(n) for cell, n in zip(row[1:], rest, strict=True))]) for row in rows)
+
+
+def pose_of(model: nn.Module, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b f"], Int64[Tensor, "b"]]:
+    """A pose and the class in whose space it lies, for each image. The first of these that the model has:
+
+    a method `pose_features(images)` that returns both, for a model with a meaning of its own;
+    a method `features(images)`, what the last layer sees, and logits [b j] whose largest wins;
+    `Capsules`, one per class, whose most active wins.
+    """
+    if hasattr(model, "pose_features"):
+        poses, classes = model.pose_features(images)
+    elif hasattr(model, "features"):
+        poses, classes = model.features(images), model(images).argmax(-1)
+    else:
+        capsules = model(images)
+        if not isinstance(capsules, Capsules):
+            raise ValueError(
+                "pose_of expects a model that returns Capsules, or has features(images) or pose_features(images); "
+                f"{type(model).__name__} returns {type(capsules).__name__}; give it pose_features(images) -> (poses [b f], classes [b])"
+            )
+        classes = capsules.activity.argmax(-1)
+        poses = capsules.poses[torch.arange(len(classes), device=classes.device), classes]
+    return poses.flatten(1), classes
+
+
+def known_digits(digits: Labelled, frame: tuple[int, int], rng: torch.Generator, *, copies: int, chunk: int = 500) -> KnownDigits:
+    """`copies` of each digit by drawn factors in a frame [h w], on the digits' device; one of each digit, then the next of each.
+
+    A copy is left out if its ink, what is brighter than BRIGHT, would leave the frame under any shift, not only its own: the
+    shifts stay independent of the picture. `rng` lies on the host. A smaller `copies` gives the first part of the same set;
+    `chunk` bounds the memory.
+    """
+    images, labels = digits
+    if max(images.shape[-2:]) > LARGEST:
+        raise ValueError(f"known_digits expects digits of at most {LARGEST}x{LARGEST}, got {list(images.shape)}; give smaller ones")
+    sources, factors = torch.arange(len(labels)).repeat(copies), draw_factors(copies * len(labels), rng)
+    made = [
+        _make(images[which.to(images.device)], own, frame) for which, own in zip(sources.split(chunk), factors.split(chunk), strict=True)
+    ]
+    fits = torch.cat([fit for _, fit in made]).cpu()
+    if fits.sum() * 2 < len(fits):
+        raise ValueError(
+            f"only {int(fits.sum()):,} of {len(fits):,} transformed digits fit into {frame[0]}x{frame[1]}; "
+            "give digits with more empty space around them"
+        )
+    kept = sources[fits]
+    return KnownDigits(torch.cat([pictures[fit] for pictures, fit in made]), labels.cpu()[kept], factors[fits], kept)
+
+
+def draw_factors(n: int, rng: torch.Generator) -> Float[Tensor, "n k"]:
+    """Named by FACTORS. Shifts are whole pixels; widths are multiples of 1/128, for which `thickened` is exact on every device."""
+    low, high = torch.tensor(list(RANGES.values()), dtype=torch.float64).T
+    chance = torch.rand(n, len(FACTORS), generator=rng, dtype=torch.float64)
+    factors = low + (high - low) * chance
+    factors[:, :2] = (low[:2] + (high[:2] - low[:2] + 1) * chance[:, :2]).floor()
+    factors[:, -1] = (factors[:, -1] * 128).round() / 128
+    return factors
+
+
+def _make(images: UInt8[Tensor, "n c h w"], factors: Float[Tensor, "n k"], frame: tuple[int, int]) -> tuple[Tensor, Bool[Tensor, " n"]]:
+    """The pictures, and which of them keep their ink in the frame wherever they are shifted."""
+    down_right, (rotation, scale, shear, width) = factors[:, :2], factors[:, 2:].unbind(1)
+    nil = torch.zeros_like(rotation)
+    upright = transform(images, torch.stack([rotation, shear, scale, scale, nil, nil], dim=1))
+    canvas = thickened(upright, width)  # after the scale, so that the width is in pixels of the picture
+    height, breadth = frame
+    n_ink, n_inside = ((picture > BRIGHT).sum((1, 2, 3)) for picture in (canvas, _middle(canvas, height - 2 * SHIFT, breadth - 2 * SHIFT)))
+    wide = _middle(canvas, height + 2 * SHIFT, breadth + 2 * SHIFT)  # what a shift brings in is the picture's own rim, not zeros
+    moved = Shift(SHIFT).apply(wide, down_right.long().to(wide.device))
+    return _middle(moved, height, breadth), n_ink == n_inside
+
+
+def _middle(images: UInt8[Tensor, "n c h w"], height: int, width: int) -> UInt8[Tensor, "n c h2 w2"]:
+    """Cut, or given a border of zeros."""
+    down, right = height - images.shape[-2], width - images.shape[-1]
+    return pad(images, [right // 2, right - right // 2, down // 2, down - down // 2])
+
+
+def thickened(images: UInt8[Tensor, "n c h w"], widths: Float[Tensor, " n"]) -> UInt8[Tensor, "n c h w"]:
+    """Strokes wider by `widths` pixels, both sides together; thinner where negative; between -2 and 2.
+
+    A grey dilation (or erosion) by one pixel widens a stroke by two. In between the picture is mixed with its dilation, so the
+    profile across a saturated stroke gains `widths` pixels of ink, as a rim of grey.
+    """
+    share = (widths / 2).float().to(images.device)[:, None, None, None]
+    ink = torch.where(share < 0, -1, 1) * images.float()  # where strokes shrink, it is the ground that grows
+    return (ink + share.abs() * (_dilated(ink) - ink)).abs().round().to(torch.uint8)
+
+
+def _dilated(levels: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
+    """The mean of what a cross and what a square reach: along a diagonal one falls short of a pixel and the other goes beyond."""
+    across = max_pool2d(levels, (1, 3), stride=1, padding=(0, 1))
+    cross = torch.maximum(across, max_pool2d(levels, (3, 1), stride=1, padding=(1, 0)))
+    square = max_pool2d(across, (3, 1), stride=1, padding=(1, 0))
+    return (cross + square) / 2
+
+
+def split(labels: Int64[Tensor, " m"], seed: int) -> Int64[Tensor, " m"]:
+    """FIT, CHOOSE or SCORE for each digit: 40, 10 and 50 of a hundred, each class its share."""
+    part = torch.full_like(labels, FIT, device="cpu")
+    rest, scored = stratified_indices(labels.cpu(), len(labels) // 2, seed)
+    part[scored] = SCORE
+    _, chosen = stratified_indices(labels.cpu()[rest], len(rest) // 5, seed)
+    part[rest[chosen]] = CHOOSE
+    return part
+
+
+def explain(
+    poses: Float[Tensor, "n f"], classes: Int64[Tensor, " n"], factors: Float[Tensor, "n k"], part: Int64[Tensor, " n"]
+) -> Explained:
+    """R² of each factor on the pictures to SCORE. The others fit; of them those to CHOOSE have said before which strength is best."""
+    to_fit, *others = (int(classes[part == which].bincount(minlength=1).max()) for which in (FIT, CHOOSE, SCORE))
+    if to_fit < LEAST or min(others) < 2:
+        raise ValueError(f"explain expects a class with {LEAST} pictures to fit, got at most {to_fit}; give more digits or more copies")
+    grid = factors.new_tensor(STRENGTHS)[:, None].expand(-1, factors.shape[1])
+    tried = r_squared(poses, classes, factors, part == FIT, part == CHOOSE, grid)
+    strengths = grid.gather(0, tried.argmax(0, keepdim=True))
+    return Explained(r_squared(poses, classes, factors, part != SCORE, part == SCORE, strengths)[0], strengths[0])
+
+
+def r_squared(
+    poses: Float[Tensor, "n f"],
+    classes: Int64[Tensor, " n"],
+    factors: Float[Tensor, "n k"],
+    fitted: Bool[Tensor, " n"],
+    judged: Bool[Tensor, " n"],
+    strengths: Float[Tensor, "t k"],
+) -> Float[Tensor, "t k"]:
+    """For each row of strengths: 1 - squared error / squared distance from the class's mean, both summed over all judged pictures."""
+    poses = poses.double() / deviations(poses[fitted].double(), classes[fitted])
+    missed, spread = torch.zeros_like(strengths), torch.zeros_like(strengths[0])
+    for which in classes[judged].unique():
+        own, here = (classes == which) & fitted, (classes == which) & judged
+        truth = factors[here]
+        spread += (truth - truth.mean(0)).square().sum(0)
+        ridge = fit_ridge(poses[own], factors[own]) if own.sum() >= LEAST else None
+        for row, strength in enumerate(strengths):
+            predicted = factors[fitted].mean(0) if ridge is None else ridge.predict(poses[here], strength)
+            missed[row] += (truth - predicted).square().sum(0)
+    return 1 - missed / spread
+
+
+def deviations(poses: Float[Tensor, "n f"], classes: Int64[Tensor, " n"]) -> Float[Tensor, " f"]:
+    """Of each number about the mean of its class, one for all classes; infinite where it never changes, so that it says nothing.
+
+    With a scale for each class, a unit that is all but dead in the fitted pictures of one would shout in a scored one.
+    """
+    _, index, counts = classes.unique(return_inverse=True, return_counts=True)
+    means = poses.new_zeros(len(counts), poses.shape[1]).index_add_(0, index, poses) / counts[:, None]
+    found = (poses - means[index]).square().mean(0).sqrt()
+    # models compute in float32, where a change this small is rounding
+    return found.masked_fill(found <= 1e-6 * poses.square().mean(0).sqrt(), torch.inf)
+
+
+def fit_ridge(poses: Float[Tensor, "n f"], factors: Float[Tensor, "n k"]) -> Ridge:
+    """Poses and factors are float64, and the poses on one scale, since one strength counts for all their numbers."""
+    mean, factor_mean = poses.mean(0), factors.mean(0)
+    centred = poses - mean
+    variance, basis = torch.linalg.eigh(centred.T @ centred)
+    covariance = basis.T @ (centred.T @ (factors - factor_mean))
+    return Ridge(mean, basis, variance.clamp(min=0), covariance, factor_mean)

@@ -1,0 +1,39 @@
+"""Hands differ: pictures a little turned, slanted and stretched."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Real
+from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
+
+from torchcaps.data.batches.images import Augmentation
+
+
+@dataclass(frozen=True)
+class Warp(Augmentation):
+    """Each image by its own linear map about its middle: rotation, slant and the logarithms of width and height, uniform in ±.
+
+    What comes in from outside is black; with `edge` it is what the image has at its edge. Bytes stay bytes, other numbers are not rounded.
+    """
+
+    turn: float = 0.15  # radians
+    slant: float = 0.2
+    stretch: float = 0.15
+    edge: bool = False
+
+    def draw(self, n: int, rng: torch.Generator) -> Float[Tensor, "n 4"]:
+        most = torch.tensor([self.turn, self.slant, self.stretch, self.stretch])
+        return (2 * torch.rand(n, 4, generator=rng) - 1) * most
+
+    def apply(self, images: Real[Tensor, "b c h w"], drawn: Float[Tensor, "b 4"]) -> Real[Tensor, "b c h w"]:
+        turn, slant, *stretch = drawn.unbind(1)
+        wide, tall = (log.exp() for log in stretch)
+        cos, sin, nothing = turn.cos(), turn.sin(), torch.zeros_like(turn)
+        # where each pixel of the new picture comes from: [x, y] of the old one, in -1..1
+        rows = [cos * wide, (slant - sin) * tall, nothing], [sin * wide, (cos + slant * sin) * tall, nothing]
+        maps = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)  # [b 2 3]
+        grid = affine_grid(maps, list(images.shape), align_corners=False)
+        outside = "border" if self.edge else "zeros"
+        warped = grid_sample(images.float(), grid, padding_mode=outside, align_corners=False)
+        return warped if images.is_floating_point() else warped.round().to(torch.uint8)

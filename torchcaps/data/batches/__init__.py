@@ -1,0 +1,1 @@
+"""Batches that never leave the device: images, overlapping pairs, sentences."""

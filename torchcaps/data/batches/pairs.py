@@ -1,0 +1,67 @@
+"""Batches of pairs, made on the device; see `batches` for why everything random is drawn on the host once per epoch."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int, Int64, UInt8
+from torch import Tensor
+
+from torchcaps.data import Labelled
+from torchcaps.data.batches.images import Augmentation, Batches
+from torchcaps.data.batches.sentences import SentenceBatches
+from torchcaps.data.sets.pairs import Pairs, PairSource, draw_moves, draw_partners, overlay
+from torchcaps.data.sets.sst import Sentences
+
+
+class PairBatch(NamedTuple):
+    images: Float[Tensor, "b c h w"]  # 0..1
+    labels: Int64[Tensor, "b 2"]
+    sources: Float[Tensor, "b 2 c h w"]  # each digit alone, in the order of the labels
+
+
+class PairBatches(Batches):
+    """Every digit is the base of one pair in an epoch (but for the remainder); partner and moves are drawn anew."""
+
+    def __init__(self, data: PairSource, batch: int, augment: tuple[Augmentation, ...], device: torch.device) -> None:
+        if augment:
+            raise ValueError(f"pairs are moved by their data set already; give no augmentation with it, got {augment}")
+        self.shift, self.classes = data.shift, data.labels  # on the host, to draw partners
+        super().__init__(Labelled(data.images, data.labels), batch, (), device)
+
+    def at(self, step: Int64[Tensor, ""]) -> PairBatch:
+        picks, moves = (part.index_select(0, step.view(1)).squeeze(0) for part in self.plan)
+        return _batch(self.images, self.labels, picks, moves, self.shift)
+
+    def _draw(self, rng: torch.Generator) -> list[Tensor]:
+        n_used = self.n_steps * self.batch
+        base = torch.randperm(len(self.classes), generator=rng)[:n_used]
+        picks = torch.stack([base, draw_partners(base, self.classes, rng)], dim=1)
+        return [part.unflatten(0, (self.n_steps, self.batch)) for part in (picks, draw_moves(n_used, self.shift, rng))]
+
+
+def batches_for(
+    data: Labelled | PairSource | Sentences, batch: int, augment: tuple[Augmentation, ...], device: torch.device, balanced: bool = False
+) -> Batches:
+    """What makes the training batches of this data."""
+    kinds = {PairSource: PairBatches, Sentences: SentenceBatches}
+    if type(data) not in kinds:
+        return Batches(data, batch, augment, device, balanced=balanced)
+    if balanced:
+        raise ValueError("balanced drawing is made for images of one class each; give a stage of pairs or sentences balanced=False")
+    return kinds[type(data)](data, batch, augment, device)
+
+
+def pairs_in_order(pairs: Pairs, batch: int, device: torch.device) -> Iterator[PairBatch]:
+    """Every fixed pair once, in order. Pictures exist for one batch at a time."""
+    digits, classes = pairs.digits.to(device), pairs.classes.to(device)
+    for start in range(0, len(pairs.picks), batch):
+        part = slice(start, start + batch)
+        yield _batch(digits, classes, pairs.picks[part].to(device), pairs.moves[part].to(device), pairs.shift)
+
+
+def _batch(
+    digits: UInt8[Tensor, "m c h w"], classes: Int64[Tensor, "m"], picks: Int64[Tensor, "b 2"], moves: Int[Tensor, "b 2 2"], shift: int
+) -> PairBatch:
+    both, alone = overlay(digits[picks], moves, shift)
+    return PairBatch(both.float() / 255, classes[picks], alone.float() / 255)

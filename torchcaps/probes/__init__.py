@@ -1,0 +1,1 @@
+"""Results that train no network: classifiers on frozen features, and attacks."""

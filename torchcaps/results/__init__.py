@@ -1,0 +1,1 @@
+"""One JSON file per finished run: writing, statistics, tables, verification, comparison."""

@@ -1,0 +1,20 @@
+"""Files that are whole or not there."""
+
+import os
+import secrets
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes) -> Path:
+    """Write aside, then move into place: whoever looks at `path` sees the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(aside, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,56 @@
+"""Statistics of batch normalisation, taken once more when a run is over.
+
+While images are mixed (data/augment/mixup.py), batch normalisation sees blends, and remembers their means and variances; an image that is
+tested is no blend. Over training images that are augmented as ever but not mixed, the statistics are those of whole images. No weight
+changes, and no test image is looked at.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.data import Labelled
+from torchcaps.data.batches.images import Augmentation
+from torchcaps.data.batches.pairs import batches_for
+from torchcaps.train.recipe import Run
+
+
+def norms_of(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
+    """The layers that remember statistics, by name."""
+    found = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)}
+    return {name: layer for name, layer in found.items() if layer.track_running_stats}
+
+
+def check(run: Run, model: nn.Module) -> None:
+    if any(stage.unmixed for stage in run.stages) and not norms_of(model):
+        raise ValueError(f"`unmixed` takes statistics of batch normalisation anew and {run.model!r} has none; leave it at 0")
+
+
+@torch.no_grad()
+def unmixed_statistics(
+    model: nn.Module, data: Labelled, batch: int, augment: Sequence[Augmentation], n: int, device: torch.device, seed: int
+) -> dict[str, Tensor]:
+    """Means over `n` batches, by the names of the model's state. The model is left as it was."""
+    plain = tuple(each for each in augment if type(each).mix is Augmentation.mix)
+    batches, rng = batches_for(data, batch, plain, device), torch.Generator().manual_seed(seed)
+    norms, was_training = norms_of(model), model.training
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    momenta = {name: layer.momentum for name, layer in norms.items()}
+    model.eval()  # nothing else learns, or leaves out at random
+    for layer in norms.values():
+        layer.train()
+        layer.reset_running_stats()
+        layer.momentum = None  # a mean of all batches, not a running one
+    for number in range(n):
+        if number % batches.n_steps == 0:
+            batches.new_epoch(rng)
+        model(batches.at(torch.tensor(number % batches.n_steps, device=device)).images)
+    kept = ("running_mean", "running_var")
+    found = {f"{name}.{kind}": getattr(layer, kind).clone() for name, layer in norms.items() for kind in kept}
+    for name, layer in norms.items():
+        layer.momentum = momenta[name]
+    for name, tensor in model.state_dict().items():
+        tensor.copy_(before[name])
+    model.train(was_training)
+    return found

@@ -1,0 +1,106 @@
+"""A checkpoint is one safetensors file: tensors by name, plus a header of plain JSON. No pickle, never half there."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from torchcaps.runtime.files import write_whole
+from torchcaps.train.recipe import Run, from_plain
+
+
+class Checkpoint(NamedTuple):
+    tensors: dict[str, Tensor]
+    about: dict[str, Any]
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors under one heading, `model` say, with the heading cut off."""
+        start = prefix + "/"
+        return {name.removeprefix(start): tensor for name, tensor in self.tensors.items() if name.startswith(start)}
+
+
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """A kill or a full disk at any moment leaves the old file whole."""
+    # contiguous: safetensors refuses channels-last tensors
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = json.dumps(dict(about))
+    content = save(plain, metadata={"torchcaps": header, "sha256": tensors_sha256(plain, header)})
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        kept = f"the previous checkpoint {path} is untouched" if path.exists() else "there is no earlier checkpoint"
+        message = f"could not write the checkpoint ({error.strerror}); {kept}; free space or choose another --out"
+        raise OSError(error.errno, message, str(path)) from error
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read and check one; a damaged or foreign file is refused by name."""
+    if not path.is_file():
+        raise ValueError(f"no checkpoint at {path}; `torchcaps train RECIPE --out FOLDER` writes FOLDER/checkpoint.safetensors")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a whole checkpoint ({error}); use another one, or start again in a new folder") from error
+    if "torchcaps" not in header:
+        raise ValueError(f"{path} is a safetensors file of something else, it has no torchcaps header; give one that torchcaps wrote")
+    if (found := tensors_sha256(tensors, header["torchcaps"])) != header.get("sha256"):
+        said = header.get("sha256", "nothing")
+        raise ValueError(f"{path} is damaged: its content has sha256 {found[:8]}…, its header says {said[:8]}…; use another one")
+    return Checkpoint(tensors, json.loads(header["torchcaps"]))
+
+
+def load_model(path: Path, device: torch.device) -> tuple[nn.Module, Run, dict[str, Any]]:
+    """The model as it was trained, its run, and what the checkpoint says of itself.
+
+    A released file may lack parts (`without`); the run returned is then that of the model without them.
+    """
+    found = load_checkpoint(path)
+    run = without(from_plain(found.about["run"]), found.about.get("without", ()))
+    model = run.build().to(device)
+    load_into(model, found.part("model"), path)
+    return model, run, found.about
+
+
+def without(run: Run, parts: Sequence[str]) -> Run:
+    """The run whose model lacks these parts. It is a CapsNet's decoder or nothing: other models need all they have to answer."""
+    if not parts:
+        return run
+    if set(parts) != {"decoder"} or run.model != "capsnet" or not run.model_args.get("reconstruction", True):
+        has = f"{run.model}, reconstruction={run.model_args.get('reconstruction', True)}" if run.model == "capsnet" else run.model
+        raise ValueError(f"only the decoder of a capsnet can be left out, and this is {', '.join(parts)} of {has}; keep it whole")
+    return replace(run, model_args=run.model_args | {"reconstruction": False})
+
+
+def tensors_sha256(tensors: Mapping[str, Tensor], header: str = "") -> str:
+    """One hash of names, dtypes, shapes and bytes, and of a header where there is one."""
+    digest = hashlib.sha256(header.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def load_into(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path | str) -> None:
+    """Copy tensors into the model's own, which keep their device and layout; refuse those of another model."""
+    own = model.state_dict()
+    wrong = [f"no {name}" for name in own if name not in tensors] + [f"unknown {name}" for name in tensors if name not in own]
+    both = [name for name in own if name in tensors]
+    wrong += [
+        f"{name} is {list(tensors[name].shape)}, not {list(own[name].shape)}" for name in both if tensors[name].shape != own[name].shape
+    ]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ValueError(f"{source} is a checkpoint of another model: {', '.join(wrong[:3])}{more}; give the one that this recipe wrote")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])

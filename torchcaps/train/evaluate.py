@@ -1,0 +1,132 @@
+"""How a run is judged: now and then while it trains, and once at its end."""
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from torchcaps.analysis.routing import diagnose
+from torchcaps.data import Labelled, fingerprint
+from torchcaps.data.batches.images import in_order
+from torchcaps.data.sets.sst import Sentences
+from torchcaps.runtime.environment import made_by, peak_memory
+from torchcaps.train import splits
+from torchcaps.train.batchnorm import unmixed_statistics
+from torchcaps.train.checkpoint import load_into
+from torchcaps.train.recipe import Stage
+from torchcaps.train.state import State, Trained
+from torchcaps.train.tasks import Evaluation
+
+WATCHED = 8_2019  # draws what is watched; no run's seed
+PROBED = 50  # images that a stage's probe looks at: their votes may lie in memory
+
+
+def validate(state: State, stage: Stage, at: int, n_steps: int, epoch: int, device: torch.device) -> None:
+    """About ten times in a run, where training images are held out, or the data has a validation part that nobody watches."""
+    watched = stage.watch and stage.watch.part
+    if (at // epoch) % max(1, n_steps // epoch // 10) == 0:
+        for part in [name for name in state.data if name.startswith(splits.HELD) and name != watched]:
+            journal(state, state.done + at, part, stage.task.evaluate(state.model, state.data[part], device))
+
+
+def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device) -> None:
+    """Loss and error of what is watched, and their standard deviations over batches as large as those of training."""
+    rule = stage.watch
+    if rule is None or at % (epoch * rule.every):
+        return
+    some = sample(state.data[rule.part], rule.n_images)
+    evaluation = stage.task.evaluate(state.model, some, device)
+    wrong = 100.0 * (evaluation.predictions.long() != some.labels)
+    each = {"loss": stage.task.image_losses(state.model, evaluation.scores, some.labels), "error_percent": wrong}
+    order = _drawn(len(some.labels))  # batches are of what stands anywhere in the set
+    seen = {name: values[order] for name, values in each.items()}
+    line = {name: values.double().mean().item() for name, values in seen.items()}
+    n_batches = len(some.labels) // stage.batch
+    if n_batches > 1:
+        batches = {name: values[: n_batches * stage.batch].unflatten(0, (n_batches, -1)).double().mean(1) for name, values in seen.items()}
+        line |= {f"{name}_sd": means.std().item() for name, means in batches.items()}
+    named = {f"watched_{rule.part}_{name}": value for name, value in line.items()}
+    state.journal.write(state.done + at, stage=state.stage, epoch=at // epoch, **named)
+
+
+def sample(data: Labelled | Sentences, n: int) -> Labelled | Sentences:
+    """At random, since a set may be in any order, and the same ones for every run. A set that is no larger stays as it is: what was
+    computed of it once, as the embeddings of sentences, is found again.
+    """
+    if n >= len(data.labels):
+        return data
+    order = _drawn(len(data.labels))[:n]
+    if isinstance(data, Sentences):
+        return data._replace(labels=data.labels[order], texts=tuple(data.texts[number] for number in order.tolist()))
+    return Labelled(*(part[order] for part in data))
+
+
+def _drawn(n: int) -> Int64[Tensor, " n"]:
+    return torch.randperm(n, generator=torch.Generator().manual_seed(WATCHED))
+
+
+def probe(state: State, stage: Stage, at: int, device: torch.device) -> None:
+    """On the first training images, as evaluation shows them."""
+    first = next(in_order(Labelled(*(part[:PROBED] for part in state.data["train"])), PROBED, device, state.run.augment))
+    state.journal.write(state.done + at, stage=state.stage, **stage.task.probe(state.model, first.images))
+
+
+def reached(state: State, stage: Stage, at: int, device: torch.device) -> bool:
+    """Whether the stopping rule is met."""
+    rule = stage.stop
+    if rule is None or at % rule.every:
+        return False
+    evaluation = stage.task.evaluate(state.model, state.data[rule.part], device)
+    journal(state, state.done + at, rule.part, evaluation)
+    state.met = state.team.says_first(100 - evaluation.metrics["error_percent"] >= rule.accuracy)
+    return state.met
+
+
+def journal(state: State, at: int, part: str, evaluation: Evaluation) -> None:
+    state.journal.write(at, stage=state.stage, **{f"{part}_{name}": value for name, value in evaluation.metrics.items()})
+
+
+def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_early: bool = False) -> Trained:
+    """Evaluate once, with the weights of the last step; averaged weights, or other statistics of batch norm, are labelled extras.
+
+    Nothing of a run that is to go on.
+    """
+    unjudged = stopped_early and not state.options.as_is
+    seconds, memory, task = state.spent(), peak_memory(device), state.run.stages[-1].task
+    hashes = {name: fingerprint(data) for name, data in state.data.items()}
+    evaluations, labels, others = {}, {}, {"_ema": ema} | ({} if unjudged else _unmixed(state, device))
+    for name in () if unjudged else splits.names(state.run):
+        data = state.data[name] if name in state.data else splits.part(state.run, name, state.options.root, state.seed)
+        hashes[name] = hashes.get(name) or fingerprint(data)
+        evaluations[name], labels[name] = task.evaluate(state.model, data, device), data.labels
+        if name.startswith(splits.HELD):
+            journal(state, state.done, name, evaluations[name])
+        for kind, tensors in others.items():
+            if tensors:
+                raw = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
+                load_into(state.model, raw | tensors, "what is evaluated beside the run")
+                evaluations[name + kind], labels[name + kind] = task.evaluate(state.model, data, device), data.labels
+                load_into(state.model, raw, "the run")
+    state.journal.close()
+    judged = state.data[splits.names(state.run)[0]]
+    diagnostics, extras = ({}, {}) if unjudged else (diagnose(state.model, judged, device), task.extras(state.model, judged, device))
+    extras |= {} if unjudged else task.study(state.model, state.data["train"], judged, device, state.seed)
+    planned = sum(n_steps_of(stage, state.data["train"]) for stage in state.run.stages)
+    met = state.met if state.run.stages[-1].stop else None
+    return Trained(
+        model=state.model, evaluations=evaluations, labels=labels, steps=state.done, seconds=seconds, peak_memory_bytes=memory,
+        curve=state.journal.lines, data=hashes, routing=state.routing, diagnostics=diagnostics, extras=extras, planned=planned, met=met,
+        made_by=state.made_by, evaluated_by=made_by(device), stopped_early=stopped_early,
+    )  # fmt: skip
+
+
+def _unmixed(state: State, device: torch.device) -> dict[str, dict[str, Tensor]]:
+    """By the ending that such numbers have."""
+    stage = state.run.stages[-1]
+    if not stage.unmixed:
+        return {}
+    found = unmixed_statistics(state.model, state.data["train"], stage.batch, state.run.augment, stage.unmixed, device, state.seed)
+    return {"_unmixed": found}
+
+
+def n_steps_of(stage: Stage, data: Labelled) -> int:
+    return stage.steps if stage.steps is not None else stage.epochs * (len(data.labels) // stage.batch)

@@ -1,0 +1,202 @@
+"""One training step: index, augment, forward, backward, optimiser, average. On CUDA it is one graph.
+
+Several processes compute gradients for their parts of the batch, and all take the step of the mean. They capture no graph: what gloo
+exchanges cannot be captured, and one way for all devices is easier to trust.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.data.batches.images import Batch, Batches
+from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
+from torchcaps.ops.backend import many_programs
+from torchcaps.runtime.distributed import ALONE, Team, mean_of_all, naming_the_lost
+from torchcaps.train.recipe import Stage
+
+_ROUTED = EMCapsules | ExpertCapsules | RoutedCapsules
+WARM_UP = 3  # steps before a capture: libraries allocate, the optimiser makes its state
+
+
+class TrainingStep:
+    """Calling it trains one step. Everything that changes is a tensor on the device; nothing waits for the host."""
+
+    def __init__(self, stage: Stage, model: nn.Module, batches: Batches, n_steps: int, device: torch.device, team: Team = ALONE) -> None:
+        self.task, self.model, self.batches, self.device, self.team = stage.task, model, batches, device, team
+        on_cuda = device.type == "cuda"
+        self.precision = stage.precision
+        self.parameters = self.task.parameters(model)
+        self.counter = torch.zeros((), dtype=torch.long, device=device)  # steps done in this stage
+        # a few more than there are steps: warming up close to the end looks beyond it
+        rows = [_numbers(stage, step, n_steps) for step in range(n_steps + WARM_UP + 1)]
+        self.plan = [torch.tensor(column, device=device) for column in zip(*rows, strict=True)]  # what the optimiser needs, by step
+        self.now = [column[0].clone() for column in self.plan]
+        self.optimizer = stage.optimizer.make(self.parameters.values(), self.now)
+        self.ema_decay = stage.ema
+        self.ema = {name: tensor.detach().clone() for name, tensor in _floats(model).items()} if stage.ema else {}
+        self.totals: dict[str, Tensor] = {}  # sums over the steps not yet read
+        self.unread = 0
+        self.first_bad = torch.full((), -1, dtype=torch.long, device=device)  # the first step whose loss was not finite
+        self.losses = torch.compile(self._losses, dynamic=False) if on_cuda else self._losses
+        self.update = torch.compile(self._update, dynamic=False) if on_cuda else self._update
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.routing = _routing(model, on_cuda, team)
+
+    @property
+    def casts(self) -> bool:
+        """Whether convolutions and products are rounded to bfloat16. A task that does without backpropagation has no part in it."""
+        return self.device.type == "cuda" and self.precision == "bfloat16" and self.task.backpropagates
+
+    def __call__(self) -> None:
+        if self.team.size > 1:
+            self._together()
+        elif self.device.type == "cuda":
+            if self.graph is None:
+                self._capture()
+            self.graph.replay()
+        else:
+            self._once()
+        self.unread += 1
+
+    def read_means(self) -> dict[str, float]:
+        """The mean of each loss since the last reading. Waits for the device."""
+        means = {name: total.item() / self.unread for name, total in self.totals.items()}
+        for total in self.totals.values():
+            total.zero_()
+        self.unread = 0
+        return means
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a checkpoint needs besides the model's own tensors."""
+        tensors = {"counter": self.counter, "unread": torch.tensor(self.unread)}
+        tensors |= {f"ema/{name}": tensor for name, tensor in self.ema.items()}
+        tensors |= {f"totals/{name}": tensor for name, tensor in self.totals.items()}
+        for name, parameter in self.parameters.items():
+            for kind, tensor in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer/{name}/{kind}"] = tensor
+        return tensors
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Call before the first step: a captured graph keeps the addresses of the state it saw."""
+        assert self.graph is None
+        self.counter.copy_(tensors["counter"])
+        self.unread = int(tensors["unread"])
+        self.totals = {key.removeprefix("totals/"): x.to(self.device) for key, x in tensors.items() if key.startswith("totals/")}
+        for name, tensor in self.ema.items():
+            tensor.copy_(tensors[f"ema/{name}"])
+        for name, parameter in self.parameters.items():
+            prefix = f"optimizer/{name}/"
+            kinds = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+            held = self.optimizer.state[parameter]
+            for kind, tensor in kinds.items():
+                if kind not in held:  # PyTorch's own makes its state in the first step
+                    # like the parameter, so that channels-last stays channels-last
+                    held[kind] = torch.empty_like(parameter) if tensor.shape == parameter.shape else tensor.to(self.device, copy=True)
+                held[kind].copy_(tensor)
+
+    def _everything(self) -> dict[str, Tensor]:
+        return self.state() | {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
+
+    def _losses(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Losses; and gradients, of a task that does without backpropagation."""
+        if not self.task.backpropagates:
+            with torch.no_grad():
+                return self.task.updates(self.model, batch)
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.casts):
+            return self.task.losses(self.model, batch), {}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Forward and backward of the present batch and nothing else; the bench times it by itself."""
+        batch = self.batches.at(self.counter % self.batches.n_steps)
+        self.optimizer.zero_grad(set_to_none=True)
+        with many_programs():
+            losses, gradients = self.losses(batch)
+        if self.task.backpropagates:
+            self.task.backward(self.model, batch, losses)
+        for name, gradient in gradients.items():
+            self.parameters[name].grad = gradient
+        return losses
+
+    def _together(self) -> None:
+        # what is drawn inside the network, each process draws for itself; the generator that a checkpoint keeps goes on alike for all
+        seed = int(torch.randint(2**62, ()))
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []), naming_the_lost():
+            torch.manual_seed(seed + self.team.rank)
+            self._once()
+
+    @torch.no_grad()
+    def _of_all(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Gradients and losses of the whole batch: means over its equal parts, in one exchange."""
+        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+        parts = [*gradients, *losses.values()]
+        wholes = mean_of_all(torch.cat([part.detach().reshape(-1) for part in parts])).split([part.numel() for part in parts])
+        for gradient, whole in zip(gradients, wholes, strict=False):
+            gradient.copy_(whole.view_as(gradient))
+        return {name: whole.squeeze(0) for name, whole in zip(losses, wholes[len(gradients) :], strict=True)}
+
+    def _once(self) -> None:
+        losses = self.gradients()
+        if self.team.size > 1:
+            losses = self._of_all(losses)
+        for number, column in zip(self.now, self.plan, strict=True):
+            number.copy_(column.index_select(0, self.counter.view(1)).squeeze(0))
+        with many_programs():
+            self.update()
+        with torch.no_grad():
+            self._count(losses)
+
+    @torch.no_grad()
+    def _update(self) -> None:
+        """Optimiser and average: compiled, they read and write every number once."""
+        self.optimizer.step()
+        if self.ema:
+            torch._foreach_lerp_(list(self.ema.values()), list(_floats(self.model).values()), 1 - self.ema_decay)
+
+    def _count(self, losses: dict[str, Tensor]) -> None:
+        for name, value in losses.items():
+            if name not in self.totals:
+                self.totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
+            self.totals[name] += value.detach()
+        bad = ~losses["loss"].isfinite() & (self.first_bad < 0)
+        self.first_bad.copy_(torch.where(bad, self.counter, self.first_bad))
+        self.counter += 1
+
+    def _capture(self) -> None:
+        """Warm up on a side stream, put back everything that changed, then record one step."""
+        before = {name: tensor.clone() for name, tensor in self._everything().items()}
+        generator_state = torch.cuda.get_rng_state(self.device)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self._once()
+        torch.cuda.current_stream().wait_stream(side)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self._once()
+        with torch.no_grad():
+            for name, tensor in self._everything().items():
+                # what was made while warming up, the optimiser's state and the sums, starts from zero
+                tensor.copy_(before[name]) if name in before else tensor.zero_()
+        torch.cuda.set_rng_state(generator_state, self.device)
+        self.first_bad.fill_(-1)
+
+
+def _numbers(stage: Stage, step: int, n_steps: int) -> tuple[float, ...]:
+    """What the optimiser needs to know of a step."""
+    at = min(step, n_steps - 1)
+    return stage.optimizer.numbers(step, stage.rate * stage.schedule(at, n_steps), stage.schedule.momentum(at, n_steps))
+
+
+def _routing(model: nn.Module, compiled: bool, team: Team) -> str:
+    """Which backend routing takes in this step, in words: for the log."""
+    backends = sorted({layer.backend_here(compiled) for layer in model.modules() if isinstance(layer, _ROUTED)})
+    how = " inside the compiled step" + ", one CUDA graph" * (team.size == 1) if compiled else ""
+    return (" and ".join(backends) or "none") + how + f", {team.size} processes" * (team.size > 1)
+
+
+def _floats(model: nn.Module) -> dict[str, Tensor]:
+    """What can be averaged: counts and index tables cannot, nor what a layer calls NOT_AVERAGED."""
+    layers = [(f"{path}." * bool(path), layer) for path, layer in model.named_modules()]
+    kept = {start + name for start, layer in layers for name in getattr(layer, "NOT_AVERAGED", ())}
+    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point() and name not in kept}

@@ -1,0 +1,74 @@
+"""Classes told apart by the activity of ladder capsules; kept inputs are drawn to 1, the others to 0 (Jeong 2019, section 4)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from torchcaps.analysis.routing import watching
+from torchcaps.data import Labelled
+from torchcaps.data.augment.mixup import class_shares, main_labels
+from torchcaps.data.batches.images import Batch, in_order
+from torchcaps.ops import code_loss, margin_loss
+from torchcaps.ops.ladder import distance_loss, mean_code_loss
+from torchcaps.train.tasks.logits import ClassifyScores
+
+LOOKED_AT = 2000  # images
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyLadder(ClassifyScores):
+    """Margin loss on the activities plus `code_weight` |code - activity of the inputs|² (paper: epsilon).
+
+    `withdrawn`: the losses of the authors' file instead: on distances, and with the mean of |code - activity|.
+    """
+
+    n_at_once: ClassVar[int] = 200  # transforms lie in memory where predictions are asked for: 0.4 MB for an image, K = 70
+
+    code_weight: float = 1e-4
+    withdrawn: bool = False
+
+    def init(self, model: nn.Module, batch: Batch) -> None:
+        if hasattr(model, "tell"):
+            model.tell(batch.images)
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        primary, (capsules, kept, misfit, _) = model.ladder(batch.images)
+        shown = class_shares(batch, model.n_classes).to(capsules.activity.dtype)
+        classes = distance_loss(misfit, shown) if self.withdrawn else margin_loss(capsules.activity, shown)
+        code = (mean_code_loss if self.withdrawn else code_loss)(kept.code, primary.activity)
+        wrong = 100 * (capsules.activity.argmax(-1) != main_labels(batch)).float().mean()
+        classes, code = classes.mean(), self.code_weight * code.mean()
+        return {"loss": classes + code, "error_percent": wrong, "margin": classes, "code": code}
+
+    def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+        """Of the margin loss alone."""
+        return margin_loss(scores, one_hot(labels, scores.shape[-1]).to(scores.dtype))
+
+    def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
+        """How far the kept capsules stand out, on the first images: what figure 4 is about."""
+        if not hasattr(model, "ladder"):
+            return {}
+        kept_sum = other_sum = n_kept = n_other = n = 0.0
+        first = Labelled(*(part[:LOOKED_AT] for part in data))
+        ever = torch.zeros(model.classes.n_in, dtype=torch.bool, device=device)
+        with watching(model):
+            for batch in in_order(first, self.n_at_once, device, getattr(model, "augment", ())):
+                primary, laddered = model.ladder(batch.images)
+                code = laddered.kept.code
+                kept_sum, other_sum = kept_sum + (code * primary.activity).sum(), other_sum + ((1 - code) * primary.activity).sum()
+                n_kept, n_other, n = n_kept + code.sum(), n_other + (1 - code).sum(), n + len(code)
+                ever |= code.bool().any(0)
+        found = {
+            "n_capsules": model.classes.n_in,
+            "n_kept": float(n_kept) / n,
+            "kept_activity": float(kept_sum / n_kept),
+            "other_activity": float(other_sum / max(float(n_other), 1.0)),
+            "never_kept": int((~ever).sum()),
+            "n_images": int(n),
+        }
+        lowest = model.classes.lowest()
+        return found if lowest is None else found | {"threshold": lowest}

@@ -1,0 +1,54 @@
+"""Sentences told apart by the scores of class capsules, or by logits (Heinsen 2019, section 5)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from torchcaps.analysis.metrics import error_percent
+from torchcaps.data.augment.mixup import class_shares, main_labels
+from torchcaps.data.batches.sentences import SentenceBatch, sentences_in_order
+from torchcaps.data.sets.sst import Sentences
+from torchcaps.layers import Capsules
+from torchcaps.train.tasks import Evaluation, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifySentences(Task):
+    """Cross entropy of a softmax over the classes, whose shares count where sentences are mixed."""
+
+    n_at_once: ClassVar[int] = 100  # sentences, in evaluation
+
+    def logits(self, model: nn.Module, batch: SentenceBatch) -> Float[Tensor, "b k"]:
+        """What the softmax is taken of: scores of capsules, or what a model without any says."""
+        said = model(batch.embeddings, batch.present)
+        return said.activity if isinstance(said, Capsules) else said
+
+    def losses(self, model: nn.Module, batch: SentenceBatch) -> dict[str, Tensor]:
+        logits = self.logits(model, batch)
+        wrong = 100 * (logits.argmax(-1) != main_labels(batch)).float().mean()
+        return {"loss": cross_entropy(logits.float(), class_shares(batch, logits.shape[-1])), "error_percent": wrong}
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, data: Sentences, device: torch.device) -> Evaluation:
+        was_training = model.training
+        model.eval()
+        scores = torch.cat([self.logits(model, batch) for batch in sentences_in_order(data, self.n_at_once, device)]).cpu()
+        model.train(was_training)
+        said = scores.argmax(-1)
+        return Evaluation(self.score(said, data.labels), said.to(torch.uint8), scores)
+
+    def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return cross_entropy(scores.float(), labels, reduction="none")
+
+    def extras(self, model: nn.Module, data: Sentences, device: torch.device) -> dict[str, Any]:
+        """Which weights made the embeddings: the data's own hash is of words and labels."""
+        encoder = data.encoder.load(device)
+        return {"encoder": encoder.name, "encoder_weights_sha256": encoder.weights_sha256, "n_sentences": len(data.texts)}
+
+    def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
+        wrong = error_percent(predictions, labels)
+        return {"error_percent": wrong, "accuracy_percent": 100 - wrong}
