@@ -5,7 +5,7 @@ import time
 from functools import partial
 
 from torchcaps import cli
-from torchcaps.step import TrainingStep
+from torchcaps.train.step import TrainingStep
 
 step = TrainingStep.__call__
 

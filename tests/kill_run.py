@@ -8,9 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from torchcaps import checkpoint
 from torchcaps.papers import RECIPES
-from torchcaps.train import Options, train
+from torchcaps.train import Options, checkpoint, train
 
 out, moment, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 written, in_checkpoint = 0, False

@@ -1,4 +1,4 @@
-"""Run twice at once by test_processes, as torchrun would: trains what `CASES` names, and writes what came out.
+"""Run twice at once by runtime/test_distributed, as torchrun would: trains what `CASES` names, and writes what came out.
 
 Usage: RANK=0 or 1 and the rest of torchrun's variables, then one_of_two.py OUT. The second process kills itself at the end.
 one_of_two.py OUT NAME ... trains these smoke recipes and nothing else.
@@ -7,6 +7,7 @@ one_of_two.py OUT NAME ... trains these smoke recipes and nothing else.
 import json
 import os
 import signal
+import socket
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,16 +15,16 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from torchcaps import journal
-from torchcaps.checkpoint import load_checkpoint, tensors_sha256
-from torchcaps.data.batches import Augmentation
+from torchcaps.data.batches.images import Augmentation
 from torchcaps.layers.norm import share_statistics
 from torchcaps.papers import RECIPES
-from torchcaps.processes import Lost, joined
-from torchcaps.recipe import Run, Stop
-from torchcaps.step import TrainingStep
-from torchcaps.tasks.classify import Classify
+from torchcaps.runtime import metrics_log
+from torchcaps.runtime.distributed import Lost, joined
 from torchcaps.train import Diverged, Interrupted, Options, Trained, train
+from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
+from torchcaps.train.recipe import Run, Stop
+from torchcaps.train.step import TrainingStep
+from torchcaps.train.tasks.classify import Classify
 
 
 def made(name: str, steps: int | None = None, **stage) -> Run:
@@ -32,6 +33,12 @@ def made(name: str, steps: int | None = None, **stage) -> Run:
     args = run.model_args | ({"dropped": 0.0} if run.model in ("experts", "neurons") else {})
     changes = stage | ({"steps": steps} if steps else {})
     return replace(run, model_args=args, stages=tuple(replace(part, **changes) for part in run.stages))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 # fmt: off
@@ -163,6 +170,6 @@ def main_of(names: list[str], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    journal.find_spec = lambda name: None  # TensorBoard takes longer to import than all of this
+    metrics_log.find_spec = lambda name: None  # TensorBoard takes longer to import than all of this
     folder, names = Path(sys.argv[1]), sys.argv[2:]
     main_of(names, folder) if names else main(folder)

@@ -20,7 +20,7 @@ from sphinx_parts.docstrings import as_rst, fields_of  # noqa: E402
 from sphinx_parts.public_names import marked, offered  # noqa: E402
 
 # modules with names that no page tells: for those who work on torchcaps
-INTERNAL = {"torchcaps.bench", "torchcaps.data.files"}
+INTERNAL = {"torchcaps.bench", "torchcaps.data.sources.files"}
 OFFLINE = """
 import socket, sys
 
@@ -95,7 +95,7 @@ def test_shapes_and_underscores_of_a_docstring_stay_as_they_are():
 
 def test_comments_of_fields_are_told():
     from torchcaps.ops import Routed
-    from torchcaps.recipe import Stage
+    from torchcaps.train.recipe import Stage
 
     assert fields_of(Routed) == ["- `pose_sum`: sum of the output poses of all passes but the last"]
     assert fields_of(torchcaps.CapsNet) == []

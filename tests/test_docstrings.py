@@ -40,7 +40,7 @@ CODES = {
 def given(name: str) -> dict:
     """What a docstring takes for granted: its own class, and what a reader has."""
     if name == "estimator.py CapsNetClassifier":
-        from torchcaps.estimator import CapsNetClassifier
+        from torchcaps.integrations.sklearn import CapsNetClassifier
 
         # as many epochs as it has by default take half a minute
         return {"CapsNetClassifier": lambda **settings: CapsNetClassifier(**settings, epochs=1)}

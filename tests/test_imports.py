@@ -8,18 +8,11 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "torchcaps"
-# fmt: off
-LINE = [
-    "processes",
-    "ops", "layers", "models", "data", "metrics", "diagnostics", "equivariance", "journal", "classifiers", "generation", "tasks",
-    "optimizers", "recipe", "readings", "parts", "norms", "machine", "checkpoint", "features", "attacks", "step", "state", "judging",
-    "train", "estimator", "derive", "results", "verify", "compare", "pretrained", "hub", "export", "own", "figures",
-    "papers", "report", "readme", "bench", "demo", "play", "cli", "__main__",
-]
-# fmt: on
-# stands beside the line: what judges the ops knows nothing but them, and only the bench asks it
-BESIDE = {"testing": {"ops"}}
-MAY_USE = {"testing": {"bench"}}
+# floors from the ground up; rooms of one floor do not import each other
+FLOORS = [
+    {"ops", "runtime"}, {"layers"}, {"models"}, {"data"}, {"analysis"}, {"train"}, {"probes"}, {"results"}, {"figures"}, {"papers"},
+    {"pretrained", "integrations"}, {"bench", "play"}, {"cli"}, {"__main__"},
+]  # fmt: skip
 SOURCES = {path: path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 
 
@@ -48,18 +41,20 @@ def complaints(path: Path, source: str) -> list[str]:
     part, package = part_of(path), ".".join(["torchcaps", *path.relative_to(PACKAGE).parent.parts])
     if part == "__init__":
         return []  # the front door shows everything public
-    if part not in LINE and part not in BESIDE:
-        return [f"{part} has no place in the line of tests/test_imports.py: give it one"]
-    allowed = BESIDE[part] if part in BESIDE else set(LINE[: LINE.index(part)])
-    allowed = allowed | {part, "__version__"} | {name for name, users in MAY_USE.items() if part in users}
+    floor = next((number for number, rooms in enumerate(FLOORS) if part in rooms), None)
+    if floor is None:
+        return [f"{part} has no place in the floors of tests/test_imports.py: give it one"]
+    allowed = {part, "__version__"}.union(*FLOORS[:floor])
     modules = [name.split(".") for name in imported(source, package)]
     targets = {name[1] if len(name) > 1 else "__init__" for name in modules if name[0] == "torchcaps"}
     return [f"{path.relative_to(PACKAGE)} imports {target}, which stands behind it" for target in sorted(targets - allowed)]
 
 
-def test_the_package_was_found():
-    assert len(SOURCES) >= 30
-    assert {part_of(path) for path in SOURCES} >= {"ops", "layers", "models", "testing"}
+def test_at_the_top_stand_rooms_alone():
+    rooms = set().union(*FLOORS) - {"__main__"}
+    there = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    assert there == rooms | {"__init__.py", "__main__.py", "py.typed"}
+    assert {part_of(path) for path in SOURCES} == rooms | {"__init__", "__main__"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -83,11 +78,10 @@ def test_only_kernels_import_triton(path):
         ("ops/dynamic.py", "import torchcaps", "__init__"),
         ("ops/dynamic.py", "from ..layers import Capsules", "layers"),
         ("ops/dynamic.py", "from .. import layers", "layers"),
-        ("data/mnist.py", "if True:\n    from torchcaps.train import train", "train"),
-        ("metrics.py", "from . import tasks", "tasks"),
-        ("train.py", "from importlib import import_module\nimport_module('torchcaps.papers.smoke')", "papers"),
-        ("testing.py", "from torchcaps.layers import Capsules", "layers"),
-        ("train.py", "from torchcaps.testing import max_err", "testing"),
+        ("data/sets/mnist.py", "if True:\n    from torchcaps.train import train", "train"),
+        ("analysis/metrics.py", "from .. import train", "train"),
+        ("runtime/files.py", "from torchcaps.ops import squash", "ops"),
+        ("train/loop.py", "from importlib import import_module\nimport_module('torchcaps.papers.smoke')", "papers"),
     ],
 )
 def test_an_import_that_points_forward_is_seen(file, source, target):
@@ -96,8 +90,11 @@ def test_an_import_that_points_forward_is_seen(file, source, target):
 
 def test_what_is_allowed_is_not_complained_of():
     assert complaints(PACKAGE / "layers" / "routed.py", "from torchcaps.ops import squash\nfrom .capsules import Capsules") == []
-    assert complaints(PACKAGE / "bench.py", "from torchcaps.testing import compare_routing\nfrom torchcaps import __version__") == []
-    assert complaints(PACKAGE / "utils.py", "") == ["utils has no place in the line of tests/test_imports.py: give it one"]
+    assert (
+        complaints(PACKAGE / "bench" / "ops.py", "from torchcaps.ops.testing import compare_routing\nfrom torchcaps import __version__")
+        == []
+    )
+    assert complaints(PACKAGE / "utils.py", "") == ["utils has no place in the floors of tests/test_imports.py: give it one"]
 
 
 def test_importing_the_package_needs_nothing_optional_and_does_nothing():

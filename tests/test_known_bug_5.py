@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from torchcaps.analysis.metrics import error_percent
 from torchcaps.data import load
-from torchcaps.data.batches import Batch, Batches, Shift, in_order
-from torchcaps.metrics import error_percent
+from torchcaps.data.batches.images import Batch, Batches, Shift, in_order
 from torchcaps.papers import RECIPES
-from torchcaps.tasks.classify import Classify
 from torchcaps.train import Options, train
+from torchcaps.train.tasks.classify import Classify
 
 CPU = torch.device("cpu")
 
@@ -47,7 +47,7 @@ def test_evaluation_sees_every_image_once_as_it_is():
 def check_choices_never_see_the_test_set(train_to_choose, tmp_path, monkeypatch):
     asked = []
     with monkeypatch.context() as patch:
-        patch.setattr("torchcaps.parts.load", lambda name, split, root, seed: asked.append(split) or load(name, split, root, seed))
+        patch.setattr("torchcaps.train.splits.load", lambda name, split, root, seed: asked.append(split) or load(name, split, root, seed))
         trained = train_to_choose(tmp_path)
     assert set(asked) == {"train"}
     assert set(trained.evaluations) == {"validation", "validation_ema"}

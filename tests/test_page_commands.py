@@ -6,12 +6,12 @@ import sys
 
 import pytest
 import torch
+from one_of_two import free_port
 from test_pages import HOME, PAGES, SHELLS, blocks_of, commands
-from test_processes import free_port
 
-from torchcaps.data.generated import generate
+from torchcaps.data.sets.generated import generate
 from torchcaps.play.web import RUNTIME
-from torchcaps.results import read_result
+from torchcaps.results.store import read_result
 
 Image = pytest.importorskip("PIL.Image", reason="pip install 'torchcaps[experiments]'")
 pytest.importorskip("onnxruntime", reason="pip install 'torchcaps[export]'")

@@ -11,7 +11,7 @@ import typer
 
 from torchcaps import cli
 from torchcaps.papers import PAPERS, RECIPES
-from torchcaps.readme import pages
+from torchcaps.papers.pages import pages
 
 HOME = Path(__file__).parent.parent
 PAGES = pages(HOME)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from torchcaps.attacks import direction, fgsm, frozen, lead_of_the_wrong, pgd
+from torchcaps.analysis.attacks import direction, fgsm, frozen, lead_of_the_wrong, pgd
 
 
 def scores(images: torch.Tensor) -> torch.Tensor:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchcaps import classifiers
-from torchcaps.classifiers import SvmDecision, fit_linear, fit_svm, load_svm, principal_components, processes, save_svm
+from torchcaps.analysis import classifiers
+from torchcaps.analysis.classifiers import SvmDecision, fit_linear, fit_svm, load_svm, principal_components, processes, save_svm
 
 SVC = pytest.importorskip("sklearn.svm").SVC
 
@@ -20,7 +20,7 @@ def blobs(rng):
 
 @pytest.mark.parametrize("largest", [0, 16_000])  # SVC computes the kernel, or we do
 def test_the_machines_are_those_of_scikit_learn(blobs, largest, monkeypatch):
-    monkeypatch.setattr("torchcaps.classifiers.LARGEST_KERNEL", largest)
+    monkeypatch.setattr("torchcaps.analysis.classifiers.LARGEST_KERNEL", largest)
     features, labels = blobs
     ours = fit_svm(features[:100], labels[:100], C=100.0, gamma=0.1)
     theirs = SVC(C=100.0, gamma=0.1, decision_function_shape="ovo").fit(features[:100].double().numpy(), labels[:100].numpy())

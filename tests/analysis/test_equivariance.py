@@ -8,11 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import one_hot
 
-from torchcaps.data import Labelled
-from torchcaps.data.affine import BRIGHT, matrices
-from torchcaps.data.batches import Shift, Standardise
-from torchcaps.data.generated import generate
-from torchcaps.equivariance import (
+from torchcaps.analysis.equivariance import (
     CHOOSE,
     FACTORS,
     FIT,
@@ -30,6 +26,10 @@ from torchcaps.equivariance import (
     split,
     thickened,
 )
+from torchcaps.data import Labelled
+from torchcaps.data.batches.images import Shift, Standardise
+from torchcaps.data.sets.affine import BRIGHT, matrices
+from torchcaps.data.sets.generated import generate
 from torchcaps.layers import Capsules
 from torchcaps.models import Baseline, CapsNet
 

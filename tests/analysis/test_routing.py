@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from torchcaps import CapsNet
+from torchcaps.analysis.metrics import coupling_entropy
+from torchcaps.analysis.routing import diagnose, entropies, histogram, lines, logit_changes
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches import Standardise, as_seen
-from torchcaps.diagnostics import diagnose, entropies, histogram, lines, logit_changes
-from torchcaps.metrics import coupling_entropy
+from torchcaps.data.batches.images import Standardise, as_seen
 from torchcaps.models import Baseline
 from torchcaps.ops import squash
 from torchcaps.ops.votes import votes_of
-from torchcaps.tasks.classify import Classify
-from torchcaps.tasks.classify_pairs import ClassifyPairs
+from torchcaps.train.tasks.classify import Classify
+from torchcaps.train.tasks.classify_pairs import ClassifyPairs
 
 CPU = torch.device("cpu")
 SMALL = {"channels": 8, "kernel": 5, "n_types": 3, "primary_kernel": 5, "hidden": (16,), "preset": "paper"}

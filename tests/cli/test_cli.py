@@ -9,29 +9,17 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from commands import refuses, run
 
 from torchcaps import cli
 from torchcaps.data import DATASETS, DataError, load
 from torchcaps.papers import RECIPES
-from torchcaps.readings import Linear, Reading
-from torchcaps.recipe import Claim, Recipe, Run
-from torchcaps.results import pack, read_result
+from torchcaps.probes.kinds import Linear, Reading
+from torchcaps.results.store import pack, read_result
 from torchcaps.train import Options, train
+from torchcaps.train.recipe import Claim, Recipe, Run
 
-HOME = Path(__file__).parent.parent
-
-
-def run(capsys, monkeypatch, *words: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of one command, in this process."""
-    monkeypatch.setattr(sys, "argv", ["torchcaps", *words])
-    monkeypatch.setattr(cli.console, "_width", 300)
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as end:
-        code = end.code or 0
-    said = capsys.readouterr()
-    return code, said.out, said.err
+HOME = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -58,17 +46,6 @@ def trained_once(tmp_path_factory) -> Path:
 def trained(command, trained_once):
     """Where `torchcaps train smoke/capsnet` puts its files by default."""
     return shutil.copytree(trained_once, Path("runs/smoke/capsnet/0"))
-
-
-def refuses(answer: tuple[int, str, str], *parts: str) -> None:
-    """One clear line at the end: exit code 2, the tool's name, every part, no traceback."""
-    code, _, err = answer
-    assert code == 2, err
-    assert "torchcaps: " in err
-    err = err[err.index("torchcaps: ") :]
-    assert "Traceback" not in err
-    for part in parts:
-        assert part in err, f"{part!r} is not in {err!r}"
 
 
 def test_ls_names_every_recipe(command):
@@ -246,7 +223,7 @@ def test_a_device_that_is_not_there_is_refused(command):
 
 
 def test_a_full_disk_ends_with_one_line(command, monkeypatch):
-    from torchcaps import checkpoint
+    from torchcaps.train import checkpoint
 
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from torchcaps import demo as demo_module
-from torchcaps.recipe import quick
-from torchcaps.report import SECTIONS
+from torchcaps.cli import demo as demo_module
+from torchcaps.figures.report import SECTIONS
 from torchcaps.train import Interrupted
+from torchcaps.train.recipe import quick
 
 
 @pytest.fixture

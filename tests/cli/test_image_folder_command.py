@@ -6,13 +6,13 @@ import io
 import numpy as np
 import pytest
 import torch
-from test_cli import refuses, run
+from commands import refuses, run
 
 from torchcaps import cli
-from torchcaps.data.generated import generate
-from torchcaps.data.own import survey
-from torchcaps.own import by_class, mean_over_classes, own_run
-from torchcaps.results import read_result
+from torchcaps.data.sets.generated import generate
+from torchcaps.data.sets.image_folder import survey
+from torchcaps.integrations.image_folder import by_class, mean_over_classes, own_run
+from torchcaps.results.store import read_result
 
 Image = pytest.importorskip("PIL.Image", reason="pip install 'torchcaps[experiments]'")
 

@@ -9,10 +9,12 @@ import pytest
 
 from torchcaps import cli
 from torchcaps.cli.order import in_order
-from torchcaps.data import embeddings, encoders, sentences
+from torchcaps.data import encoders
+from torchcaps.data.batches import embeddings
+from torchcaps.data.sets import sst
 from torchcaps.papers import RECIPES
-from torchcaps.recipe import Recipe
-from torchcaps.results import read_result
+from torchcaps.results.store import read_result
+from torchcaps.train.recipe import Recipe
 
 transformers = pytest.importorskip("transformers", reason="pip install 'torchcaps[sentences]'")
 from transformers_tiny import LIMIT, WORDS, tokenizer  # noqa: E402
@@ -40,7 +42,7 @@ def treebank(tmp_path, monkeypatch):
     """A treebank of a few trees, and a transformer at random that has the layers and the width of the small encoder."""
     for name, text in TREES.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(sentences, "N_TREES", {split: TREES[name].count("\n") for split, name in sentences.FILES.items()})
+    monkeypatch.setattr(sentences, "N_TREES", {split: TREES[name].count("\n") for split, name in sst.FILES.items()})
     encoder = encoders.ENCODERS["minilm"]
     config = transformers.BertConfig(
         vocab_size=len(WORDS),

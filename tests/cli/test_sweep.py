@@ -9,16 +9,16 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import pytest
-from test_cli import run
+from commands import run
 
 from torchcaps import cli
 from torchcaps.cli import sweep as sweeps
 from torchcaps.cli.sweep import Failed, Failure, Job, devices_for, reproduce_apart, sweep
-from torchcaps.machine import make_folder
 from torchcaps.papers import RECIPES
+from torchcaps.runtime.environment import make_folder
 from torchcaps.train import Interrupted
 
-HOME = Path(__file__).parent.parent
+HOME = Path(__file__).parents[2]
 # in the place of torchcaps: what it is told to do, when it began and ended, and on which device
 CHILD = """
 import json, os, signal, sys, time
@@ -146,7 +146,7 @@ def test_a_second_signal_ends_children_that_do_not_leave(place, monkeypatch):
         os.kill(os.getpid(), signal.SIGINT)  # at "begun", and again at whatever it says then
 
     monkeypatch.setattr(sweeps.Child, "__init__", noted)
-    monkeypatch.setattr("torchcaps.machine.SAME_SIGNAL", 0.0)
+    monkeypatch.setattr("torchcaps.runtime.environment.SAME_SIGNAL", 0.0)
     with pytest.raises(KeyboardInterrupt):
         sweep(jobs(a="stay"), 1, "cpu", say)
     assert [child.process.returncode for child in started] == [-signal.SIGKILL]

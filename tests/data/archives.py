@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from torchcaps.data.files import FileSet
-from torchcaps.data.forms import Form
+from torchcaps.data.sources.files import FileSet
+from torchcaps.data.sources.formats import Form
 
 
 def picture(pixels: np.ndarray, kind: str) -> bytes:

@@ -6,10 +6,11 @@ from math import cos, radians, sin
 import pytest
 import torch
 
-from torchcaps.data import Labelled, affine, fingerprint, hold_out, info, load
-from torchcaps.data.affine import BRIGHT, FRAME, allowed_offsets, matrices, placed, transform, warped
-from torchcaps.data.batches import Batches, Shift
-from torchcaps.data.generated import generate
+from torchcaps.data import Labelled, fingerprint, hold_out, info, load
+from torchcaps.data.batches.images import Batches, Shift
+from torchcaps.data.sets import affine
+from torchcaps.data.sets.affine import BRIGHT, FRAME, allowed_offsets, matrices, placed, transform, warped
+from torchcaps.data.sets.generated import generate
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 CPU = torch.device("cpu")

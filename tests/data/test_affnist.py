@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from torchcaps.data import DataError, affnist, load
-from torchcaps.data.files import FileSet
+from torchcaps.data import DataError, load
+from torchcaps.data.sets import affnist
+from torchcaps.data.sources.files import FileSet
 
 scipy_io = pytest.importorskip("scipy.io")
 pytestmark = pytest.mark.usefixtures("no_files_at_hand")

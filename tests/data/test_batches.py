@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches import (
+from torchcaps.data.batches.images import (
     Anywhere,
     Augmentation,
     Batches,
@@ -21,8 +21,8 @@ from torchcaps.data.batches import (
     shape_after,
 )
 from torchcaps.papers import RECIPES
-from torchcaps.recipe import from_plain, quick, to_plain
 from torchcaps.train import Options, train
+from torchcaps.train.recipe import from_plain, quick, to_plain
 
 CPU = torch.device("cpu")
 

@@ -12,8 +12,8 @@ import torch
 from archives import picture, put, tar
 
 from torchcaps.data import DataError, info, load, status
-from torchcaps.data.cifar10 import BATCHES, CLASSES, FORMS
-from torchcaps.data.forms import read_split
+from torchcaps.data.sets.cifar10 import BATCHES, CLASSES, FORMS
+from torchcaps.data.sources.formats import read_split
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 REAL_CACHE = os.environ.get("TORCHCAPS_CACHE", "")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchcaps.data import DataError, fingerprint, info, load, status
-from torchcaps.data.digits import stratified_indices
+from torchcaps.data.sets.digits import stratified_indices
 
 SETS = ["digits", "digits-writers"]
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from torchcaps.data import DataError, embeddings, load
-from torchcaps.data.batches import Shift
-from torchcaps.data.embeddings import InMemory, Shards, Window, groups, padded, store_for
-from torchcaps.data.mixup import Mixup
-from torchcaps.data.pair_batches import batches_for
-from torchcaps.data.sentence_batches import SentenceBatch, SentenceBatches, mixed, sentences_in_order
-from torchcaps.data.sentences import GeneratedEncoder, Sentences
+from torchcaps.data import DataError, load
+from torchcaps.data.augment.mixup import Mixup
+from torchcaps.data.batches import embeddings
+from torchcaps.data.batches.embeddings import InMemory, Shards, Window, groups, padded, store_for
+from torchcaps.data.batches.images import Shift
+from torchcaps.data.batches.pairs import batches_for
+from torchcaps.data.batches.sentences import SentenceBatch, SentenceBatches, mixed, sentences_in_order
+from torchcaps.data.sets.sst import GeneratedEncoder, Sentences
 from torchcaps.papers import RECIPES
 
 CPU = torch.device("cpu")

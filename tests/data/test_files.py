@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from torchcaps.data import files
-from torchcaps.data.files import Address, DataError, FileSet, Package
+from torchcaps.data.sources import files
+from torchcaps.data.sources.files import Address, DataError, FileSet, Package
 
 GOOD = {"alpha": b"the first file\n" * 50, "beta": b"the second\n" * 70}
 SHA256 = {name: hashlib.sha256(content).hexdigest() for name, content in GOOD.items()}

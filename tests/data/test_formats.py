@@ -7,9 +7,10 @@ import os
 import pytest
 import torch
 
-from torchcaps.data import DATASETS, DataError, files, forms, get, info, load, status
-from torchcaps.data.files import FileSet
-from torchcaps.data.forms import Form, Pictures
+from torchcaps.data import DATASETS, DataError, get, info, load, status
+from torchcaps.data.sources import files, formats
+from torchcaps.data.sources.files import FileSet
+from torchcaps.data.sources.formats import Form, Pictures
 
 SETS = ["smallnorb", "smallnorb-48", "svhn", "cifar10"]
 
@@ -43,42 +44,42 @@ def toy(folder, content: bytes, decode, name="pictures", **options) -> Form:
 def test_what_was_decoded_is_kept_and_used_the_second_time(tmp_path, cache):
     decode = Decoder()
     form = toy(tmp_path / "mine", b"\1\2\3", decode, keep=True)
-    first, second = (forms.read_split([form], "train", tmp_path / "mine") for _ in range(2))
+    first, second = (formats.read_split([form], "train", tmp_path / "mine") for _ in range(2))
     assert decode.calls == 1 and first.images.equal(second.images) and first.labels.equal(second.labels)
     assert second.images.flatten().tolist() == [1, 2, 3] and second.labels.dtype == torch.int64
     assert len(list(cache.iterdir())) == 1
     second.images.zero_()
-    assert forms.read_split([form], "train", tmp_path / "mine").images.flatten().tolist() == [1, 2, 3], "nobody writes into the cache"
+    assert formats.read_split([form], "train", tmp_path / "mine").images.flatten().tolist() == [1, 2, 3], "nobody writes into the cache"
 
 
 def test_another_source_is_decoded_anew(tmp_path, cache):
     decode = Decoder()
     for content in (b"\1\2\3", b"\1\2\4"):
         form = toy(tmp_path / "mine", content, decode, keep=True)
-        assert forms.read_split([form], "train", tmp_path / "mine").images.flatten().tolist() == list(content)
+        assert formats.read_split([form], "train", tmp_path / "mine").images.flatten().tolist() == list(content)
     assert decode.calls == 2 and len(list(cache.iterdir())) == 2
     again = toy(tmp_path / "mine", b"\1\2\3", decode, keep=True, version=2)
-    forms.read_split([again], "train", tmp_path / "mine")
+    formats.read_split([again], "train", tmp_path / "mine")
     assert decode.calls == 3, "a changed decoder leaves the old pictures behind"
 
 
 def test_a_source_that_changed_is_refused_although_it_was_decoded_before(tmp_path):
     form = toy(tmp_path / "mine", b"\1\2\3", Decoder(), keep=True)
-    forms.read_split([form], "train", tmp_path / "mine")
+    formats.read_split([form], "train", tmp_path / "mine")
     (tmp_path / "mine" / "pictures").write_bytes(b"\1\2\4")
     with pytest.raises(DataError, match=r"could not read toy train in any form:[^$]*pictures: sha256 .* expected"):
-        forms.read_split([form], "train", tmp_path / "mine")
+        formats.read_split([form], "train", tmp_path / "mine")
 
 
 @pytest.mark.parametrize("left", [0, 7, 60])
 def test_kept_pictures_that_were_cut_are_made_anew(tmp_path, cache, left):
     decode = Decoder()
     form = toy(tmp_path / "mine", b"\1\2\3", decode, keep=True)
-    forms.read_split([form], "train", tmp_path / "mine")
+    formats.read_split([form], "train", tmp_path / "mine")
     (kept,) = cache.iterdir()
     whole = kept.read_bytes()
     kept.write_bytes(whole[:left])
-    assert forms.read_split([form], "train", tmp_path / "mine").images.flatten().tolist() == [1, 2, 3]
+    assert formats.read_split([form], "train", tmp_path / "mine").images.flatten().tolist() == [1, 2, 3]
     assert decode.calls == 2 and kept.read_bytes() == whole
 
 
@@ -89,24 +90,24 @@ def test_a_full_disk_leaves_no_half_file_and_the_pictures_are_there_all_the_same
     form = toy(tmp_path / "mine", b"\1\2\3", Decoder(), keep=True)
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.warns(UserWarning, match="decoded again next time, since .*No space left"):
-        pictures = forms.read_split([form], "train", tmp_path / "mine")
+        pictures = formats.read_split([form], "train", tmp_path / "mine")
     assert len(pictures.images) == 3 and list(cache.iterdir()) == []
 
 
 def test_what_is_quickly_read_is_not_kept(tmp_path, cache):
-    forms.read_split([toy(tmp_path / "mine", b"\1", Decoder())], "train", tmp_path / "mine")
+    formats.read_split([toy(tmp_path / "mine", b"\1", Decoder())], "train", tmp_path / "mine")
     assert not cache.exists()
 
 
 def test_the_first_form_at_hand_is_read_and_named(tmp_path):
     good, copy = (toy(tmp_path / "mine", content, Decoder(), name) for content, name in ((b"\1", "official"), (b"\2", "copy")))
-    assert forms.read_split([good, copy], "train", tmp_path / "mine").images.item() == 1
-    assert forms.status([good, copy], tmp_path / "mine") == f"complete in {tmp_path / 'mine'}, official"
+    assert formats.read_split([good, copy], "train", tmp_path / "mine").images.item() == 1
+    assert formats.status([good, copy], tmp_path / "mine") == f"complete in {tmp_path / 'mine'}, official"
     (tmp_path / "mine" / "official").unlink()
-    assert forms.read_split([good, copy], "train", tmp_path / "mine").images.item() == 2
-    assert forms.status([good, copy], tmp_path / "mine") == f"complete in {tmp_path / 'mine'}, copy"
+    assert formats.read_split([good, copy], "train", tmp_path / "mine").images.item() == 2
+    assert formats.status([good, copy], tmp_path / "mine") == f"complete in {tmp_path / 'mine'}, copy"
     said = []
-    assert forms.get([good, copy], tmp_path / "mine", said.append) == [tmp_path / "mine" / "copy"]
+    assert formats.get([good, copy], tmp_path / "mine", said.append) == [tmp_path / "mine" / "copy"]
     assert said[0] == "toy: as copy"
 
 
@@ -115,7 +116,7 @@ def test_as_many_labels_as_pictures(tmp_path):
         tmp_path / "mine", b"\1\2", lambda split, contents: Pictures(torch.zeros(2, 1, 1, 1, dtype=torch.uint8), torch.zeros(3).long())
     )
     with pytest.raises(DataError, match=r"2 pictures of torch.uint8 and 3 labels"):
-        forms.read_split([form], "train", tmp_path / "mine")
+        formats.read_split([form], "train", tmp_path / "mine")
 
 
 def test_a_file_without_a_published_hash_is_taken_unpacked_only(tmp_path):

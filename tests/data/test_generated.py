@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from torchcaps.data import fingerprint, generated, info, load, status
+from torchcaps.data import fingerprint, info, load, status
+from torchcaps.data.sets import generated
 
 SETS = ["generated", "generated-16", "generated-40", "generated-48", "generated-96"]
 SETS += ["generated-32-rgb", "generated-48-stereo", "generated-96-stereo"]

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from torchcaps.data import DataError, info, load
-from torchcaps.data.balance import balanced_order, members
-from torchcaps.data.batches import Batches
-from torchcaps.data.own import LEAST, list_folder, read_files, split_by_class, survey
-from torchcaps.data.own_pictures import look_at, open_picture, read_picture
-from torchcaps.recipe import from_plain, to_plain
+from torchcaps.data.batches.balance import balanced_order, members
+from torchcaps.data.batches.images import Batches
+from torchcaps.data.sets.image_folder import LEAST, list_folder, read_files, split_by_class, survey
+from torchcaps.data.sources.user_images import look_at, open_picture, read_picture
+from torchcaps.train.recipe import from_plain, to_plain
 
 Image = pytest.importorskip("PIL.Image", reason="pip install 'torchcaps[experiments]'")
 

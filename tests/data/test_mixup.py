@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from torchcaps.data import Labelled
-from torchcaps.data.batches import Batch, Batches, Crop
-from torchcaps.data.mixup import Mixup, class_shares, main_labels
+from torchcaps.data.augment.mixup import Mixup, class_shares, main_labels
+from torchcaps.data.batches.images import Batch, Batches, Crop
 from torchcaps.models import CapsNet
 from torchcaps.papers import RECIPES
-from torchcaps.tasks.classify import Classify
-from torchcaps.tasks.logits import ClassifyLogits
+from torchcaps.train.tasks.classify import Classify
+from torchcaps.train.tasks.logits import ClassifyLogits
 
 CPU = torch.device("cpu")
 

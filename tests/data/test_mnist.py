@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import torchcaps.data
-from torchcaps.data import DATASETS, DataError, Labelled, fingerprint, get, hold_out, info, load, mnist, status
-from torchcaps.data.files import FileSet, Package
+from torchcaps.data import DATASETS, DataError, Labelled, fingerprint, get, hold_out, info, load, status
+from torchcaps.data.sets import mnist
+from torchcaps.data.sources.files import FileSet, Package
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 pytestmark = pytest.mark.usefixtures("no_files_at_hand")

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, fingerprint, hold_out, info, load
-from torchcaps.data.batches import Batches, Shift
-from torchcaps.data.pair_batches import PairBatches, batches_for, pairs_in_order
-from torchcaps.data.pairs import (
+from torchcaps.data.batches.images import Batches, Shift
+from torchcaps.data.batches.pairs import PairBatches, batches_for, pairs_in_order
+from torchcaps.data.sets.pairs import (  # fmt: skip
     Pairs,
     PairSource,
     draw_moves,
@@ -18,7 +18,7 @@ from torchcaps.data.pairs import (
     overlay,
     paired_again,
     read_multimnist,
-)  # fmt: skip
+)
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 CPU = torch.device("cpu")

@@ -12,10 +12,11 @@ import pytest
 import torch
 from archives import picture, put, tar
 
-from torchcaps.data import DataError, info, load, smallnorb, status
-from torchcaps.data.files import FileSet
-from torchcaps.data.forms import Pictures, read_split
-from torchcaps.data.smallnorb import CATEGORIES, FORMS, PARTS, TOYS, by_toys, factors, halved, instances, parse_matrix, thinned
+from torchcaps.data import DataError, info, load, status
+from torchcaps.data.sets import smallnorb
+from torchcaps.data.sets.smallnorb import CATEGORIES, FORMS, PARTS, TOYS, by_toys, factors, halved, instances, parse_matrix, thinned
+from torchcaps.data.sources.files import FileSet
+from torchcaps.data.sources.formats import Pictures, read_split
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 real = pytest.mark.skipif(not REAL_FILES, reason="TORCHCAPS_DATA names no folder")
@@ -224,7 +225,7 @@ def test_every_fold_keeps_another_toy_aside_and_five_of_them_all(name, small, mo
     toys = torch.tensor(TOYS).repeat(6)
     images = toys.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 2, 96, 96)
     parts = {"train": (Pictures(images, toys % 5), toys)}  # the official test part is not even asked for
-    monkeypatch.setattr("torchcaps.data.forms.read_split", lambda ways, split, root: parts[split][0])
+    monkeypatch.setattr("torchcaps.data.sources.formats.read_split", lambda ways, split, root: parts[split][0])
     monkeypatch.setattr(smallnorb, "instances", lambda split, root: parts[split][1])
     for seed in range(7):
         train, test = (load(name, split, seed=seed) for split in ("train", "test"))
@@ -236,7 +237,7 @@ def test_every_fold_keeps_another_toy_aside_and_five_of_them_all(name, small, mo
 
 def test_toys_are_known_by_the_names_in_the_copy(tmp_path, monkeypatch):
     form = put(tmp_path, COPY, {"smallnorb-train.tar.xz": tar(jpegs(3))})
-    monkeypatch.setattr("torchcaps.data.smallnorb.FORMS", (form,))
+    monkeypatch.setattr("torchcaps.data.sets.smallnorb.FORMS", (form,))
     assert instances("train", tmp_path).tolist() == [4, 4, 4]
     with pytest.raises(DataError, match=r"-training-info\.mat\.gz"):
         instances("train", tmp_path / "nothing")

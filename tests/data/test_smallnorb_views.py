@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from torchcaps.data import DATASETS, DataError, info, load, status
-from torchcaps.data.forms import Pictures
-from torchcaps.data.smallnorb import Factors
-from torchcaps.data.viewpoints import N_FAMILIAR, N_NOVEL, N_TRAIN, by_viewpoint, part_of
+from torchcaps.data.sets.smallnorb import Factors
+from torchcaps.data.sets.smallnorb_views import N_FAMILIAR, N_NOVEL, N_TRAIN, by_viewpoint, part_of
+from torchcaps.data.sources.formats import Pictures
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 

@@ -9,28 +9,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from torchcaps import parts
-from torchcaps.data import (
-    DATASETS,
-    DataError,
-    Encoder,
-    add_encoder,
-    encoder_of,
-    files,
-    fingerprint,
-    get,
-    hold_out,
-    info,
-    load,
-    sentences,
-    status,
-    weights,
-)
+from torchcaps.data import DATASETS, DataError, Encoder, add_encoder, encoder_of, fingerprint, get, hold_out, info, load, status
 from torchcaps.data.encoders import ENCODERS
-from torchcaps.data.files import FileSet
-from torchcaps.data.trees import negative_or_positive, read_trees, roots, unique_phrases
-from torchcaps.data.weights import JoinedPackages, file_set
+from torchcaps.data.sets import sst
+from torchcaps.data.sources import encoder_weights, files
+from torchcaps.data.sources.encoder_weights import JoinedPackages, file_set
+from torchcaps.data.sources.files import FileSet
+from torchcaps.data.sources.trees import negative_or_positive, read_trees, roots, unique_phrases
 from torchcaps.papers import RECIPES
+from torchcaps.train import splits
 
 TREES = {
     "train.txt": "(3 (2 a) (4 film))\n(2 (2 a) (2 scene))\n",
@@ -118,10 +105,10 @@ def test_the_official_archive_gives_the_files_if_its_hash_is_right(tmp_path):
             archive.writestr(f"trees/{name}", text)
     path = tmp_path / "trees.zip"
     path.write_bytes(packed.getvalue())
-    good = sentences.Archive(path.as_uri(), hashlib.sha256(packed.getvalue()).hexdigest(), "trees")
+    good = sst.Archive(path.as_uri(), hashlib.sha256(packed.getvalue()).hexdigest(), "trees")
     assert {name: raw.decode() for name, raw in good.fetch(list(TREES))} == TREES
     with pytest.raises(DataError, match="sha256"):
-        list(sentences.Archive(path.as_uri(), "0" * 64, "trees").fetch(list(TREES)))
+        list(sst.Archive(path.as_uri(), "0" * 64, "trees").fetch(list(TREES)))
 
 
 class Part:
@@ -156,12 +143,12 @@ def test_what_is_at_hand_is_not_fetched(folder):
     said = []
     with pytest.raises(DataError, match="the encoder gpt2-large is not at hand"):  # we know no home of it, so nothing is tried
         get("sst5-gpt2-large", folder, said.append)
-    assert weights.status(ENCODERS["gpt2-large"], folder, "complete") == "missing: the encoder gpt2-large"
+    assert encoder_weights.status(ENCODERS["gpt2-large"], folder, "complete") == "missing: the encoder gpt2-large"
     place = folder / "encoders" / "gpt2-large"
     place.mkdir(parents=True)
     (place / "config.json").write_text("{}")
     assert get("sst5-gpt2-large", folder, said.append)[-1] == place
-    assert weights.status(ENCODERS["gpt2-large"], folder, "complete") == "complete"
+    assert encoder_weights.status(ENCODERS["gpt2-large"], folder, "complete") == "complete"
     assert not any("trying" in line for line in said)
 
 
@@ -189,7 +176,7 @@ def test_short_names_that_would_hide_other_data_sets_are_refused(short, same_tab
 
 def test_generated_sentences_are_worth_what_their_words_are():
     data = load("generated-sentences", "train", seed=3)
-    worth = {word: value for value, words in sentences.WORDS.items() for word in words}
+    worth = {word: value for value, words in sst.WORDS.items() for word in words}
     totals = [max(-2, min(2, sum(worth[word] for word in text.split()))) + 2 for text in data.texts]
     assert data.labels.tolist() == totals
     assert set(totals) == {0, 1, 2, 3, 4}
@@ -200,12 +187,12 @@ def test_generated_sentences_are_worth_what_their_words_are():
 def test_phrases_cannot_be_held_out():
     """Parts of one sentence would stand on both sides."""
     with pytest.raises(ValueError, match="use its -dev set to choose by"):
-        parts.check(replace(RECIPES["heinsen2019/sst5"].make(), hold_out=100))
+        splits.check(replace(RECIPES["heinsen2019/sst5"].make(), hold_out=100))
     probed = RECIPES["smoke/em-sentences"].make()
     with pytest.raises(ValueError, match="probes look at images"):
-        parts.check(replace(probed, stages=(replace(probed.stages[0], probe_every=5),)))
-    assert parts.names(RECIPES["heinsen2019/sst5"].make()) == ("test", "validation")
-    assert parts.names(RECIPES["heinsen2019/choose-sst5"].make()) == ("test",)
+        splits.check(replace(probed, stages=(replace(probed.stages[0], probe_every=5),)))
+    assert splits.names(RECIPES["heinsen2019/sst5"].make()) == ("test", "validation")
+    assert splits.names(RECIPES["heinsen2019/choose-sst5"].make()) == ("test",)
     assert hold_out(load("generated-16", "train"), 10, 0)
 
 
@@ -213,10 +200,10 @@ def test_phrases_cannot_be_held_out():
 @pytest.mark.skipif(not os.path.exists(os.path.join(os.environ.get("TORCHCAPS_DATA", "-"), "sst", "train.txt")), reason="no SST here")
 def test_the_real_treebank_has_the_counts_that_are_known():
     trees = {
-        split: read_trees(files.read(sentences.SST, [name])[0].decode(), name) for split, name in sentences.FILES.items()
+        split: read_trees(files.read(sst.SST, [name])[0].decode(), name) for split, name in sst.FILES.items()
     }  # read once: it takes seconds
     phrases = unique_phrases(trees["train"])
-    assert {5: len(phrases), 2: len(negative_or_positive(phrases))} == sentences.N_PHRASES
-    assert {split: len(roots(part)) for split, part in trees.items()} == sentences.N_ROOTS[5]
-    assert {split: len(negative_or_positive(roots(part))) for split, part in trees.items()} == sentences.N_ROOTS[2]
+    assert {5: len(phrases), 2: len(negative_or_positive(phrases))} == sst.N_PHRASES
+    assert {split: len(roots(part)) for split, part in trees.items()} == sst.N_ROOTS[5]
+    assert {split: len(negative_or_positive(roots(part))) for split, part in trees.items()} == sst.N_ROOTS[2]
     assert torch.bincount(load("sst5-mpnet", "test").labels).tolist() == [279, 633, 389, 510, 399]

@@ -11,8 +11,8 @@ import torch
 from archives import picture, put, tar
 
 from torchcaps.data import DataError, info, load, status
-from torchcaps.data.forms import read_split
-from torchcaps.data.svhn import FORMS
+from torchcaps.data.sets.svhn import FORMS
+from torchcaps.data.sources.formats import read_split
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 OFFICIAL, COPY = FORMS

@@ -3,7 +3,7 @@
 import pytest
 
 from torchcaps.data import DataError
-from torchcaps.data.trees import Phrase, negative_or_positive, read_tree, read_trees, roots, unique_phrases
+from torchcaps.data.sources.trees import Phrase, negative_or_positive, read_tree, read_trees, roots, unique_phrases
 
 LINE = "(3 (2 It) (4 (2 's) (4 (3 a) (4 (3 lovely) (2 film)))))"
 

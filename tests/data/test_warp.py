@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from torchcaps.data.batches import Light, as_seen
-from torchcaps.data.warp import Warp
-from torchcaps.recipe import from_plain, to_plain
+from torchcaps.data.augment.warp import Warp
+from torchcaps.data.batches.images import Light, as_seen
+from torchcaps.train.recipe import from_plain, to_plain
 
 
 def bars(size: int = 16) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from torchcaps import CapsNet, figures
 from torchcaps.data import Labelled, load
 from torchcaps.figures import numbers
-from torchcaps.report import SECTIONS, write_report
+from torchcaps.figures.report import SECTIONS, write_report
 
 matplotlib = pytest.importorskip("matplotlib")
 SMALL = {"channels": 8, "kernel": 5, "n_types": 2, "primary_kernel": 5, "hidden": (16,)}

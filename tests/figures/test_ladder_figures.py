@@ -8,8 +8,8 @@ import torch
 from torchcaps.figures.ladder import Coupled, Ranked, activity_curves, coupled_bars, most_active, most_coupled, pruning_and_ladder
 from torchcaps.models import CapsNet, LCapsNet
 from torchcaps.papers.jeong2019 import figures as paper
-from torchcaps.recipe import quick
 from torchcaps.train import Options, train
+from torchcaps.train.recipe import quick
 
 pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")

@@ -12,9 +12,9 @@ from torchcaps.figures.latents import apart, latent_sweeps, rank_frequencies, ra
 from torchcaps.models import SparseCaps
 from torchcaps.papers import RECIPES
 from torchcaps.papers.rawlinson2018.figures import figures
-from torchcaps.recipe import quick
-from torchcaps.results import make_result, result_path, write_result
+from torchcaps.results.store import make_result, result_path, write_result
 from torchcaps.train import Options, train
+from torchcaps.train.recipe import quick
 
 pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from torchcaps.analysis.sample_quality import sampled_pictures
 from torchcaps.data import load
 from torchcaps.figures.canvas import montage
 from torchcaps.figures.samples import architecture, growth_curve, sample_sheets
-from torchcaps.generation import sampled_pictures
 from torchcaps.papers import RECIPES
 from torchcaps.papers.hauser2019 import figures as drawing
-from torchcaps.recipe import quick
-from torchcaps.results import make_result, read_result, result_path, write_result
+from torchcaps.results.store import make_result, read_result, result_path, write_result
 from torchcaps.train import Options, train
+from torchcaps.train.recipe import quick
 
 pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")

@@ -8,14 +8,14 @@ import torch
 
 from torchcaps.cli import main
 from torchcaps.data import load
-from torchcaps.data.sentences import GeneratedEncoder
+from torchcaps.data.sets.sst import GeneratedEncoder
 from torchcaps.figures import all_figures
 from torchcaps.figures.sentence_map import Explained, explain, sentence_map
 from torchcaps.models import EMSentenceNet, PooledSentences
 from torchcaps.papers import RECIPES
 from torchcaps.papers.heinsen2019.figures import figures
-from torchcaps.recipe import to_plain
 from torchcaps.train import Options, train
+from torchcaps.train.recipe import to_plain
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from torchcaps.figures.tradeoff import SIZE, Setting, Wanted, _free, _shared, purity_against_probe
 from torchcaps.papers.hauser2019 import figures as drawing
-from torchcaps.results import read_result
+from torchcaps.results.store import read_result
 
 pytest.importorskip("matplotlib")
 RESULTS = Path(__file__).parents[2] / "results"

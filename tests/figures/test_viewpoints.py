@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled
-from torchcaps.data.smallnorb import Factors
+from torchcaps.data.sets.smallnorb import Factors
 from torchcaps.figures.view_numbers import FIXED, Tracks, changes, in_degrees, scaled, sequences, tracks
 from torchcaps.figures.viewpoints import pose_changes, pose_trajectories, stereo_pairs
 from torchcaps.models import EMCapsNet

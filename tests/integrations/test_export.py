@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 
-from torchcaps.data.batches import Crop, Standardise, as_seen
-from torchcaps.export import BATCHES, TOLERANCE, Plain, _differences, _kept, export_onnx, export_program, plan
+from torchcaps.data.batches.images import Crop, Standardise, as_seen
+from torchcaps.integrations.export import BATCHES, TOLERANCE, Plain, _differences, _kept, export_onnx, export_program, plan
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.papers import RECIPES
-from torchcaps.recipe import Run
+from torchcaps.train.recipe import Run
 
 SMOKE = [name for name in RECIPES if name.startswith("smoke/") and "pairs" not in name and "mixup" not in name]
 # the others take seconds each; an ONNX file is made of a program, so the capsules' program is tested by theirs

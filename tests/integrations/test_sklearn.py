@@ -13,9 +13,9 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from torchcaps.data.generated import generate
-from torchcaps.estimator import CapsNetClassifier
-from torchcaps.state import Diverged
+from torchcaps.data.sets.generated import generate
+from torchcaps.integrations.sklearn import CapsNetClassifier
+from torchcaps.train.state import Diverged
 
 TINY = {"channels": 8, "n_types": 2, "d_class": 4, "reconstruction_weight": 0.0, "random_state": 0}
 # the checks fit rows of 1 to 20 numbers that are no pictures, so zeros have to fill the square. No check is excepted

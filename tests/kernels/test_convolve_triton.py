@@ -8,7 +8,7 @@ from torch.nn.functional import conv2d
 
 from torchcaps.ops import convolve
 from torchcaps.ops.convolve_triton import convolve_strided
-from torchcaps.testing import compare_routing
+from torchcaps.ops.testing import compare_routing
 
 convolve_module = import_module("torchcaps.ops.convolve")  # the package has a function of that name
 # images, channels, height, width, filters, rows, columns, stride

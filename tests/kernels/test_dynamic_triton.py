@@ -8,7 +8,7 @@ from problems import DTYPES, WEIGHTS, arguments
 
 from torchcaps.ops import dynamic_routing, dynamic_triton
 from torchcaps.ops.dynamic_triton import Sizes, route
-from torchcaps.testing import compare_routing
+from torchcaps.ops.testing import compare_routing
 
 
 def only_real_bfloat16(dtype, device):

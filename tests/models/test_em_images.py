@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from torchcaps.data.batches import Batch
+from torchcaps.data.batches.images import Batch
 from torchcaps.models import EMCapsNet
-from torchcaps.tasks.logits import ClassifyScores
+from torchcaps.train.tasks.logits import ClassifyScores
 
 SMALL = {"channels": 8, "strides": (1, 2), "n_types": 4, "n_parts": 6, "d_pose": 2}
 

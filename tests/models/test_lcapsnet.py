@@ -8,11 +8,11 @@ import torch
 from torch.nn.functional import conv2d
 
 from torchcaps.data import load
-from torchcaps.data.batches import Batch
+from torchcaps.data.batches.images import Batch
 from torchcaps.layers import Capsules
 from torchcaps.models import CapsNet, LCapsNet
 from torchcaps.ops import length
-from torchcaps.tasks.ladder import ClassifyLadder
+from torchcaps.train.tasks.ladder import ClassifyLadder
 
 SMALL = {"channels": 8, "kernel": 3, "n_types": 2, "d_primary": 4, "primary_kernel": 3, "d_class": 6, "n_kept": 5}
 

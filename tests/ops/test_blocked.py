@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torchcaps.ops import COUPLINGS, dynamic_blocked, dynamic_pairs, dynamic_routing
 from torchcaps.ops.dynamic_blocked import _blocks
-from torchcaps.testing import compare_routing
+from torchcaps.ops.testing import compare_routing
 
 WEIGHTS = {"per pair": (6, 3, 4, 5), "per type": (2, 3, 4, 5), "per output": (3, 4, 5), "for all": (4, 5)}
 # bytes of a block, largest block, images of a block of inputs; the votes of one image take 6 x 3 x 5 floats, 360 bytes

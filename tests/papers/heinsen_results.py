@@ -10,14 +10,14 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from torchcaps import parts
-from torchcaps.compare import sd_of_mean, sources_of
-from torchcaps.metrics import wrong
+from torchcaps.analysis.metrics import wrong
 from torchcaps.pretrained.registry import FOLDER
-from torchcaps.recipe import Run, from_plain
-from torchcaps.results import read_result, unpack
+from torchcaps.results.compare import sd_of_mean, sources_of
+from torchcaps.results.store import read_result, unpack
+from torchcaps.train import splits
+from torchcaps.train.recipe import Run, from_plain
 
-HOME = Path(__file__).parent.parent
+HOME = Path(__file__).parents[2]
 PAGE = (HOME / "docs/papers/heinsen2019.md").read_text()
 EARLIER = [100 * wrong_ones / 24_300 for wrong_ones in (513, 572, 384)]  # of `smallnorb` before biases of 0, files in the history
 HARD = torch.tensor([21, 45, 42])  # airplane 1, car 5, car 2
@@ -59,7 +59,7 @@ def amiss(found: dict, labels: Tensor, part: str = "test") -> Tensor:
 def shown(row: str, fold: int = 0) -> tuple[Tensor, Tensor]:
     """The label of each picture that `row` is judged on, and its toy, as `torchcaps compare` has them."""
     run = from_plain(result(row, fold)["run"])
-    data = parts.part(run, "test", None, fold)
+    data = splits.part(run, "test", None, fold)
     return data.labels, sources_of(run, "test", data, None).of
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from torchcaps.papers import RECIPES
-from torchcaps.results import measured, read_result
-from torchcaps.tasks.experts import LearnDecoder, LearnExperts
+from torchcaps.results.store import measured, read_result
+from torchcaps.train.tasks.experts import LearnDecoder, LearnExperts
 
 ROWS = {
     name: recipe for name, recipe in RECIPES.items() if name.startswith("hauser2019/") and recipe.claim and recipe.make().model == "experts"
 }
-RESULTS = Path(__file__).parents[1] / "results" / "hauser2019"
+RESULTS = Path(__file__).parents[2] / "results" / "hauser2019"
 LETTER = [name for name, recipe in ROWS.items() if " to the letter, f" in recipe.claim.row]
 
 

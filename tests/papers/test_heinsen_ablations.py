@@ -4,9 +4,9 @@ import re
 from statistics import mean, stdev
 
 import pytest
+from heinsen_results import HOME, PAGE, SAME, WITH_DATA, errors, more, result, ten_runs, welch
 
-from tests.heinsen_results import HOME, PAGE, SAME, WITH_DATA, errors, more, result, ten_runs, welch
-from torchcaps.results import unpack
+from torchcaps.results.store import unpack
 
 LEFT_OUT = {  # ablations of smallNORB, as the page calls them: three seeds
     "mixup-half": "no coordinates, two passes and more mixup",

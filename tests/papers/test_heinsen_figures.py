@@ -7,16 +7,17 @@ import pytest
 import torch
 
 from torchcaps import cli
-from torchcaps.data import DataError, Labelled, smallnorb
-from torchcaps.data.viewpoints import part_of
+from torchcaps.data import DataError, Labelled
+from torchcaps.data.sets import smallnorb
+from torchcaps.data.sets.smallnorb_views import part_of
 from torchcaps.figures.validation import Watched, band, validation_curves
 from torchcaps.figures.view_errors import errors_by_view
 from torchcaps.papers import RECIPES
 from torchcaps.papers.heinsen2019 import image_figures
 from torchcaps.papers.heinsen2019.figures import figures
-from torchcaps.recipe import Watch, quick
-from torchcaps.results import make_result, pack, result_path, write_result
+from torchcaps.results.store import make_result, pack, result_path, write_result
 from torchcaps.train import Options, train
+from torchcaps.train.recipe import Watch, quick
 
 pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")

@@ -5,9 +5,7 @@ from statistics import mean, stdev
 
 import pytest
 import torch
-from scipy import stats
-
-from tests.heinsen_results import (
+from heinsen_results import (
     EARLIER,
     HARD,
     PAGE,
@@ -23,8 +21,10 @@ from tests.heinsen_results import (
     ten_runs,
     welch,
 )
-from torchcaps.data.smallnorb import factors
-from torchcaps.results import unpack
+from scipy import stats
+
+from torchcaps.data.sets.smallnorb import factors
+from torchcaps.results.store import unpack
 
 WATCHED = [(row, seed) for row in ("smallnorb", "smallnorb-cnn", "smallnorb-capsnet") for seed in range(3)]
 TRIED = {  # settings on folds of training toys, as the page calls them

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from heinsen_results import CHOSEN, n_parameters
 
-from tests.heinsen_results import CHOSEN, n_parameters
 from torchcaps.data import Labelled, info
-from torchcaps.data.batches import Batch, Batches, Crop
-from torchcaps.data.mixup import Mixup
+from torchcaps.data.augment.mixup import Mixup
+from torchcaps.data.batches.images import Batch, Batches, Crop
 from torchcaps.layers import EMCapsules
 from torchcaps.papers import RECIPES
 from torchcaps.papers.changes import with_mixup
-from torchcaps.recipe import differences, to_plain
-from torchcaps.step import TrainingStep
+from torchcaps.train.recipe import differences, to_plain
+from torchcaps.train.step import TrainingStep
 
 ROWS = {name.removeprefix("heinsen2019/"): recipe for name, recipe in RECIPES.items() if name.startswith("heinsen2019/") and recipe.claim}
 TRIED = {"long": "stages[0].epochs: 3, 6", "float32": "stages[0].precision: bfloat16, float32", "no-mixup": "augment: "}

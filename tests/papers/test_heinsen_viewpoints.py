@@ -4,13 +4,13 @@ import re
 from statistics import mean
 
 import pytest
+from heinsen_results import HOME, PAGE, WITH_DATA, amiss, errors, result, shown, welch
 
 import torchcaps
-from tests.heinsen_results import HOME, PAGE, WITH_DATA, amiss, errors, result, shown, welch
-from torchcaps.compare import sd_of_mean
 from torchcaps.data import load
 from torchcaps.papers.heinsen2019.image_figures import by_view, of_viewpoints, rows_today
 from torchcaps.papers.made import results_of
+from torchcaps.results.compare import sd_of_mean
 
 
 @pytest.mark.data

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-HOME = Path(__file__).parent.parent
+HOME = Path(__file__).parents[2]
 PAGE = (HOME / "docs/papers/jeong2019.md").read_text()
 NAMES = {"L-CapsNet": "ladder", "shared nets": "one net for all classes", "reference ops": "routing by the reference"}
 

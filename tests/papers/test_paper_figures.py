@@ -7,9 +7,9 @@ import torch
 
 from torchcaps.papers import RECIPES
 from torchcaps.papers.sabour2017.figures import figures
-from torchcaps.recipe import quick
-from torchcaps.results import make_result, result_path, write_result
+from torchcaps.results.store import make_result, result_path, write_result
 from torchcaps.train import Options, train
+from torchcaps.train.recipe import quick
 
 pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")

@@ -6,15 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
-from test_imports import LINE as ORDER
 
 from torchcaps.papers import PAPERS, RECIPES
-from torchcaps.readme import NUMBER, filled, pages
-from torchcaps.recipe import from_plain, to_plain
-from torchcaps.results import read_result, write_result
-from torchcaps.verify import check_metrics, check_recipe
+from torchcaps.papers.pages import NUMBER, filled, pages
+from torchcaps.results.store import read_result, write_result
+from torchcaps.results.verify import check_metrics, check_recipe
+from torchcaps.train.recipe import from_plain, to_plain
 
-HOME = Path(__file__).parent.parent
+HOME = Path(__file__).parents[2]
 README = (HOME / "README.md").read_text()
 
 
@@ -246,11 +245,6 @@ def test_a_paper_is_said_not_to_be_run_only_while_it_is_not(paper):
     assert len(said) == page.exists()
     assert not begun or "not run yet" not in "".join(said)
     assert not begun or not page.exists() or not re.search(r"No row [\w ]*has been", page.read_text())
-
-
-def test_the_import_order_is_told_as_it_is_enforced():
-    told = re.search(r"Imports point back along `([^`]+)`", (HOME / "CONTRIBUTING.md").read_text())[1]
-    assert told.split() == [word for name in ORDER for word in (name, "→")][:-1]
 
 
 def test_every_result_file_belongs_to_a_recipe_and_lies_in_its_place():

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from torchcaps.checkpoint import save_checkpoint
 from torchcaps.data import OwnImages
-from torchcaps.own import own_run
+from torchcaps.integrations.image_folder import own_run
 from torchcaps.papers import RECIPES
-from torchcaps.recipe import Run, to_plain
+from torchcaps.train.checkpoint import save_checkpoint
+from torchcaps.train.recipe import Run, to_plain
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOME = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from torchcaps.data import OwnImages
+from torchcaps.integrations.image_folder import own_run
 from torchcaps.models import CapsNet
-from torchcaps.own import own_run
 from torchcaps.papers import RECIPES
 from torchcaps.play.networks import TITLES, Look, bundled_networks, load_network, network_of
 from torchcaps.play.web import RUNTIME, export_web, onnx_parts

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import torchcaps
-from torchcaps import hub
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.papers import RECIPES
-from torchcaps.pretrained import prepare
+from torchcaps.pretrained import hub, prepare
 from torchcaps.pretrained.loading import describe
 
 EACH = {RECIPES[name].make().model: name for name in RECIPES if name.startswith("smoke/") and "pairs" not in name}

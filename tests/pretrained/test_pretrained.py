@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cli import refuses, run
+from commands import refuses, run
 
 import torchcaps
-from torchcaps import parts
 from torchcaps.data import DATASETS, Labelled, info
 from torchcaps.data import load as load_data
-from torchcaps.data.batches import Crop, Standardise, as_seen
+from torchcaps.data.batches.images import Crop, Standardise, as_seen
 from torchcaps.data.class_names import class_names
 from torchcaps.papers import RECIPES
 from torchcaps.pretrained import FOLDER, entries, entry, file_of, loading, locate, open_model, prepare
 from torchcaps.pretrained.card import card
 from torchcaps.pretrained.release import measure
-from torchcaps.recipe import from_plain, unlike
-from torchcaps.results import read_result, unpack
+from torchcaps.results.store import read_result, unpack
+from torchcaps.train import splits
+from torchcaps.train.recipe import from_plain, unlike
 
 NAMES = list(entries())
 
@@ -81,7 +81,7 @@ def test_its_errors_recompute(name):
 def test_its_answers_are_those_of_its_result_file(name):
     """On some of the real test pictures, since a network of this size takes minutes for all on a CPU."""
     model, wanted, some = torchcaps.load(name), unpack(read_result(FOLDER / f"{name}.json")["predictions"]["test"]), slice(None, None, 40)
-    data = parts.part(from_plain(model.about["run"]), "test", None, model.about["seed"])
+    data = splits.part(from_plain(model.about["run"]), "test", None, model.about["seed"])
     pictures = Labelled(data.images[some], data.labels[some])
     said = from_plain(model.about["run"]).judge().evaluate(model, pictures, torch.device("cpu")).predictions
     assert len(said) >= 200 and (said != wanted[some]).float().mean() < 0.01

@@ -8,21 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cli import refuses, run
+from commands import refuses, run
 
 import torchcaps
-from torchcaps import parts
-from torchcaps.checkpoint import load_checkpoint, load_model, save_checkpoint
 from torchcaps.data import DataError
 from torchcaps.data.class_names import class_names
-from torchcaps.machine import commit
 from torchcaps.papers import RECIPES
 from torchcaps.pretrained import entries
 from torchcaps.pretrained.card import _command
 from torchcaps.pretrained.release import LARGE, release, rounded_to_bfloat16
-from torchcaps.recipe import to_plain
-from torchcaps.results import make_result, write_result
-from torchcaps.train import Options, train
+from torchcaps.results.store import make_result, write_result
+from torchcaps.runtime.environment import commit
+from torchcaps.train import Options, splits, train
+from torchcaps.train.checkpoint import load_checkpoint, load_model, save_checkpoint
+from torchcaps.train.recipe import to_plain
 
 BY_ROUNDING = 2e-3  # what bfloat16 weights change in a length, which is between 0 and 1: 8 bits of each number are kept
 
@@ -119,12 +118,11 @@ def test_released_weights_do_not_make_later_results_look_uncommitted(tmp_path, m
     monkeypatch.delenv("TORCHCAPS_COMMIT", raising=False)
     package = tmp_path / "torchcaps"
     (package / "pretrained" / "weights").mkdir(parents=True)
-    for name in ("__init__.py", "machine.py"):
-        (package / name).write_text("")
+    (package / "__init__.py").write_text("")
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "ours"]):
         subprocess.run([*git, *words], check=True)
-    monkeypatch.setattr("torchcaps.machine.__file__", str(package / "machine.py"))
+    monkeypatch.setattr("torchcaps.runtime.environment.__file__", str(package / "runtime" / "environment.py"))
     (package / "pretrained" / "weights" / "one.safetensors").write_text("")
     assert not commit()["dirty"]
     (package / "pretrained" / "loading.py").write_text("")
@@ -151,7 +149,7 @@ def test_a_file_that_is_not_to_be_measured_again_says_so(finished, tmp_path):
 
 
 def test_other_data_than_those_of_the_result_are_not_measured(finished, tmp_path, monkeypatch):
-    real = parts.part
+    real = splits.part
     monkeypatch.setattr(parts, "part", lambda run, name, root, seed: real(run, name, root, seed + 1))
     made = release(finished, "one", folder=tmp_path)
     assert made.measured == {} and made.unmeasured.keys() == {"test"}

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from torchcaps.attacks import frozen, lead_of_the_wrong
+from torchcaps.analysis.attacks import frozen, lead_of_the_wrong
 from torchcaps.data import load
-from torchcaps.derive import Place, _answering, derive
-from torchcaps.features import Missing, look, network, require
 from torchcaps.papers import RECIPES
-from torchcaps.readings import Attack, Linear, Reading
-from torchcaps.recipe import from_plain, quick, to_plain
-from torchcaps.results import make_result, unpack
+from torchcaps.probes.carry_out import Place, _answering, derive
+from torchcaps.probes.features import Missing, look, network, require
+from torchcaps.probes.kinds import Attack, Linear, Reading
+from torchcaps.results.store import make_result, unpack
+from torchcaps.results.verify import check_metrics
 from torchcaps.train import Options, train
-from torchcaps.verify import check_metrics
+from torchcaps.train.recipe import from_plain, quick, to_plain
 
 pytest.importorskip("sklearn")
 CPU = torch.device("cpu")
@@ -165,7 +165,7 @@ def test_attacks_only_make_answers_worse_and_are_verified(runs, name):
 @pytest.mark.parametrize("name", ["attack-sparse", "attack-sparse-masked", "attack-supervised"])
 def test_gradients_of_an_attack_are_those_of_the_whole_chain(runs, name, monkeypatch):
     """From the score through the machine, the mask, the routing and the network, down to every picture: what small changes do."""
-    monkeypatch.setattr("torchcaps.classifiers.SvmDecision.float", lambda machine: machine)  # differences need float64 all the way
+    monkeypatch.setattr("torchcaps.analysis.classifiers.SvmDecision.float", lambda machine: machine)  # differences need float64 all the way
     run = small(name)
     with frozen(network(run, runs / run.of / "0", CPU).double()) as model:
         scores, _ = _answering(run, model, place(runs, name))
@@ -182,7 +182,7 @@ def test_gradients_of_an_attack_are_those_of_the_whole_chain(runs, name, monkeyp
 
 def test_a_machine_is_fitted_once(runs, monkeypatch):
     carried_out(runs, "mnist-sparse-svm")
-    monkeypatch.setattr("torchcaps.derive.fit_svm", lambda *args: pytest.fail("it lies in its file"))
+    monkeypatch.setattr("torchcaps.probes.carry_out.fit_svm", lambda *args: pytest.fail("it lies in its file"))
     carried_out(runs, "mnist-sparse-svm")
 
 

@@ -6,20 +6,21 @@ from math import isnan
 import pytest
 import torch
 
-from torchcaps import parts
-from torchcaps.compare import compare, sd_of_mean, sources_of
-from torchcaps.data import Labelled, affnist, fingerprint, load, smallnorb
-from torchcaps.metrics import wrong
+from torchcaps.analysis.metrics import wrong
+from torchcaps.data import Labelled, fingerprint, load
+from torchcaps.data.sets import affnist, smallnorb
 from torchcaps.papers import RECIPES
-from torchcaps.recipe import to_plain
-from torchcaps.results import pack
+from torchcaps.results.compare import compare, sd_of_mean, sources_of
+from torchcaps.results.store import pack
+from torchcaps.train import splits
+from torchcaps.train.recipe import to_plain
 
 PICTURES, PAIRS = "smoke/capsnet-plain", "smoke/capsnet-pairs"
 
 
 def result_of(name, said, seed=0):
     run = RECIPES[name].make()
-    data = {"test": fingerprint(parts.part(run, "test", None, seed))}
+    data = {"test": fingerprint(splits.part(run, "test", None, seed))}
     return {"recipe": name, "seed": seed, "run": to_plain(run), "data": data, "predictions": {"test": pack(said)}}
 
 

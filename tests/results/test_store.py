@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import torchcaps
-from torchcaps.data import load
-from torchcaps.metrics import (
+from torchcaps.analysis.metrics import (
     confusion,
     coupling_entropy,
     dead_capsules,
@@ -19,9 +18,9 @@ from torchcaps.metrics import (
     exact_match_error_percent,
     half_credit_error_percent,
 )
+from torchcaps.data import load
 from torchcaps.papers import RECIPES
-from torchcaps.recipe import Claim, Recipe, to_plain
-from torchcaps.results import (
+from torchcaps.results.store import (
     by_seed,
     ensemble_error_percent,
     make_result,
@@ -34,8 +33,9 @@ from torchcaps.results import (
     unpack,
     write_result,
 )
+from torchcaps.results.verify import check_commit, check_metrics, check_recipe, check_replay, verify
 from torchcaps.train import Options, train
-from torchcaps.verify import check_commit, check_metrics, check_recipe, check_replay, verify
+from torchcaps.train.recipe import Claim, Recipe, to_plain
 
 NAME = "smoke/capsnet-plain"
 

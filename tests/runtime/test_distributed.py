@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,13 +11,13 @@ from weakref import ref
 
 import pytest
 import torch
-from one_of_two import CASES, go, made, normalise
+from one_of_two import CASES, free_port, go, made, normalise
 
-from torchcaps.checkpoint import load_checkpoint, tensors_sha256
 from torchcaps.papers import RECIPES
-from torchcaps.processes import Lost, _leave_the_lost
+from torchcaps.runtime.distributed import Lost, _leave_the_lost
+from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS.parent), "OMP_NUM_THREADS": "1"}
 CLOSE = 1e-5
 
@@ -28,12 +27,6 @@ def start(rank: int, port: int, out: Path, *names: str) -> subprocess.Popen:
     environment = os.environ | ENVIRONMENT | {name: str(value) for name, value in numbers.items()}
     command = [sys.executable, str(TESTS / "one_of_two.py"), str(out), *names]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +219,7 @@ def test_no_thread_of_a_group_outlives_it(both):
 
 def test_nothing_that_an_error_went_through_holds_the_group(monkeypatch):
     """A caller's own words around it change nothing, nor does an error without a cause."""
-    monkeypatch.setattr("torchcaps.processes.distributed.destroy_process_group", lambda: None)
+    monkeypatch.setattr("torchcaps.runtime.distributed.distributed.destroy_process_group", lambda: None)
 
     class Group:
         pass

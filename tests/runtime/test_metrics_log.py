@@ -2,18 +2,18 @@
 
 import pytest
 
-from torchcaps import journal
+from torchcaps.runtime import metrics_log
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(journal.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(metrics_log.time, "perf_counter", lambda: now[0])
     return now
 
 
 def test_speed_is_over_the_last_minute(clock):
-    speed = journal.Speed(step=50)
+    speed = metrics_log.Speed(step=50)
     clock[0] += 40  # compiling, then 10 steps
     assert speed(60) == pytest.approx(10 / 40)
     clock[0] += 1
@@ -27,4 +27,4 @@ def test_speed_is_over_the_last_minute(clock):
 
 
 def test_a_moment_without_any_time_is_no_division_by_zero(clock):
-    assert journal.Speed(step=0)(0) == 0
+    assert metrics_log.Speed(step=0)(0) == 0

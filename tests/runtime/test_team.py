@@ -10,16 +10,16 @@ import pytest
 import torch
 from one_of_two import CASES, MixesAnyhow, go
 
-from torchcaps import processes
-from torchcaps import train as loop
 from torchcaps.data import Labelled
-from torchcaps.data.batches import Batches, Shift
-from torchcaps.data.mixup import Mixup
-from torchcaps.machine import pick_device
+from torchcaps.data.augment.mixup import Mixup
+from torchcaps.data.batches.images import Batches, Shift
 from torchcaps.papers import RECIPES
-from torchcaps.processes import ALONE, Lost, Team, joined, naming_the_lost
+from torchcaps.runtime import distributed
+from torchcaps.runtime.distributed import ALONE, Lost, Team, joined, naming_the_lost
+from torchcaps.runtime.environment import pick_device
+from torchcaps.train import loop as loop
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 # parts of a batch
@@ -141,7 +141,7 @@ def test_gpus_talk_by_nccl_unless_processes_share_one(monkeypatch, device, n_gpu
     monkeypatch.setattr(processes, "_common_name", lambda store, rank, size: "name")
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **rest: asked.append((backend, rest["world_size"])))
     monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: asked.append("left"))
-    with processes.joined(torch.device(device)) as team:
+    with distributed.joined(torch.device(device)) as team:
         assert (team.rank, team.size) == (0, 2)
     assert asked == [(wanted, 2), "left"]
 

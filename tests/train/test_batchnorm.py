@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from torchcaps.checkpoint import tensors_sha256
 from torchcaps.data import Labelled
-from torchcaps.data.batches import Crop
-from torchcaps.data.mixup import Mixup
-from torchcaps.norms import unmixed_statistics
+from torchcaps.data.augment.mixup import Mixup
+from torchcaps.data.batches.images import Crop
 from torchcaps.papers import RECIPES
-from torchcaps.results import make_result
+from torchcaps.results.store import make_result
+from torchcaps.results.verify import check_metrics
 from torchcaps.train import Options, train
-from torchcaps.verify import check_metrics
+from torchcaps.train.batchnorm import unmixed_statistics
+from torchcaps.train.checkpoint import tensors_sha256
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from torchcaps import CapsNet
-from torchcaps.checkpoint import load_checkpoint, load_into, save_checkpoint
+from torchcaps.train.checkpoint import load_checkpoint, load_into, save_checkpoint
 
 SMALL = {"channels": 8, "kernel": 5, "n_types": 2, "primary_kernel": 5, "hidden": (8, 8)}
 

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchcaps.checkpoint import load_checkpoint, tensors_sha256
 from torchcaps.data import Labelled, fingerprint, hold_out, load
-from torchcaps.data.batches import Batches, Shift
-from torchcaps.machine import commit
+from torchcaps.data.batches.images import Batches, Shift
 from torchcaps.papers import RECIPES
-from torchcaps.parts import part
-from torchcaps.recipe import Cosine, Exponential, Stage, Stop
-from torchcaps.results import make_result
-from torchcaps.tasks import Task
-from torchcaps.tasks.classify import Classify
+from torchcaps.results.store import make_result
+from torchcaps.runtime.environment import commit
 from torchcaps.train import Diverged, Interrupted, Options, train
+from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
+from torchcaps.train.recipe import Cosine, Exponential, Stage, Stop
+from torchcaps.train.splits import part
+from torchcaps.train.tasks import Task
+from torchcaps.train.tasks.classify import Classify
 
 CPU = torch.device("cpu")
 
@@ -262,7 +262,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(tmp_path, capsys, mo
     """As in a log file: a bar alone would show nothing before its end."""
     smoke(tmp_path / "short", progress=True)
     assert "5/20 loss" not in capsys.readouterr().err
-    monkeypatch.setattr("torchcaps.journal.LINE_EVERY", 0.0)
+    monkeypatch.setattr("torchcaps.runtime.metrics_log.LINE_EVERY", 0.0)
     smoke(tmp_path / "long", progress=True)
     lines = capsys.readouterr().err.splitlines()
     assert sum(line.startswith(f"{step}/20 loss ") for step in range(1, 20) for line in lines) == 19
@@ -353,7 +353,7 @@ def test_tensorboard_gets_every_number_where_it_is_installed(tmp_path, monkeypat
     stub = types.ModuleType("torch.utils.tensorboard")
     stub.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stub)
-    monkeypatch.setattr("torchcaps.journal.find_spec", lambda name: True)
+    monkeypatch.setattr("torchcaps.runtime.metrics_log.find_spec", lambda name: True)
     smoke(tmp_path, max_steps=2)
     assert written[0] == ("tensorboard", 1)
     assert {("loss", 1), ("loss", 2), ("error_percent", 2)} <= set(written)
@@ -368,6 +368,5 @@ def test_a_guest_in_another_repository_does_not_claim_its_commit(tmp_path, monke
     (tmp_path / "theirs").write_text("")
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "theirs"]):
         subprocess.run([*git, *words], check=True)
-    (tmp_path / "machine.py").write_text("")
-    monkeypatch.setattr("torchcaps.machine.__file__", str(tmp_path / "machine.py"))
+    monkeypatch.setattr("torchcaps.runtime.environment.__file__", str(tmp_path / "runtime" / "environment.py"))
     assert commit() == {"commit": "unknown", "dirty": True}

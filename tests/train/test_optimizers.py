@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchcaps.optimizers import SGD, Adam, RAdam, RectifiedAdam
 from torchcaps.papers import RECIPES
-from torchcaps.recipe import Cosine, OneCycle, Stage, from_plain, to_plain
 from torchcaps.train import Options
 from torchcaps.train import train as train_run
+from torchcaps.train.optimizers import SGD, Adam, RAdam, RectifiedAdam
+from torchcaps.train.recipe import Cosine, OneCycle, Stage, from_plain, to_plain
 
 N_STEPS = 12  # the spread is trusted from the sixth on
 
@@ -159,5 +159,5 @@ def test_golden_losses_notice_a_beta1_that_does_not_change(tmp_path):
     run = RECIPES["smoke/em-capsnet-mixup"].make()
     run = replace(run, stages=(replace(run.stages[0], schedule=OneCycle(low=1.0)),))
     trained = train_run(run, name="x", seed=0, options=Options(out=tmp_path, progress=False, log_every=1))
-    golden = json.loads((Path(__file__).parent / "golden" / "smoke-em-capsnet-mixup.json").read_text())
+    golden = json.loads((Path(__file__).parents[1] / "golden" / "smoke-em-capsnet-mixup.json").read_text())
     assert [line["loss"] for line in trained.curve] != pytest.approx(golden, rel=2e-3)

@@ -9,11 +9,11 @@ import torch
 
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.papers import PAPERS, RECIPES
-from torchcaps.readings import Reading
-from torchcaps.recipe import Run, Stage, differences, find, from_plain, quick, to_plain, unlike
+from torchcaps.probes.kinds import Reading
 from torchcaps.train import Options, train
+from torchcaps.train.recipe import Run, Stage, differences, find, from_plain, quick, to_plain, unlike
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 SMOKE = [name for name in RECIPES if name.startswith("smoke/")]
 CLAIMED = [name for name, recipe in RECIPES.items() if recipe.claim]
 
@@ -66,9 +66,9 @@ def test_a_recipe_is_documented_builds_and_survives_json(name):
 
 @pytest.mark.parametrize("name", [name for name in CLAIMED if not isinstance(RECIPES[name].make(), Reading)])  # those: test_derive.py
 def test_a_claimed_recipe_is_tested_and_its_quick_variant_runs(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("torchcaps.judging.diagnose", lambda *args: {})  # it looks at every image; tested for itself
-    monkeypatch.setattr("torchcaps.tasks.experts.study", lambda *args: {})  # it trains other networks; tested for itself
-    monkeypatch.setattr("torchcaps.data.generated.counts", lambda size: (64, 32))  # two steps need no more
+    monkeypatch.setattr("torchcaps.train.evaluate.diagnose", lambda *args: {})  # it looks at every image; tested for itself
+    monkeypatch.setattr("torchcaps.train.tasks.experts.study", lambda *args: {})  # it trains other networks; tested for itself
+    monkeypatch.setattr("torchcaps.data.sets.generated.counts", lambda size: (64, 32))  # two steps need no more
     run = RECIPES[name].make()
     assert run.hold_out == 0 or run.tests  # where digits are kept aside to stop by, the row is about other sets
     run = quick(replace(run, model_args=run.model_args | SMALL[run.model]), steps=2)

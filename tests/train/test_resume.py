@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchcaps.checkpoint import load_checkpoint, tensors_sha256
-from torchcaps.journal import read_journal
-from torchcaps.machine import noted_signals
 from torchcaps.papers import RECIPES
+from torchcaps.runtime.environment import noted_signals
+from torchcaps.runtime.metrics_log import read_journal
 from torchcaps.train import Interrupted, Options, train
+from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
 
-KILL_RUN = Path(__file__).parent / "kill_run.py"
+KILL_RUN = Path(__file__).parents[1] / "kill_run.py"
 # golden and resumed runs repeat to the bit at equal thread counts only
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": str(torch.get_num_threads())}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": str(torch.get_num_threads())}
 
 
 def finish(out: Path, **options) -> str:
@@ -133,13 +133,13 @@ def test_one_signal_by_two_senders_is_one_and_a_later_one_leaves_at_once(monkeyp
         for _ in range(3):
             signal.raise_signal(signal.SIGTERM)
         assert caught == [signal.SIGTERM]
-        monkeypatch.setattr("torchcaps.machine.SAME_SIGNAL", 0.0)
+        monkeypatch.setattr("torchcaps.runtime.environment.SAME_SIGNAL", 0.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
 
 def test_a_signal_in_the_loop_is_an_interruption(tmp_path, monkeypatch):
-    from torchcaps.step import TrainingStep
+    from torchcaps.train.step import TrainingStep
 
     once = TrainingStep._once
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from torchcaps.checkpoint import tensors_sha256
 from torchcaps.data import load
-from torchcaps.data.batches import Batches
+from torchcaps.data.batches.images import Batches
 from torchcaps.papers import RECIPES
-from torchcaps.step import WARM_UP, TrainingStep
+from torchcaps.train.checkpoint import tensors_sha256
+from torchcaps.train.step import WARM_UP, TrainingStep
 
 CPU = torch.device("cpu")
 # Adam and an average; RAdam whose beta1 changes, and images that are mixed; a model whose buffers count the steps; SGD and no

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from torchcaps.checkpoint import tensors_sha256
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches import Crop
-from torchcaps.judging import sample
+from torchcaps.data.batches.images import Crop
 from torchcaps.ops import margin_loss
 from torchcaps.papers import RECIPES
-from torchcaps.parts import check
-from torchcaps.recipe import Watch
-from torchcaps.results import make_result
+from torchcaps.results.store import make_result
 from torchcaps.train import Options, train
+from torchcaps.train.checkpoint import tensors_sha256
+from torchcaps.train.evaluate import sample
+from torchcaps.train.recipe import Watch
+from torchcaps.train.splits import check
 
 CPU = torch.device("cpu")
 BATCH = 128

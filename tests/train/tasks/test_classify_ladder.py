@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled
-from torchcaps.data.batches import Batch
+from torchcaps.data.batches.images import Batch
 from torchcaps.models import Baseline, LCapsNet
 from torchcaps.ops import code_loss, margin_loss
 from torchcaps.ops.ladder import distance_loss, mean_code_loss
 from torchcaps.papers import RECIPES
-from torchcaps.recipe import Run, Stage
-from torchcaps.tasks.ladder import ClassifyLadder
 from torchcaps.train import Options, train
+from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.tasks.ladder import ClassifyLadder
 
 CPU = torch.device("cpu")
 SMALL = {"channels": 8, "kernel": 3, "n_types": 2, "d_primary": 4, "primary_kernel": 3, "d_class": 6, "n_kept": 5}

@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 from torchcaps.data import load
-from torchcaps.data.pair_batches import PairBatch, PairBatches, pairs_in_order
+from torchcaps.data.batches.pairs import PairBatch, PairBatches, pairs_in_order
 from torchcaps.ops import margin_loss
 from torchcaps.papers import RECIPES
-from torchcaps.recipe import Recipe, Run, Stage, from_plain, quick, to_plain
-from torchcaps.results import make_result, unpack
-from torchcaps.tasks.classify_pairs import ClassifyPairs, iou, reconstruct_both, segmentation_iou
-from torchcaps.tasks.logits import ClassifyPairLogits
+from torchcaps.results.store import make_result, unpack
+from torchcaps.results.verify import check_metrics, check_recipe, check_replay
 from torchcaps.train import Options, train
-from torchcaps.verify import check_metrics, check_recipe, check_replay
+from torchcaps.train.recipe import Recipe, Run, Stage, from_plain, quick, to_plain
+from torchcaps.train.tasks.classify_pairs import ClassifyPairs, iou, reconstruct_both, segmentation_iou
+from torchcaps.train.tasks.logits import ClassifyPairLogits
 
 CPU = torch.device("cpu")
 SMALL = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "hidden": (32, 64)}

@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, log_softmax
 
-from torchcaps.data import embeddings, load
-from torchcaps.data.embeddings import InMemory, Window
-from torchcaps.data.sentence_batches import SentenceBatch, mixed, sentences_in_order
-from torchcaps.judging import sample
+from torchcaps.data import load
+from torchcaps.data.batches import embeddings
+from torchcaps.data.batches.embeddings import InMemory, Window
+from torchcaps.data.batches.sentences import SentenceBatch, mixed, sentences_in_order
 from torchcaps.models import EMSentenceNet, PooledSentences
 from torchcaps.papers import RECIPES
-from torchcaps.recipe import Watch
-from torchcaps.tasks.sentences import ClassifySentences
 from torchcaps.train import Options, train
+from torchcaps.train.evaluate import sample
+from torchcaps.train.recipe import Watch
+from torchcaps.train.tasks.sentences import ClassifySentences
 
 CPU = torch.device("cpu")
 TASK = ClassifySentences()

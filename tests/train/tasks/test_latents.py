@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled
-from torchcaps.data.batches import in_order
+from torchcaps.data.batches.images import in_order
 from torchcaps.models import SparseCaps, StackedCaps, SupervisedCaps
-from torchcaps.tasks.classify import Classify
-from torchcaps.tasks.latents import by_rank, latent_numbers, rank_frequency
+from torchcaps.train.tasks.classify import Classify
+from torchcaps.train.tasks.latents import by_rank, latent_numbers, rank_frequency
 
 CPU = torch.device("cpu")
 SMALL = {"channels": 4, "kernel": 3, "n_types": 2, "d_primary": 4, "primary_kernel": 3, "hidden": (8, 8)}

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from torchcaps.checkpoint import load_checkpoint, tensors_sha256
 from torchcaps.data import load
-from torchcaps.data.batches import Batch
+from torchcaps.data.batches.images import Batch
 from torchcaps.ops.experts import contrast, sweep
 from torchcaps.papers import RECIPES
-from torchcaps.results import make_result
-from torchcaps.tasks.experts import Autoencode, LearnDecoder, LearnExperts
-from torchcaps.tasks.neurons import LearnNeurons
+from torchcaps.results.store import make_result
+from torchcaps.results.verify import check_metrics
 from torchcaps.train import Options, train
-from torchcaps.verify import check_metrics
+from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
+from torchcaps.train.tasks.experts import Autoencode, LearnDecoder, LearnExperts
+from torchcaps.train.tasks.rbm import LearnNeurons
 
 CPU = torch.device("cpu")
 
@@ -212,7 +212,7 @@ def test_a_resumed_run_ends_with_the_same_bits(name, trained, tmp_path):
 
 def test_samples_are_judged_where_it_is_asked_for(monkeypatch):
     called = []
-    monkeypatch.setattr("torchcaps.tasks.experts.study", lambda *args: called.append(args[-2:]) or {"n_pure": 3})
+    monkeypatch.setattr("torchcaps.train.tasks.experts.study", lambda *args: called.append(args[-2:]) or {"n_pure": 3})
     data = load("generated-16", "test")
     assert LearnDecoder().study(model_of(), data, data, CPU, 0) == {} and not called
     assert LearnDecoder(samples=7).study(model_of(), data, data, CPU, 0) == {"n_pure": 3} and called == [(7, 1500)]

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from torchcaps.checkpoint import load_checkpoint, load_model, tensors_sha256
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches import Augmentation, Batch
+from torchcaps.data.batches.images import Augmentation, Batch
 from torchcaps.papers import RECIPES
-from torchcaps.results import make_result
-from torchcaps.tasks.reconstruct import Reconstruct
+from torchcaps.results.store import make_result
+from torchcaps.results.verify import check_metrics
 from torchcaps.train import Options, train
-from torchcaps.verify import check_metrics
+from torchcaps.train.checkpoint import load_checkpoint, load_model, tensors_sha256
+from torchcaps.train.tasks.reconstruct import Reconstruct
 
 CPU = torch.device("cpu")
 

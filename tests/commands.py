@@ -1,0 +1,29 @@
+"""One command of the command line, called in this process."""
+
+import sys
+
+from torchcaps import cli
+
+
+def run(capsys, monkeypatch, *words: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of one command, in this process."""
+    monkeypatch.setattr(sys, "argv", ["torchcaps", *words])
+    monkeypatch.setattr(cli.console, "_width", 300)
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = end.code or 0
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def refuses(answer: tuple[int, str, str], *parts: str) -> None:
+    """One clear line at the end: exit code 2, the tool's name, every part, no traceback."""
+    code, _, err = answer
+    assert code == 2, err
+    assert "torchcaps: " in err
+    err = err[err.index("torchcaps: ") :]
+    assert "Traceback" not in err
+    for part in parts:
+        assert part in err, f"{part!r} is not in {err!r}"
