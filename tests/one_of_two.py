@@ -30,7 +30,7 @@ from torchcaps.train.tasks.classify import Classify
 def made(name: str, steps: int | None = None, **stage) -> Run:
     """A smoke recipe without dropout: what a process draws inside a network is its own."""
     run = RECIPES[f"smoke/{name}"].make()
-    args = run.model_args | ({"dropped": 0.0} if run.model in ("experts", "neurons") else {})
+    args = run.model_args | ({"dropped": 0.0} if run.model in ("experts", "rbm") else {})
     changes = stage | ({"steps": steps} if steps else {})
     return replace(run, model_args=args, stages=tuple(replace(part, **changes) for part in run.stages))
 

@@ -178,7 +178,7 @@ def expert_net(model=models.ExpertNet):
 
 
 def neuron_net(model=models.NeuronNet):
-    for form in ("neurons", "linear"):
+    for form in ("rbm", "linear"):
         made = model((1, 12, 12), 3, form=form, width=5, channels=4, kernel=3)
         images = torch.rand(2, 1, 12, 12)
         differentiate(made(images))
@@ -204,7 +204,7 @@ LAYERS = dict(PrimaryCapsules=primary, RoutedCapsules=routed, ConvRoutedCapsules
 LAYERS |= dict(LazyRoutedCapsules=lazy, RankMask=rank_mask, CodeNets=code_nets, LadderCapsules=ladder)
 MODELS = {"capsnet": capsnet, "baseline": baseline, "em-capsnet": em_capsnet, "sparsecaps": sparsecaps, "supcaps": supcaps}
 MODELS |= {"lcapsnet": lcapsnet}
-MODELS |= {"stackedcaps": stackedcaps, "experts": expert_net, "neurons": neuron_net}
+MODELS |= {"stackedcaps": stackedcaps, "experts": expert_net, "rbm": neuron_net}
 LAYERS |= dict(ConvAutoencoder=autoencoder, ExpertCapsules=expert_capsules)
 found = {name for name in layers.__all__ if issubclass(getattr(layers, name), nn.Module)}
 assert found == set(LAYERS), f"give every layer its lines in tests/test_shapes.py: {found ^ set(LAYERS)}"

@@ -15,9 +15,10 @@ from torchcaps import cli
 from torchcaps.data import DATASETS, DataError, load
 from torchcaps.papers import RECIPES
 from torchcaps.probes.kinds import Linear, Reading
+from torchcaps.results.claims import Claim, Recipe
 from torchcaps.results.store import pack, read_result
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import Claim, Recipe, Run
+from torchcaps.train.recipe import Run
 
 HOME = Path(__file__).parents[2]
 

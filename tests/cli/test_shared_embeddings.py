@@ -13,8 +13,8 @@ from torchcaps.data import encoders
 from torchcaps.data.batches import embeddings
 from torchcaps.data.sets import sst
 from torchcaps.papers import RECIPES
+from torchcaps.results.claims import Recipe
 from torchcaps.results.store import read_result
-from torchcaps.train.recipe import Recipe
 
 transformers = pytest.importorskip("transformers", reason="pip install 'torchcaps[sentences]'")
 from transformers_tiny import LIMIT, WORDS, tokenizer  # noqa: E402

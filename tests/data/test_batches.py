@@ -22,7 +22,8 @@ from torchcaps.data.batches.images import (
 )
 from torchcaps.papers import RECIPES
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import from_plain, quick, to_plain
+from torchcaps.train.plain import to_plain
+from torchcaps.train.recipe import from_plain, quick
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,8 @@ import torch
 
 from torchcaps.data.augment.warp import Warp
 from torchcaps.data.batches.images import Light, as_seen
-from torchcaps.train.recipe import from_plain, to_plain
+from torchcaps.train.plain import to_plain
+from torchcaps.train.recipe import from_plain
 
 
 def bars(size: int = 16) -> torch.Tensor:

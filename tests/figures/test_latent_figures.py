@@ -91,7 +91,7 @@ def test_the_paper_draws_what_is_there_and_nothing_of_another_run(tmp_path, monk
 
     def put(name, stale=False):
         run = small(name)
-        run = replace(run, stages=(replace(run.stages[0], rate=0.1),)) if stale else run
+        run = replace(run, stages=(replace(run.stages[0], learning_rate=0.1),)) if stale else run
         trained = train(run, name=name, seed=0, options=Options(out=tmp_path / "runs/rawlinson2018" / name / "0", progress=False))
         write_result(result_path(tmp_path / "results", f"rawlinson2018/{name}", 0), make_result(name, 0, run, trained))
 

@@ -12,8 +12,8 @@ CHANGES = [
 ]
 
 
-def falling(rate: float, n: int = 100) -> list[dict]:
-    return [{"step": 10 * k, "loss": rate**k + 0.01 * (k % 2)} for k in range(1, n + 1)]
+def falling(learning_rate: float, n: int = 100) -> list[dict]:
+    return [{"step": 10 * k, "loss": learning_rate**k + 0.01 * (k % 2)} for k in range(1, n + 1)]
 
 
 def test_a_running_mean_by_hand():

@@ -15,7 +15,7 @@ from torchcaps.models import EMSentenceNet, PooledSentences
 from torchcaps.papers import RECIPES
 from torchcaps.papers.heinsen2019.figures import figures
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import to_plain
+from torchcaps.train.plain import to_plain
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from torchcaps.train.state import Diverged
 
 TINY = {"channels": 8, "n_types": 2, "d_class": 4, "reconstruction_weight": 0.0, "random_state": 0}
 # the checks fit rows of 1 to 20 numbers that are no pictures, so zeros have to fill the square. No check is excepted
-CHECKED = CapsNetClassifier(**TINY, epochs=4, rate=2e-2, fill_square=True)
+CHECKED = CapsNetClassifier(**TINY, epochs=4, learning_rate=2e-2, fill_square=True)
 
 
 def checks():
@@ -55,7 +55,7 @@ def bars():
 
 @pytest.fixture(scope="module")
 def fitted(bars):
-    return CapsNetClassifier(**TINY | {"reconstruction_weight": 0.005}, epochs=12, rate=2e-2).fit(*bars[:2])
+    return CapsNetClassifier(**TINY | {"reconstruction_weight": 0.005}, epochs=12, learning_rate=2e-2).fit(*bars[:2])
 
 
 def test_it_learns_and_says_so_in_every_way(bars, fitted):
@@ -128,7 +128,7 @@ def test_it_does_not_touch_the_random_numbers_of_others(bars):
 def test_it_can_be_searched_put_in_a_line_copied_and_stored(bars, fitted):
     images, names, others, other_names = bars
     flat = images.reshape(len(images), -1)
-    search = GridSearchCV(CapsNetClassifier(**TINY, rate=2e-2), {"epochs": [0, 8]}, cv=2, error_score="raise").fit(flat, names)
+    search = GridSearchCV(CapsNetClassifier(**TINY, learning_rate=2e-2), {"epochs": [0, 8]}, cv=2, error_score="raise").fit(flat, names)
     assert search.best_params_ == {"epochs": 8}
     line = make_pipeline(clone(fitted), LogisticRegression(max_iter=500)).fit(flat, names)
     assert line.score(others.reshape(len(others), -1), other_names) > 0.9  # of the poses
@@ -189,7 +189,7 @@ def test_other_pictures_than_it_was_fitted_to_are_refused(bars, fitted):
 def test_a_rate_that_breaks_it_is_named(bars, batch):
     """Also in the last step, or the only one: its weights are asked for no loss."""
     with pytest.raises(Diverged, match="give a lower rate than inf"):
-        CapsNetClassifier(**TINY, epochs=1, rate=float("inf"), batch=batch).fit(*bars[:2])
+        CapsNetClassifier(**TINY, epochs=1, learning_rate=float("inf"), batch=batch).fit(*bars[:2])
 
 
 def test_pictures_may_come_one_by_one_in_a_list(bars):

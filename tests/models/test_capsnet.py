@@ -23,7 +23,7 @@ REGISTRY = {
     "supcaps": lambda **options: SupervisedCaps((1, 12, 12), 3, **SMALL | options),
     "stackedcaps": lambda reconstruction=None: StackedCaps((1, 12, 12), n_latent=3, d_latent=6, n_layers=2, **SMALL_NET).eval(),
 }
-ELSEWHERE = {"baseline", "experts", "neurons"}  # no capsules for classes; the last two learn part by part, most of it without gradients
+ELSEWHERE = {"baseline", "experts", "rbm"}  # no capsules for classes; the last two learn part by part, most of it without gradients
 TRUNCATED_STD = 0.8796  # of a standard normal cut off at two
 
 

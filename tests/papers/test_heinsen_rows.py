@@ -14,7 +14,7 @@ from torchcaps.data.batches.images import Batch, Batches, Crop
 from torchcaps.layers import EMCapsules
 from torchcaps.papers import RECIPES
 from torchcaps.papers.changes import with_mixup
-from torchcaps.train.recipe import differences, to_plain
+from torchcaps.train.plain import differences, to_plain
 from torchcaps.train.step import TrainingStep
 
 ROWS = {name.removeprefix("heinsen2019/"): recipe for name, recipe in RECIPES.items() if name.startswith("heinsen2019/") and recipe.claim}

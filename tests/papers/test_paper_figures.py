@@ -31,7 +31,7 @@ def small(run):
 def put(name, tmp_path, seed=0, stale=False, **options):
     """A run of the row, where `reproduce` would have left it."""
     run = small(RECIPES[f"sabour2017/{name}"].make())
-    run = replace(run, stages=(replace(run.stages[0], rate=0.1),)) if stale else run
+    run = replace(run, stages=(replace(run.stages[0], learning_rate=0.1),)) if stale else run
     out = tmp_path / "runs/sabour2017" / name / str(seed)
     trained = train(run, name=name, seed=seed, options=Options(out=out, progress=False, log_every=1, **options))
     write_result(result_path(tmp_path / "results", f"sabour2017/{name}", seed), make_result(name, seed, run, trained))

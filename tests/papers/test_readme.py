@@ -11,7 +11,8 @@ from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.papers.pages import NUMBER, filled, pages
 from torchcaps.results.store import read_result, write_result
 from torchcaps.results.verify import check_metrics, check_recipe
-from torchcaps.train.recipe import from_plain, to_plain
+from torchcaps.train.plain import to_plain
+from torchcaps.train.recipe import from_plain
 
 HOME = Path(__file__).parents[2]
 README = (HOME / "README.md").read_text()

@@ -16,7 +16,8 @@ from torchcaps.data import OwnImages
 from torchcaps.integrations.image_folder import own_run
 from torchcaps.papers import RECIPES
 from torchcaps.train.checkpoint import save_checkpoint
-from torchcaps.train.recipe import Run, to_plain
+from torchcaps.train.plain import to_plain
+from torchcaps.train.recipe import Run
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOME = Path(__file__).parents[2]

@@ -21,7 +21,8 @@ from torchcaps.pretrained.card import card
 from torchcaps.pretrained.release import measure
 from torchcaps.results.store import read_result, unpack
 from torchcaps.train import splits
-from torchcaps.train.recipe import from_plain, unlike
+from torchcaps.train.plain import unlike
+from torchcaps.train.recipe import from_plain
 
 NAMES = list(entries())
 

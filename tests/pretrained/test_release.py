@@ -20,8 +20,9 @@ from torchcaps.pretrained.release import LARGE, release, rounded_to_bfloat16
 from torchcaps.results.store import make_result, write_result
 from torchcaps.runtime.environment import commit
 from torchcaps.train import Options, splits, train
-from torchcaps.train.checkpoint import load_checkpoint, load_model, save_checkpoint
-from torchcaps.train.recipe import to_plain
+from torchcaps.train.checkpoint import load_checkpoint, save_checkpoint
+from torchcaps.train.loading import load_model
+from torchcaps.train.plain import to_plain
 
 BY_ROUNDING = 2e-3  # what bfloat16 weights change in a length, which is between 0 and 1: 8 bits of each number are kept
 

@@ -15,7 +15,8 @@ from torchcaps.probes.kinds import Attack, Linear, Reading
 from torchcaps.results.store import make_result, unpack
 from torchcaps.results.verify import check_metrics
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import from_plain, quick, to_plain
+from torchcaps.train.plain import to_plain
+from torchcaps.train.recipe import from_plain, quick
 
 pytest.importorskip("sklearn")
 CPU = torch.device("cpu")
@@ -145,7 +146,7 @@ def test_half_a_run_and_another_run_are_not_read(tmp_path):
     with pytest.raises(Missing, match="no finished checkpoint"):
         look(run, "generated/test", tmp_path, **here)
     train(run.network(), name="x", seed=0, options=Options(out=tmp_path, progress=False))
-    other = replace(run, stages=(replace(run.stages[0], rate=0.1),))
+    other = replace(run, stages=(replace(run.stages[0], learning_rate=0.1),))
     with pytest.raises(ValueError, match="is of another run than rawlinson2018/mnist-sparse is today"):
         look(other, "generated/test", tmp_path, **here)
 

@@ -13,7 +13,7 @@ from torchcaps.papers import RECIPES
 from torchcaps.results.compare import compare, sd_of_mean, sources_of
 from torchcaps.results.store import pack
 from torchcaps.train import splits
-from torchcaps.train.recipe import to_plain
+from torchcaps.train.plain import to_plain
 
 PICTURES, PAIRS = "smoke/capsnet-plain", "smoke/capsnet-pairs"
 

@@ -20,6 +20,7 @@ from torchcaps.analysis.metrics import (
 )
 from torchcaps.data import load
 from torchcaps.papers import RECIPES
+from torchcaps.results.claims import Claim, Recipe
 from torchcaps.results.store import (
     by_seed,
     ensemble_error_percent,
@@ -35,7 +36,7 @@ from torchcaps.results.store import (
 )
 from torchcaps.results.verify import check_commit, check_metrics, check_recipe, check_replay, verify
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import Claim, Recipe, to_plain
+from torchcaps.train.plain import to_plain
 
 NAME = "smoke/capsnet-plain"
 

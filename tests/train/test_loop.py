@@ -20,7 +20,8 @@ from torchcaps.results.store import make_result
 from torchcaps.runtime.environment import commit
 from torchcaps.train import Diverged, Interrupted, Options, train
 from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
-from torchcaps.train.recipe import Cosine, Exponential, Stage, Stop
+from torchcaps.train.recipe import Stage, Stop
+from torchcaps.train.schedules import Cosine, Exponential
 from torchcaps.train.splits import part
 from torchcaps.train.tasks import Task
 from torchcaps.train.tasks.classify import Classify
@@ -238,7 +239,7 @@ def test_the_average_of_the_weights_follows_them(tmp_path):
 
 
 def test_schedules_by_hand():
-    decay = Exponential(rate=0.96, every=2000, floor=1e-3)
+    decay = Exponential(decay=0.96, every=2000, floor=1e-3)
     assert decay(0, 1) == 1
     assert decay(2000, 1) == pytest.approx(0.96)
     assert decay(10**7, 1) == 1e-3
@@ -326,7 +327,7 @@ def test_what_a_task_prepares_is_what_the_average_starts_from(tmp_path):
             model.conv.weight.data.zero_()
 
     run = RECIPES["smoke/capsnet"].make()
-    run = replace(run, stages=(replace(run.stages[0], task=Zeroed(), rate=0.0),))
+    run = replace(run, stages=(replace(run.stages[0], task=Zeroed(), learning_rate=0.0),))
     smoke(tmp_path, run=run, max_steps=1)
     assert not load_checkpoint(tmp_path / "checkpoint.safetensors").tensors["step/ema/conv.weight"].any()
 

@@ -12,7 +12,9 @@ from torchcaps.papers import RECIPES
 from torchcaps.train import Options
 from torchcaps.train import train as train_run
 from torchcaps.train.optimizers import SGD, Adam, RAdam, RectifiedAdam
-from torchcaps.train.recipe import Cosine, OneCycle, Stage, from_plain, to_plain
+from torchcaps.train.plain import to_plain
+from torchcaps.train.recipe import Stage, from_plain
+from torchcaps.train.schedules import Cosine, OneCycle
 
 N_STEPS = 12  # the spread is trusted from the sixth on
 
@@ -130,15 +132,17 @@ def test_compiled_it_is_one_program_for_all_steps(gradients, fresh_dynamo):
 
 
 def test_the_one_cycle_goes_where_the_paper_says():
-    stage = Stage(rate=5e-4, optimizer=RAdam(beta1=0.9), schedule=OneCycle())
+    stage = Stage(learning_rate=5e-4, optimizer=RAdam(beta1=0.9), schedule=OneCycle())
     n_steps = 1000
-    at = {step: (stage.rate * stage.schedule(step, n_steps), 0.9 * stage.schedule.momentum(step, n_steps)) for step in range(n_steps)}
+    at = {
+        step: (stage.learning_rate * stage.schedule(step, n_steps), 0.9 * stage.schedule.momentum(step, n_steps)) for step in range(n_steps)
+    }
     assert at[0] == pytest.approx((1e-5, 0.9))
     assert at[50] == pytest.approx((2.55e-4, 0.855))  # half way up a line
     assert at[100] == pytest.approx((5e-4, 0.81))
     assert at[n_steps - 1] == pytest.approx((1e-5, 0.9))
     assert (at[549][0] + at[550][0]) / 2 == pytest.approx(2.55e-4, rel=1e-3)  # half way down a cosine
-    assert max(rate for rate, _ in at.values()) == at[100][0]
+    assert max(learning_rate for learning_rate, _ in at.values()) == at[100][0]
     assert all(0 <= OneCycle(start=0)(step, n) <= 1 for n in (1, 2, 3) for step in range(n))  # however short
 
 

@@ -10,8 +10,10 @@ import torch
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.probes.kinds import Reading
+from torchcaps.results.claims import find
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import Run, Stage, differences, find, from_plain, quick, to_plain, unlike
+from torchcaps.train.plain import differences, to_plain, unlike
+from torchcaps.train.recipe import Run, Stage, from_plain, quick
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SMOKE = [name for name in RECIPES if name.startswith("smoke/")]
@@ -30,7 +32,7 @@ SMALL = {
     "em-sentences": {"d_features": 8, "n_parts": 4},
     "pooled-sentences": {},
     "experts": {"channels": 8},
-    "neurons": {"channels": 8, "width": 12},
+    "rbm": {"channels": 8, "width": 12},
 }
 # Steps whose losses every CPU agrees on, where not on all of them. Ladders keep the most active capsules: rounding may keep another where
 # two are nearly equal, and then the losses differ by 0.2 %; for so many steps the activities that decide lie 1e-5 apart at least, a hundred
@@ -88,7 +90,7 @@ def test_golden_losses(name, tmp_path):
 
 def test_golden_losses_notice_another_rate(tmp_path):
     run = RECIPES["smoke/capsnet"].make()
-    run = replace(run, stages=(replace(run.stages[0], rate=2.9e-3),))
+    run = replace(run, stages=(replace(run.stages[0], learning_rate=2.9e-3),))
     trained = train(run, name="x", seed=0, options=Options(out=tmp_path, progress=False, log_every=1))
     golden = json.loads((GOLDEN / "smoke-capsnet.json").read_text())
     assert [line["loss"] for line in trained.curve] != pytest.approx(golden, rel=2e-3)

@@ -98,7 +98,7 @@ def test_a_changing_beta1_and_mixed_images_go_on_as_they_were(tmp_path):
 def test_stages_follow_each_other_and_resume(tmp_path):
     recipe = RECIPES["smoke/capsnet-plain"].make()
     stage = recipe.stages[0]
-    run = replace(recipe, stages=(replace(stage, steps=7), replace(stage, steps=5, batch=8, rate=1e-4)))
+    run = replace(recipe, stages=(replace(stage, steps=7), replace(stage, steps=5, batch=8, learning_rate=1e-4)))
     hashes = []
     for number, stops in enumerate([(), (7, 9)]):
         for stop in (*stops, None):

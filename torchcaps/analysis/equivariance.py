@@ -10,7 +10,7 @@ A digit's own slant, size and width are not known, so no model reaches 1: compar
 Letters beyond the usual: `n` pictures, `f` numbers of a pose, `k` factors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, pad
 
 from torchcaps.analysis.metrics import error_percent
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled, fingerprint
-from torchcaps.data.batches.images import Shift, in_order
+from torchcaps.data.batches.images import Augmentation, Shift, in_order
 from torchcaps.data.sets.affine import BRIGHT, ROTATION, SHEAR, transform
 from torchcaps.data.sets.digits import stratified_indices
 from torchcaps.layers import Capsules
@@ -93,7 +93,9 @@ class Equivariance:
         return asdict(self)
 
 
-def equivariance(model: nn.Module, digits: Labelled, device: torch.device, *, copies: int = 4, seed: int = 0) -> Equivariance:
+def equivariance(
+    model: nn.Module, digits: Labelled, device: torch.device, *, augment: Sequence[Augmentation] = (), copies: int = 4, seed: int = 0
+) -> Equivariance:
     """R² of every factor on half of the digits, with regressions fitted to the other half; the model lies on `device`.
 
     Give digits as they are, upright and in the middle: MNIST's own also for a model whose frame is larger.
@@ -101,8 +103,8 @@ def equivariance(model: nn.Module, digits: Labelled, device: torch.device, *, co
     _, *frame = model.image
     on_device, rng = Labelled(digits.images.to(device), digits.labels), torch.Generator().manual_seed(seed)
     known = known_digits(on_device, tuple(frame), rng, copies=copies)
-    with watching(model):
-        batches = in_order(Labelled(known.images, known.labels), 500, device, getattr(model, "augment", ()))
+    with evaluating(model):
+        batches = in_order(Labelled(known.images, known.labels), 500, device, augment)
         seen = [tuple(part.cpu() for part in pose_of(model, batch.images)) for batch in batches]
     poses, classes = (torch.cat(parts) for parts in zip(*seen, strict=True))
     part = split(digits.labels, seed)[known.sources]

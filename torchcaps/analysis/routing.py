@@ -3,7 +3,7 @@
 Letters beyond the usual: `n` the types of primary capsules, `k` the classes in one picture. The paper's b_ij are `logits`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from math import log
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.metrics import dead_capsules, exact_match_error_percent
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Batch, in_order
+from torchcaps.data.batches.images import Augmentation, Batch, in_order
 from torchcaps.data.batches.pairs import PairBatch, pairs_in_order
 from torchcaps.data.sets.pairs import Pairs, PairSource, fixed_pairs
 from torchcaps.layers import RoutedCapsules
@@ -39,7 +39,14 @@ class _Seen(NamedTuple):
     labels: Int64[Tensor, "b k"]
 
 
-def diagnose(model: nn.Module, data: Labelled | Pairs | PairSource, device: torch.device, *, most: int = 2000) -> dict[str, Any]:
+def diagnose(
+    model: nn.Module,
+    data: Labelled | Pairs | PairSource,
+    device: torch.device,
+    *,
+    augment: Sequence[Augmentation] = (),
+    most: int = 2000,
+) -> dict[str, Any]:
     """Plain numbers about a model like CapsNet, which lies on `device`; {} for one that has no routed class capsules.
 
     `passes` has a row for each number of routing passes from 1 on, with the weights as they are: the accuracy if routing ended
@@ -48,8 +55,8 @@ def diagnose(model: nn.Module, data: Labelled | Pairs | PairSource, device: torc
     if not (isinstance(getattr(model, "classes", None), RoutedCapsules) and hasattr(model, "primary_capsules")):
         return {}
     trained = model.classes.n_iters
-    with watching(model), _routed(model.classes, max(LEAST_PASSES, trained + 2)):
-        parts = [_watch(model, batch) for batch in _batches(data, most, device, getattr(model, "augment", ()))]
+    with evaluating(model), _routed(model.classes, max(LEAST_PASSES, trained + 2)):
+        parts = [_watch(model, batch) for batch in _batches(data, most, device, augment)]
     seen = _Seen(*map(torch.cat, zip(*parts, strict=True)))
     lengths = seen.lengths[:, trained - 1]  # [b j]
     ranked, n_present = lengths.sort(-1, descending=True).values, seen.labels.shape[1]
@@ -96,14 +103,14 @@ def logit_changes(model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[st
     `logit_change_t` compares the logits that pass t shares votes by with those of pass t - 1; pass 1 has nothing before it.
     Float32 whatever surrounds the call. The votes of all images are formed: give a batch, not a data set.
     """
-    with watching(model), torch.autocast(images.device.type, enabled=False):
+    with evaluating(model), torch.autocast(images.device.type, enabled=False):
         logits = [step.logits for step in model.steps(images.float())]
     changes = [(after - before).abs().mean().item() for before, after in pairwise(logits)]
     return {f"logit_change_{number}": change for number, change in enumerate(changes, start=2)}
 
 
 @contextmanager
-def watching(model: nn.Module) -> Iterator[nn.Module]:
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
     """Evaluation mode and no gradients inside; put back afterwards."""
     was_training = model.training
     model.eval()
@@ -136,7 +143,9 @@ def _routed(layer: RoutedCapsules, n_iters: int) -> Iterator[None]:
         layer.n_iters = before
 
 
-def _batches(data: Labelled | Pairs | PairSource, most: int, device: torch.device, augment: tuple) -> Iterator[Batch | PairBatch]:
+def _batches(
+    data: Labelled | Pairs | PairSource, most: int, device: torch.device, augment: Sequence[Augmentation]
+) -> Iterator[Batch | PairBatch]:
     """The images as evaluation shows them."""
     pairs = fixed_pairs(data, 1) if isinstance(data, PairSource) else data  # training digits: each the base once
     n = min(len(pairs.labels), most)

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from torchcaps.analysis.classifiers import fit_linear
 from torchcaps.analysis.metrics import error_percent
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
 from torchcaps.data.batches.images import as_seen
 from torchcaps.layers import ExpertCapsules
@@ -33,7 +33,7 @@ class Judge(NamedTuple):
 
     def __call__(self, pictures: Float[Tensor, "n c h w"]) -> tuple[Int64[Tensor, "n"], Float[Tensor, "n f"]]:
         """Classes and features."""
-        with watching(self.net):
+        with evaluating(self.net):
             features = torch.cat([self.net.features(part) for part in pictures.split(AT_ONCE)])
             return self.net.classes(features).argmax(-1), features
 
@@ -142,7 +142,7 @@ def sampled_pictures(model: nn.Module, n: int, seed: int, device: torch.device) 
     """`n` of each capsule from both domains, and the complete one again with every number negated."""
     layer = model.encoders[-1]
     numbers = torch.randn(n, layer.n_out, layer.d_out, generator=torch.Generator().manual_seed(seed)).to(device)
-    with watching(model):
+    with evaluating(model):
         complete, negated = (model.draw_samples(part, restricted=False) for part in (numbers, -numbers))
         return {"complete": complete, "negated": negated, "restricted": model.draw_samples(numbers, restricted=True)}
 
@@ -180,7 +180,7 @@ def study(
 
 def probes(model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int) -> dict[str, float]:
     """Linear probes of the highest capsules, squashed and not, of the same layer before any training, and of the autoencoder's maps."""
-    with watching(model):
+    with evaluating(model):
         below = lambda images: model.below(images, len(model.encoders) - 1)[0]  # noqa: E731
         fresh = untrained_like(model.encoders[-1], seed)
         fresh.scale_to(below(as_seen(train.images[:AT_ONCE].to(device))), 0.2)

@@ -16,8 +16,9 @@ from torchcaps.data.sets.pairs import MARGIN, PairSource
 from torchcaps.data.sets.sst import Sentences
 from torchcaps.layers import EMCapsules, RoutedCapsules
 from torchcaps.ops.backend import without_kernels
+from torchcaps.results.claims import Recipe
 from torchcaps.runtime.environment import algorithms, own_randomness
-from torchcaps.train.recipe import Recipe, Run
+from torchcaps.train.recipe import Run
 from torchcaps.train.step import TrainingStep
 
 CHUNK = 10  # steps between two clock readings, and of a mean loss

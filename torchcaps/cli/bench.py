@@ -8,8 +8,8 @@ import typer
 from torchcaps import bench as benches
 from torchcaps.cli.options import Device, console, say
 from torchcaps.papers import RECIPES
+from torchcaps.results.claims import find
 from torchcaps.runtime.environment import pick_device
-from torchcaps.train.recipe import find
 
 app = typer.Typer(no_args_is_help=True, help="Speed and memory.")
 

@@ -19,6 +19,7 @@ from torchcaps.pretrained import locate, open_model
 from torchcaps.runtime.environment import pick_device
 from torchcaps.runtime.files import write_whole
 from torchcaps.runtime.metrics_log import read_journal
+from torchcaps.train.tasks import Extras
 
 # sets whose pictures are moved or paired already: their digits as they were
 OF_MNIST = {"mnist-40", "affnist-like", "affnist", "multimnist-4", "multimnist-6"}
@@ -44,15 +45,16 @@ def evaluate(
     if each is not None:
         pictures = paired_again(pictures, each)
     task = run.stages[-1].task
-    said = task.evaluate(model, pictures, where)
-    metrics, extras = said.metrics, task.extras(model, pictures, where)
+    said = task.evaluate(model, pictures, where, run.augment)
+    metrics = said.metrics
+    extras = task.extras(model, pictures, where, run.augment) if isinstance(task, Extras) else {}
     name = f"{on} {split}" if on else split
     console.print(f"{about['name']} seed {about['seed']} step {about['step']}, {name}: {numbers_of(metrics)}")
     if isinstance(run.data, datasets.OwnImages):
         tell_by_class(said.predictions.long(), pictures.labels, run.data)
     if extras:
         console.print(plainly(extras), highlight=False, soft_wrap=True)
-    found = diagnose(model, pictures, where)
+    found = diagnose(model, pictures, where, augment=run.augment)
     for line in lines(found):
         console.print(line, highlight=False, soft_wrap=True)
     if file:
@@ -83,7 +85,8 @@ def figures(
         return
     model, run, about = open_model(checkpoint, where)
     curve = read_journal(locate(checkpoint).parent / "metrics.jsonl")
-    for path in save_figures(all_figures(model, datasets.load(run.data, "test", data, about["seed"]), curve, where), out):
+    test = datasets.load(run.data, "test", data, about["seed"])
+    for path in save_figures(all_figures(model, test, curve, where, run.augment), out):
         print(path)
 
 
@@ -101,7 +104,7 @@ def equivariance(
         model, run, about = open_model(checkpoint, where)
         digits = datasets.load("mnist" if run.data in OF_MNIST else run.data, "test", data, about["seed"])
         name = f"{about['name']} seed {about['seed']}"
-        found[name if name not in found else str(checkpoint)] = measure(model, digits, where, copies=copies)
+        found[name if name not in found else str(checkpoint)] = measure(model, digits, where, augment=run.augment, copies=copies)
     print(side_by_side(found))
     if file:
         _write(file, {name: result.plain() for name, result in found.items()})

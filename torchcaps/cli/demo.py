@@ -29,7 +29,7 @@ def demo(out: Path, seed: int, console: Console) -> Path:
         trained[name] = _train(name, seed)
     first = next(iter(SPLITS))
     data = load(RECIPES[first].make().data, "test", seed=seed)
-    pictures = all_figures(trained[first].model, data, trained[first].curve, torch.device("cpu"))
+    pictures = all_figures(trained[first].model, data, trained[first].curve, augment=RECIPES[first].make().augment)
     report = write_report(out / "report.html", "A capsule network reads handwriting", _facts(trained, len(data.labels)), pictures)
     for name, about in SPLITS.items():
         console.print(f"test accuracy, {about}: [bold green]{_accuracy(trained[name]):.2f} %[/]", highlight=False, markup=True)

@@ -105,7 +105,8 @@ def predict(
     image_module()  # without Pillow no other file would help
     files = [file for path in image for file in _pictures(path)]
     images = torch.stack([_read(file, about.shape) for file in files])
-    scores = task.evaluate(model, Labelled(images, torch.zeros(len(files), dtype=torch.long)), where).scores
+    unlabelled = Labelled(images, torch.zeros(len(files), dtype=torch.long))
+    scores = task.evaluate(model, unlabelled, where, run.augment).answers
     # lengths say each for itself whether the class is there; logits only share it out
     shares = scores if isinstance(task, Classify) else scores.softmax(-1)
     names = class_names(run.data)

@@ -1,51 +1,16 @@
-"""Commands about rows that train no network: features for later, and the rows themselves."""
+"""`torchcaps features`: what classifiers need of finished networks, computed ahead of them."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from torchcaps.analysis.classifiers import processes
 from torchcaps.cli.options import Device, Root, console, seeds_of
 from torchcaps.papers import RECIPES
-from torchcaps.probes.carry_out import Place, derive
 from torchcaps.probes.features import Missing, look
-from torchcaps.probes.kinds import Attack, Reading
-from torchcaps.results.store import DEFAULT_SEEDS, make_result, write_result
-from torchcaps.runtime.environment import make_folder, pick_device
-from torchcaps.train.recipe import Recipe, quick
-
-Jobs = Annotated[int | None, typer.Option(help="processes that fit support vector machines; default: one for each core, if memory allows")]
-
-
-def is_derived(recipe: Recipe) -> bool:
-    return isinstance(recipe.make(), Reading)
-
-
-def with_networks(recipes: list[Recipe]) -> list[Recipe]:
-    """These, and before them the rows that they read."""
-    runs = [recipe.make() for recipe in recipes]
-    read = [run.of for run in runs if isinstance(run, Reading)] + [run.source.of for run in runs if isinstance(run, Attack) and run.source]
-    return list(dict.fromkeys([*(RECIPES[name] for name in read if name), *recipes]))
-
-
-def derive_one(recipe: Recipe, seed: int, device: str, data: Path | None, smoke: bool, jobs: int | None, runs: Path = Path("runs")) -> Path:
-    """Carry out the row; its result lies where a trained row's would."""
-    run = quick(recipe.make()) if smoke else recipe.make()
-    kind = "-quick" * smoke
-    own = runs / (recipe.name + kind) / str(seed)
-    make_folder(own)
-    place = Place(
-        folder_of=lambda name: runs / (name + kind) / str(seed),
-        own=own,
-        device=pick_device(device),
-        seed=seed,
-        root=data,
-        jobs=jobs or processes(),
-    )
-    path = own / "result.json"
-    write_result(path, make_result(recipe.name + kind, seed, run, derive(run, place)))
-    return path
+from torchcaps.probes.kinds import FrozenClassifier
+from torchcaps.results.store import DEFAULT_SEEDS
+from torchcaps.runtime.environment import pick_device
+from torchcaps.train.state import run_folder
 
 
 def features(
@@ -54,16 +19,17 @@ def features(
     device: Device = "auto",
     data: Root = None,
 ) -> None:
-    """Compute what classifiers need of finished networks, into runs/ROW/SEED/features: `reproduce` fits them later, without a GPU."""
-    readings = [recipe.make() for recipe in RECIPES.values() if is_derived(recipe)]
-    wanted = {(run.of, pool): run for run in readings if run.features != "pixels" and _asked(run.of, name) for pool in run.pools()}
+    """Compute the features of finished networks into runs/ROW/SEED/features: `reproduce` fits classifiers later, without a GPU."""
+    probes = [probe for probe in (recipe.make() for recipe in RECIPES.values()) if isinstance(probe, FrozenClassifier)]
+    probes = [probe for probe in probes if probe.features != "pixels"]
+    wanted = {(probe.of, pool): probe for probe in probes if _asked(probe.of, name) for pool in probe.pools()}
     if not wanted:
-        raise ValueError(f"nothing reads {name!r}; rows that are read: {', '.join(sorted({run.of for run in readings if run.of}))}")
+        raise ValueError(f"nothing reads {name!r}; rows that are read: {', '.join(sorted({probe.of for probe in probes}))}")
     for seed in seeds_of(seeds):
-        for (of, pool), run in wanted.items():
-            folder = Path("runs") / of / str(seed)
+        for (of, pool), probe in wanted.items():
+            folder = run_folder(of, seed)
             try:
-                seen = look(run, pool, folder, pick_device(device), data, seed)
+                seen = look(probe, pool, folder, pick_device(device), data, seed)
             except Missing:  # not begun, or not to its end; the other rows have theirs all the same
                 console.print(f"{of} seed {seed}: not trained here", soft_wrap=True)
                 continue

@@ -13,10 +13,12 @@ from torchcaps.cli.options import Device, Results, Root, console
 from torchcaps.cli.options import table as make_table
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.papers import PAPERS, RECIPES
+from torchcaps.results.claims import Recipe, find
 from torchcaps.results.compare import compare
-from torchcaps.results.store import markdown, read_result, table
+from torchcaps.results.store import read_result
+from torchcaps.results.tables import markdown, table
 from torchcaps.results.verify import verify
-from torchcaps.train.recipe import Recipe, find, to_plain
+from torchcaps.train.plain import to_plain
 
 
 def list_recipes() -> None:
@@ -38,8 +40,9 @@ def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the 
     if found.claim:
         console.print(found.claim)
     console.print_json(json.dumps(to_plain(run)))
+    network = run if run.trains else run.network
     with torch.device("meta"):
-        model = run.build()
+        model = network.build()
     console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
     for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
         routed = [layer for layer in model.modules() if isinstance(layer, EMCapsules | ExpertCapsules | RoutedCapsules)]

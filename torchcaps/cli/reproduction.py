@@ -1,14 +1,14 @@
 """The command that makes a paper's table: its rows are trained or carried out, those that are done are kept."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from torchcaps import data as datasets
+from torchcaps.analysis.classifiers import processes
 from torchcaps.cli.options import Deterministic, Device, Results, Root, console, seeds_of
 from torchcaps.cli.order import in_order
-from torchcaps.cli.probes import Jobs, derive_one, is_derived, with_networks
 from torchcaps.cli.recipes import recipes_of_paper, tell_table
 from torchcaps.cli.sweep import Failed, Workers, named, reproduce_apart
 from torchcaps.cli.training import train_recipe
@@ -16,9 +16,16 @@ from torchcaps.data import DataError
 from torchcaps.figures import save_figures
 from torchcaps.papers import FIGURES, PAPERS, RECIPES
 from torchcaps.probes.features import Missing
-from torchcaps.results.store import DEFAULT_SEEDS, markdown, read_result, result_path, table, write_result
+from torchcaps.probes.kinds import Ensemble
+from torchcaps.results.claims import Recipe, find
+from torchcaps.results.store import DEFAULT_SEEDS, read_result, result_path, write_result
+from torchcaps.results.tables import markdown, table
 from torchcaps.runtime.environment import make_folder, pick_device
-from torchcaps.train.recipe import Recipe, find, unlike
+from torchcaps.train import Options
+from torchcaps.train.plain import unlike
+from torchcaps.train.state import run_folder
+
+Jobs = Annotated[int | None, typer.Option(help="processes that fit support vector machines; default: one for each core, if memory allows")]
 
 
 def reproduce(
@@ -36,35 +43,20 @@ def reproduce(
     with_table: Annotated[bool, typer.Option("--table/--no-table", help="print the table and write figures at the end")] = True,
 ) -> None:
     """Run rows of a paper and print its table beside ours. Finished runs are kept, half-done ones go on."""
-    wanted = with_networks(_wanted(name, row)) if smoke else _wanted(name, row)
-    left: list[str] = []
+    wanted, left = _wanted(name, row, with_needed=smoke), []
     if not smoke:
         make_folder(results)  # before hours of training, not after
         wanted, left = _at_hand(wanted, data)
-    apart = [(recipe, seed) for recipe in wanted for seed in seeds_of(seeds) if workers != 1 and not is_derived(recipe)]
-    apart = [pair for pair in apart if smoke or not _kept(*pair, results)]
-    options = {"--data": data, "--results": results, "--deterministic": deterministic, "--quick": smoke, "--as-is": as_is}
-    failures = reproduce_apart(apart, workers, device, options)
-    for recipe in wanted:
-        for seed in seeds_of(seeds):
-            kept = result_path(results, recipe.name, seed)
-            if not smoke and _kept(recipe, seed, results):
-                console.print(f"{recipe.name} seed {seed}: done, {kept}", soft_wrap=True)
-                continue
-            if (recipe, seed) in apart:
-                continue  # failed, or there was nothing to do
-            if as_is and not is_derived(recipe) and not (Path("runs") / recipe.name / str(seed) / "checkpoint.safetensors").exists():
-                console.print(f"{recipe.name} seed {seed}: not begun")
-                continue
-            try:
-                one = derive_one(recipe, seed, device, data, smoke, jobs) if is_derived(recipe) else None
-            except Missing as error:  # the other rows can be made all the same
-                left.append(str(error))
-                console.print(f"{recipe.name} seed {seed}: left out", soft_wrap=True)
-                continue
-            path = one or train_recipe(recipe, seed, None, device, data, None, deterministic, smoke, as_is)
-            if not smoke:
-                write_result(kept, read_result(path))
+    pairs = [(recipe, seed) for recipe in wanted for seed in seeds_of(seeds)]
+    apart = [pair for pair in pairs if workers != 1 and pair[0].make().trains and (smoke or not _kept(*pair, results))]
+    words = {"--data": data, "--results": results, "--deterministic": deterministic, "--quick": smoke, "--as-is": as_is}
+    failures = reproduce_apart(apart, workers, device, words)
+    how = {"device": device, "root": data, "deterministic": deterministic, "as_is": as_is, "max_steps": 0 if as_is else None}
+    for recipe, seed in pairs:
+        if not smoke and _kept(recipe, seed, results):
+            console.print(f"{recipe.name} seed {seed}: done, {result_path(results, recipe.name, seed)}", soft_wrap=True)
+        elif (recipe, seed) not in apart:  # those failed, or there was nothing to do
+            left += _make(recipe, seed, results, smoke, jobs or processes(), how)
     if not smoke and with_table:
         paper = wanted[0].name.split("/")[0]
         tell_table(paper, results)
@@ -75,9 +67,29 @@ def reproduce(
         raise ValueError(f"{len(left)} rows were left out: {left[0]}")
 
 
+def _make(recipe: Recipe, seed: int, results: Path, smoke: bool, jobs: int, how: dict[str, Any]) -> list[str]:
+    """Execute one row with one seed and keep its result; what it lacks, if it has to be left out."""
+
+    def rows(name: str, number: int) -> Path:
+        return run_folder(f"{name}-quick" if smoke else name, number)
+
+    options = Options(out=rows(recipe.name, seed), rows=rows, jobs=jobs, **how)
+    if options.as_is and recipe.make().trains and not (options.out / "checkpoint.safetensors").exists():
+        console.print(f"{recipe.name} seed {seed}: not begun")
+        return []
+    try:
+        path = train_recipe(recipe, seed, options, smoke=smoke)
+    except Missing as error:  # the other rows can be made all the same
+        console.print(f"{recipe.name} seed {seed}: left out", soft_wrap=True)
+        return [str(error)]
+    if not smoke:
+        write_result(result_path(results, recipe.name, seed), read_result(path))
+    return []
+
+
 def _at_hand(wanted: list[Recipe], data: Path | None) -> tuple[list[Recipe], list[str]]:
     """Fetch what is missing. Rows whose data cannot be had are left out, and why; if no row is left, that is the error."""
-    sets = {recipe.name: {name.split("/")[0] for run in (recipe.make(),) for name in (run.data, *run.tests)} for recipe in wanted}
+    sets = {recipe.name: recipe.make().sets() for recipe in wanted}
     refused: dict[str, DataError] = {}
     for needed in sorted(set().union(*sets.values())):
         if datasets.status(needed, data).startswith("missing"):
@@ -115,14 +127,17 @@ def _write(paper: str, results: Path, device: str, data: Path | None) -> None:
         console.print(f"wrote {path}", soft_wrap=True)
 
 
-def _wanted(name: str, rows: list[str] | None) -> list[Recipe]:
-    """What is to be trained: for an ensemble its members."""
+def _wanted(name: str, rows: list[str] | None, with_needed: bool) -> list[Recipe]:
+    """What is to be made: for an ensemble its members; `with_needed` with the rows that probes look at."""
     if name not in PAPERS:
         asked = [find(name, RECIPES)]
     elif rows:
         asked = [find(f"{name}/{row}", RECIPES) for row in rows]
     else:
         asked = [recipe for recipe in RECIPES.values() if recipe.name.startswith(name + "/") and (recipe.claim or name == "smoke")]
-    members = {recipe.name: recipe.claim.members if recipe.claim else "" for recipe in asked}
-    names = [f"{whole.split('/')[0]}/{part}" if part else whole for whole, part in members.items()]
+    names = []
+    for recipe in asked:
+        run = recipe.make()
+        together = isinstance(run, Ensemble)
+        names += [*(run.needs if together or with_needed else ()), *(() if together else (recipe.name,))]
     return in_order([RECIPES[each] for each in dict.fromkeys(names)])

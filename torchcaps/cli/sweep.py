@@ -15,10 +15,10 @@ import torch
 import typer
 
 from torchcaps.cli.options import say
+from torchcaps.results.claims import Recipe
 from torchcaps.runtime.distributed import n_cores
 from torchcaps.runtime.environment import noted_signals
 from torchcaps.train import Interrupted
-from torchcaps.train.recipe import Recipe
 
 Workers = Annotated[int, typer.Option(help="so many rows and seeds at once, each in a process of its own; several GPUs are dealt out")]
 COMMAND = [sys.executable, "-m", "torchcaps"]

@@ -9,12 +9,12 @@ import typer
 from torchcaps.cli.demo import demo as run_demo
 from torchcaps.cli.image_folder import train_own
 from torchcaps.cli.options import Deterministic, Device, Out, Root, Seed, console, numbers_of, plainly
-from torchcaps.cli.probes import is_derived
 from torchcaps.papers import RECIPES
+from torchcaps.results.claims import Recipe, find
 from torchcaps.results.store import make_result, read_result, write_result
 from torchcaps.runtime.distributed import started
-from torchcaps.train import Options, train
-from torchcaps.train.recipe import Recipe, find, quick
+from torchcaps.train import Options
+from torchcaps.train.state import run_folder
 
 
 def demo(out: Annotated[Path, typer.Option(help="folder for the report")] = Path("demo"), seed: Seed = 0) -> None:
@@ -53,7 +53,11 @@ def train_one(
     if given := [name for name, value in own.items() if value is not None]:
         raise ValueError(f"{', '.join(given)} is for pictures of your own; a recipe has its own settings: leave out one or the other")
     found = find(recipe, RECIPES)
-    path = train_recipe(found, seed, out, device, data, hold_out, deterministic, smoke)
+    if not (probe := found.make()).trains:
+        raise ValueError(f"{found.name} trains no network; `torchcaps reproduce {found.name}` makes it from {' and '.join(probe.needs)}")
+    folder = out or run_folder(named(found, hold_out, smoke), seed)
+    options = Options(out=folder, device=device, root=data, deterministic=deterministic)
+    path = train_recipe(found, seed, options, hold_out, smoke)
     if started()[0] > 0:
         return  # of several processes the first has written the result
     result = read_result(path)
@@ -64,31 +68,20 @@ def train_one(
     console.print(f"result: {path}", soft_wrap=True)
 
 
-def train_recipe(
-    recipe: Recipe,
-    seed: int,
-    out: Path | None,
-    device: str,
-    data: Path | None,
-    hold_out: int | None,
-    deterministic: bool,
-    smoke: bool,
-    as_is: bool = False,
-) -> Path:
-    """Train it, or go on; `as_is` evaluates it where it stands. Its result lies beside its checkpoint."""
-    if is_derived(recipe):
-        raise ValueError(f"{recipe.name} trains no network; `torchcaps reproduce {recipe.name}` reads that of {recipe.make().of}")
-    if recipe.claim and recipe.claim.members:
-        raise ValueError(f"{recipe.name} is an ensemble; train its members, {recipe.name.split('/')[0]}/{recipe.claim.members}")
-    run = quick(recipe.make()) if smoke else recipe.make()
+def train_recipe(recipe: Recipe, seed: int, options: Options, hold_out: int | None = None, smoke: bool = False) -> Path:
+    """Execute it, or go on; its result lies beside its checkpoint."""
+    run = recipe.make().quick() if smoke else recipe.make()
     if hold_out is not None:
         # such a run sees no test set
         run = replace(run, hold_out=hold_out, tests=(), stages=tuple(replace(stage, watch=None) for stage in run.stages))
-    kind = "-quick" * smoke + f"-hold-out-{hold_out}" * (hold_out is not None)
-    folder = out or Path("runs") / (recipe.name + kind) / str(seed)
-    options = Options(out=folder, device=device, root=data, deterministic=deterministic, as_is=as_is, max_steps=0 if as_is else None)
-    trained = train(run, name=recipe.name + kind, seed=seed, options=options)
+    name = named(recipe, hold_out, smoke)
+    found = run.execute(name, seed, options)
     path = options.out / "result.json"
     if started()[0] == 0:
-        write_result(path, make_result(recipe.name + kind, seed, run, trained))
+        write_result(path, make_result(name, seed, run, found))
     return path
+
+
+def named(recipe: Recipe, hold_out: int | None = None, smoke: bool = False) -> str:
+    """The recipe's name, and how this run of it differs."""
+    return recipe.name + ("-quick" if smoke else "") + (f"-hold-out-{hold_out}" if hold_out is not None else "")

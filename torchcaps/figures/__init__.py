@@ -1,5 +1,6 @@
 """Pictures from a trained model, its data and the journal of its training. matplotlib is imported when the first one is drawn."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.metrics import confusion
 from torchcaps.data import Labelled
+from torchcaps.data.batches.images import Augmentation
 from torchcaps.data.sets.pairs import Pairs
 from torchcaps.data.sets.sst import Sentences
 from torchcaps.figures.canvas import png
@@ -35,31 +37,38 @@ __all__ = [
 
 
 def all_figures(
-    model: nn.Module, data: Labelled | Pairs | Sentences, curve: list[dict[str, Any]], device: torch.device | str = "cpu"
+    model: nn.Module,
+    data: Labelled | Pairs | Sentences,
+    curve: list[dict[str, Any]],
+    device: torch.device | str = "cpu",
+    augment: Sequence[Augmentation] = (),
 ) -> dict[str, tuple[Figure, str]]:
-    """Every figure that this model allows, with its caption, in the order of a report. The model is moved to `device`."""
+    """Every figure that this model allows, with its caption, in the order of a report.
+
+    The model is moved to `device`, and shown images as `augment` of its run shows them in evaluation.
+    """
     model.to(device)
     if isinstance(data, Pairs):
         return _figures_of_pairs(model, data, curve)
     if isinstance(data, Sentences):
         return _figures_of_sentences(model, data, curve, torch.device(device))
-    predictions = predict(model, data)
+    predictions = predict(model, data, augment)
     examples = pick_examples(predictions, data.labels, model.n_classes)
     figures: dict[str, tuple[Figure, str]] = {}
     if series(curve, "loss")[0]:
         figures["learning_curve"] = learning_curve(curve), _learning_words(curve)
     figures["confusion_matrix"] = confusion_matrix(predictions, data.labels, model.n_classes), _confusion_words(predictions, data.labels)
     if getattr(model, "decoder", None) is not None:
-        figures["reconstructions"] = reconstructions(model, data, predictions), RECONSTRUCTION_WORDS
+        figures["reconstructions"] = reconstructions(model, data, predictions, augment), RECONSTRUCTION_WORDS
         if examples.correct:
-            figures["dimension_sweeps"] = dimension_sweeps(model, data, predictions), SWEEP_WORDS
+            figures["dimension_sweeps"] = dimension_sweeps(model, data, predictions, augment), SWEEP_WORDS
     for name, indices in (("couplings", examples.correct), ("couplings_of_a_mistake", examples.failures)):
         for index in indices[:1] if _routes(model) else []:
             image, label = data.images[index], int(data.labels[index])
-            figures[name] = couplings_over_iterations(model, image, label), _coupling_words(model, image, label)
+            figures[name] = couplings_over_iterations(model, image, label, augment), _coupling_words(model, image, label, augment)
     if isinstance(model, EMCapsNet):
         which = [*examples.correct, *examples.failures[:MOST_MISTAKES]]
-        figures["places"] = used_places(model, list(data.images[which]), data.labels[which].tolist())
+        figures["places"] = used_places(model, list(data.images[which]), data.labels[which].tolist(), augment=augment)
     return figures
 
 
@@ -130,8 +139,8 @@ def _confusion_words(predictions: Int64[Tensor, " n"], labels: Int64[Tensor, " n
     return f"{n_wrong:,} of {len(labels):,} pictures are mistaken; {often}."
 
 
-def _coupling_words(model: nn.Module, image: Tensor, label: int) -> str:
-    view = watch_routing(model, image, label)
+def _coupling_words(model: nn.Module, image: Tensor, label: int, augment: Sequence[Augmentation]) -> str:
+    view = watch_routing(model, image, label, augment)
     answer = int(view.lengths[-1].argmax())
     share, long = 100 * view.mass[:, label], view.lengths[:, label]
     said = "" if answer == label else f", while that of class {answer} ends at {view.lengths[-1, answer]:.2f}"

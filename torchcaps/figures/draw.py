@@ -1,5 +1,6 @@
 """The figures. Each function returns a matplotlib Figure; the numbers in it come from `numbers`."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.metrics import confusion
 from torchcaps.data import Labelled
+from torchcaps.data.batches.images import Augmentation
 from torchcaps.figures import numbers
 from torchcaps.figures.canvas import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, PALE, SKY, bare, canvas, gains, montage, place, show, write
 
@@ -92,10 +94,10 @@ def _cell_borders(axes: Axes, n: int) -> None:
     axes.spines[:].set_visible(False)
 
 
-def reconstructions(model: nn.Module, data: Labelled, predictions: Integer[Tensor, " n"]) -> Figure:
+def reconstructions(model: nn.Module, data: Labelled, predictions: Integer[Tensor, " n"], augment: Sequence[Augmentation] = ()) -> Figure:
     """Figure 3 of Sabour 2017: inputs over what a class capsule makes of them, under (label, prediction, reconstruction target)."""
     examples = numbers.pick_examples(predictions, data.labels, min(model.n_classes, MAX_CLASSES), MAX_CLASSES // 2)
-    columns = numbers.picture_examples(model, data, predictions, examples)
+    columns = numbers.picture_examples(model, data, predictions, examples, augment)
     correct, failures = columns[: len(examples.correct)], columns[len(examples.correct) :]
     with canvas(8.0, 4.2 if failures else 2.6, layout="none") as figure:
         _columns(figure, 0.05, "Recognised: each drawn from the capsule of its class" if correct else "None is recognised.", correct, data)
@@ -121,17 +123,19 @@ def _columns(figure: Figure, top: float, heading: str, columns: list[numbers.Pic
         write(figure, left + 0.33, top + 0.37, title, ha="center", va="center", fontsize=8, color=colour)
 
 
-def dimension_sweeps(model: nn.Module, data: Labelled, predictions: Integer[Tensor, " n"] | None = None) -> Figure:
+def dimension_sweeps(
+    model: nn.Module, data: Labelled, predictions: Integer[Tensor, " n"] | None = None, augment: Sequence[Augmentation] = ()
+) -> Figure:
     """Figure 4 of Sabour 2017: each number of the winning capsule is moved from -0.25 to 0.25 and the result drawn.
 
     Left: every dimension of one picture. Right: for each class the dimension that alters its picture most.
     """
-    predictions = numbers.predict(model, data) if predictions is None else predictions
+    predictions = numbers.predict(model, data, augment) if predictions is None else predictions
     examples = numbers.pick_examples(predictions, data.labels, min(model.n_classes, MAX_CLASSES)).correct
     if not examples:
         raise ValueError("dimension_sweeps needs a picture that the model recognises, and it recognises none; train it first")
     labels = [int(data.labels[index]) for index in examples]
-    sweeps = [numbers.sweep(model, data.images[index], label) for index, label in zip(examples, labels, strict=True)]
+    sweeps = [numbers.sweep(model, data.images[index], label, augment) for index, label in zip(examples, labels, strict=True)]
     changes = [numbers.pixel_change(pictures) for pictures in sweeps]
     liveliest = max(range(len(sweeps)), key=lambda n: float(changes[n].mean()))
     strongest = [int(change.argmax()) for change in changes]
@@ -167,15 +171,15 @@ def _sheet(axes: Axes, pictures: Float[Tensor, "r k c h w"], rows: list[str]) ->
     axes.add_patch(Rectangle(corner, width, height * len(rows), facecolor="none", edgecolor=ORANGE, linewidth=1.3, clip_on=False))
 
 
-def couplings_over_iterations(model: nn.Module, image: numbers.Picture, label: int) -> Figure:
+def couplings_over_iterations(model: nn.Module, image: numbers.Picture, label: int, augment: Sequence[Augmentation] = ()) -> Figure:
     """The routing of one picture, a column for each pass: where the label's support comes from, which class gains, which is long."""
-    view = numbers.watch_routing(model, image, label)
+    view = numbers.watch_routing(model, image, label, augment)
     n_passes = len(view.mass)
     shown = list(range(n_passes)) if n_passes <= MAX_PASSES else [0, 1, 2, n_passes - 1]
     answer = int(view.lengths[-1].argmax())
     with canvas(min(2.6 + 1.8 * len(shown), 8.0), 5.4) as figure:
         grid = figure.subplots(3, 1 + len(shown), squeeze=False, height_ratios=[1.3, 1, 1])
-        show(grid[0, 0], numbers.as_input(model, image).cpu())
+        show(grid[0, 0], numbers.as_input(model, image, augment).cpu())
         grid[0, 0].set_title(f"The input, a {label}")
         _entropy(grid[1, 0], view.entropy)
         _key(grid[2, 0], label, answer)

@@ -11,7 +11,7 @@ from einops import rearrange
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
 from torchcaps.data.batches.images import as_seen
 from torchcaps.figures.canvas import BLUE, GREEN, INK, MUTED, ORANGE, PALE, canvas, show
 
@@ -108,8 +108,8 @@ def activity_curves(found: Mapping[int, Ranked], label: int, n_images: int) -> t
 
 def pruning_and_ladder(model: nn.Module, image: UInt8[Tensor, "c h w"], label: int) -> tuple[Figure, str]:
     """Figure 2 of a real picture: activities, code, kept rows, and what the two most active classes tell of them. With a caption."""
-    with watching(model):
-        seen = as_seen(image.unsqueeze(0), getattr(model, "augment", ())).to(next(model.parameters()).device)
+    with evaluating(model):
+        seen = as_seen(image.unsqueeze(0)).to(next(model.parameters()).device)
         primary, laddered = model.ladder(seen)
     activity, code, rows = (x[0].cpu() for x in (primary.activity, laddered.kept.code, laddered.kept.poses))
     told = None if laddered.regressed is None else laddered.regressed[0].cpu()
@@ -149,9 +149,9 @@ def _seen(model: nn.Module, images: Images) -> Iterator[Float[Tensor, "b c h w"]
     if not len(images):
         raise ValueError("a mean over pictures needs one at least, and none came; is the class in the data?")
     device = next(model.parameters()).device
-    with watching(model):
+    with evaluating(model):
         for part in images.split(BATCH):
-            yield as_seen(part.to(device), getattr(model, "augment", ()))
+            yield as_seen(part.to(device))
 
 
 def _map(axes: Axes, values: Float[Tensor, "y x"], title: str) -> None:

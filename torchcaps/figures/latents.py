@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
 from torchcaps.figures.canvas import BLUE, GREEN, INK, MUTED, ORANGE, bare, canvas, gains, montage, place, write
 from torchcaps.figures.numbers import as_input, pixel_change, sweep_poses
@@ -25,7 +25,7 @@ N_SWEPT = 6  # pictures in figure 5, each the first of its class
 
 def apart(model: nn.Module, image: Tensor) -> tuple[Float[Tensor, "k c h w"], Float[Tensor, "k c h w"]]:
     """What the decoder draws from all capsules and from each alone; from all, and from all but one."""
-    with watching(model):
+    with evaluating(model):
         poses = model(as_input(model, image.unsqueeze(0))).poses[0]
         alone = torch.eye(len(poses), device=poses.device)
         keep = torch.cat([torch.ones_like(alone[:1]), alone]), torch.cat([torch.ones_like(alone[:1]), 1 - alone])
@@ -98,7 +98,7 @@ def rank_frequencies(told: Mapping[str, Any], words: str, frequencies: tuple[flo
 
 def sweeps_of(model: nn.Module, image: Tensor) -> tuple[Float[Tensor, "e k c h w"], int]:
     """Each number of the capsule with the most support moved from -1 to 1, drawn; and which capsule it is."""
-    with watching(model):
+    with evaluating(model):
         seen = as_input(model, image.unsqueeze(0))
         latent, poses = model.latent(seen), model(seen).poses[0]
         support = latent.support[0]

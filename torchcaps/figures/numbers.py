@@ -4,6 +4,7 @@ Letters beyond the usual: `k` the columns of a sweep, `t` the routing passes.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,9 +13,9 @@ from jaxtyping import Float, Int64, Integer, UInt8
 from torch import Tensor, nn
 
 from torchcaps.analysis.metrics import coupling_entropy
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import as_seen, in_order
+from torchcaps.data.batches.images import Augmentation, as_seen, in_order
 from torchcaps.ops import length
 
 Picture = UInt8[Tensor, "c h w"] | Float[Tensor, "c h w"]
@@ -48,17 +49,21 @@ class RoutingView(NamedTuple):
     lengths: Float[Tensor, "t j"]
 
 
-def as_input(model: nn.Module, images: UInt8[Tensor, "*b c h w"] | Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
-    """What the model sees, on its device: bytes as in evaluation, floats are taken as they are."""
+def as_input(
+    model: nn.Module,
+    images: UInt8[Tensor, "*b c h w"] | Float[Tensor, "*b c h w"],
+    augment: Sequence[Augmentation] = (),
+) -> Float[Tensor, "*b c h w"]:
+    """What the model sees, on its device: bytes as `augment` shows them in evaluation, floats as they are."""
     images = images.to(next(model.parameters()).device)
-    return as_seen(images, getattr(model, "augment", ())) if images.dtype == torch.uint8 else images
+    return as_seen(images, augment) if images.dtype == torch.uint8 else images
 
 
-def predict(model: nn.Module, data: Labelled) -> Int64[Tensor, " n"]:
+def predict(model: nn.Module, data: Labelled, augment: Sequence[Augmentation] = ()) -> Int64[Tensor, " n"]:
     """The class whose capsule is longest, or has the highest score, for every picture."""
     device = next(model.parameters()).device
-    with watching(model):
-        answers = (model(batch.images) for batch in in_order(data, AT_ONCE, device, getattr(model, "augment", ())))
+    with evaluating(model):
+        answers = (model(batch.images) for batch in in_order(data, AT_ONCE, device, augment))
         # a network without capsules gives its scores alone
         return torch.cat([(said if isinstance(said, Tensor) else said.activity).argmax(-1) for said in answers]).cpu()
 
@@ -71,15 +76,17 @@ def pick_examples(predictions: Integer[Tensor, " n"], labels: Int64[Tensor, " n"
     return Examples([first[label] for label in range(n_classes) if label in first], wrong[:n_failures])
 
 
-def picture_examples(model: nn.Module, data: Labelled, predictions: Integer[Tensor, " n"], examples: Examples) -> list[Pictured]:
+def picture_examples(
+    model: nn.Module, data: Labelled, predictions: Integer[Tensor, " n"], examples: Examples, augment: Sequence[Augmentation] = ()
+) -> list[Pictured]:
     """Each correct example once, then each failure twice: from the label's capsule and from the predicted one."""
     columns = [(index, int(data.labels[index])) for index in examples.correct]
     for index in examples.failures:
         columns += [(index, int(data.labels[index])), (index, int(predictions[index]))]
     if not columns:
         return []
-    images = as_input(model, data.images[[index for index, _ in columns]])
-    with watching(model):
+    images = as_input(model, data.images[[index for index, _ in columns]], augment)
+    with evaluating(model):
         poses = model(images).poses
         pictures = model.reconstruct(poses, torch.tensor([target for _, target in columns], device=poses.device)).cpu()
     return [
@@ -97,10 +104,10 @@ def sweep_poses(poses: Float[Tensor, "j e"], label: int, offsets: tuple[float, .
     return copies
 
 
-def sweep(model: nn.Module, image: Picture, label: int) -> Float[Tensor, "e k c h w"]:
+def sweep(model: nn.Module, image: Picture, label: int, augment: Sequence[Augmentation] = ()) -> Float[Tensor, "e k c h w"]:
     """What the decoder draws from every copy of `sweep_poses`."""
-    with watching(model):
-        copies = sweep_poses(model(as_input(model, image.unsqueeze(0))).poses[0], label)
+    with evaluating(model):
+        copies = sweep_poses(model(as_input(model, image.unsqueeze(0), augment)).poses[0], label)
         flat = rearrange(copies, "d k j e -> (d k) j e")
         pictures = model.reconstruct(flat, torch.full((len(flat),), label, device=flat.device))
     return rearrange(pictures.cpu(), "(d k) c h w -> d k c h w", k=len(OFFSETS))
@@ -112,10 +119,10 @@ def pixel_change(pictures: Float[Tensor, "e k c h w"]) -> Float[Tensor, " e"]:
     return (pictures - middle).abs().mean((1, 2, 3, 4))
 
 
-def watch_routing(model: nn.Module, image: Picture, label: int) -> RoutingView:
+def watch_routing(model: nn.Module, image: Picture, label: int, augment: Sequence[Augmentation] = ()) -> RoutingView:
     """Follow the routing of one picture between primary and class capsules."""
-    with watching(model):
-        images = as_input(model, image.unsqueeze(0))
+    with evaluating(model):
+        images = as_input(model, image.unsqueeze(0), augment)
         active = model.primary_capsules(images).activity[0]  # [i]
         steps = list(model.steps(images))
     weights = active / active.sum()

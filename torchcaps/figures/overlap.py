@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
 from torchcaps.data.batches.pairs import pairs_in_order
 from torchcaps.data.sets.pairs import Pairs
 from torchcaps.figures.canvas import BLUE, INK, MUTED, ORANGE, canvas, place, show, write
@@ -81,7 +81,7 @@ def overlapping_digits(model: nn.Module, pairs: Pairs, most: int = 1000) -> tupl
 
 def overlaps(model: nn.Module, pairs: Pairs, most: int = 1000) -> Overlaps:
     """The first pairs of each kind. Those of the last group are recognised too, and come after those of the first."""
-    with watching(model):
+    with evaluating(model):
         answers = _answer(model, pairs._replace(picks=pairs.picks[:most], moves=pairs.moves[:most]))
         right = (answers.ranked[:, :2].sort(-1).values == answers.labels.sort(-1).values).all(-1)
         good, bad = right.nonzero().flatten().tolist(), (~right).nonzero().flatten().tolist()

@@ -11,7 +11,8 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
+from torchcaps.data.batches.images import Augmentation
 from torchcaps.figures.canvas import BLUE, INK, MUTED, ORANGE, bare, canvas
 from torchcaps.figures.numbers import as_input
 from torchcaps.layers import Capsules
@@ -51,7 +52,7 @@ def places_used(model: EMCapsNet, images: Float[Tensor, "b c h w"]) -> Used:
     """
     _check(model)
     grid = model.places(*images.shape[2:])
-    with watching(model):
+    with evaluating(model):
         *_, parts = model.parts.steps(model.primary_capsules(images))
         *_, classes = model.classes.steps(Capsules(parts.poses, parts.scores))
         used = torch.einsum("bip,bpj->bij", parts.used, classes.used)
@@ -75,7 +76,11 @@ def window(model: EMCapsNet) -> Window:
 
 
 def used_places(
-    model: EMCapsNet, images: Sequence[Tensor], labels: Sequence[int | None], names: Sequence[str] | None = None
+    model: EMCapsNet,
+    images: Sequence[Tensor],
+    labels: Sequence[int | None],
+    names: Sequence[str] | None = None,
+    augment: Sequence[Augmentation] = (),
 ) -> tuple[Figure, str]:
     """A row for each picture, a column for each class: where its capsule took its data from. With a caption.
 
@@ -88,7 +93,7 @@ def used_places(
         figure.get_layout_engine().set(h_pad=0.06)  # or the first titles touch the edge
         grid = figure.subplots(len(images), 1 + len(names), squeeze=False)
         for row, image, label in zip(grid, images, labels, strict=True):
-            seen = as_input(model, image.unsqueeze(0))
+            seen = as_input(model, image.unsqueeze(0), augment)
             used, shares = (part[0] for part in places_used(model, seen))
             picture, answer = seen[0, 0].cpu(), int(shares.argmax())
             _picture(row[0], picture)

@@ -7,7 +7,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
 from torchcaps.analysis.sample_quality import inverted, sampled_pictures
 from torchcaps.data import Labelled
 from torchcaps.data.batches.images import as_seen
@@ -55,7 +55,7 @@ def architecture(model: nn.Module, image: Float[Tensor, "c h w"], device: torch.
     """Figure 1, drawn from the model: one image on its way up and down, every stage as the numbers that are there."""
     model.to(device)
     images = image.unsqueeze(0).to(device)
-    with watching(model):
+    with evaluating(model):
         primary = model.primary_capsules(images)
         capsules = model(images)
         decoded = model.decode(capsules.poses)

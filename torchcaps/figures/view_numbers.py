@@ -4,6 +4,7 @@ Letters beyond the usual: `k` toys, `v` views, `r` the pose vectors of a capsule
 dimensions of points.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,8 +12,9 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
+from torchcaps.data.batches.images import Augmentation
 from torchcaps.data.sets.smallnorb import Factors
 from torchcaps.figures.numbers import as_input
 
@@ -71,13 +73,13 @@ def sequences(labels: Int64[Tensor, " n"], factors: Factors, vary: str) -> tuple
     return toys, [in_degrees(vary, number) for number in numbers], torch.tensor([[found[toy][n] for n in numbers] for toy in toys])
 
 
-def tracks(model: nn.Module, data: Labelled, factors: Factors, vary: str) -> Tracks:
+def tracks(model: nn.Module, data: Labelled, factors: Factors, vary: str, augment: Sequence[Augmentation] = ()) -> Tracks:
     """Show the model every toy of the sequences."""
     toys, degrees, indices = sequences(data.labels, factors, vary)
     poses, right = [], []
-    with watching(model):
+    with evaluating(model):
         for some in indices.flatten().split(AT_ONCE):
-            capsules, labels = model(as_input(model, data.images[some])), data.labels[some]
+            capsules, labels = model(as_input(model, data.images[some], augment)), data.labels[some]
             right.append(capsules.activity.argmax(-1).cpu() == labels)
             poses.append(capsules.poses.cpu()[torch.arange(len(some)), labels])
     shape = {"k": len(toys), "v": len(degrees)}

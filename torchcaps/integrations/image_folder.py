@@ -9,7 +9,8 @@ from torch import Tensor
 
 from torchcaps.data import OwnImages
 from torchcaps.data.batches.images import Shift
-from torchcaps.train.recipe import Cosine, Run, Stage
+from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.schedules import Cosine
 from torchcaps.train.tasks import Task
 from torchcaps.train.tasks.classify import Classify
 from torchcaps.train.tasks.logits import ClassifyScores
@@ -35,8 +36,8 @@ def own_run(data: OwnImages, model: str = "capsnet", epochs: int | None = None, 
         task: Task = Classify(reconstruction_weight=RECONSTRUCTION / (c * size * size))
     else:
         args, task = {"channels": 16, "strides": _strides(size), "n_types": 8, "n_parts": 8}, ClassifyScores()
-    rate = 3e-3 if model == "capsnet" else 5e-3
-    stage = Stage(task=task, epochs=epochs, batch=batch, balanced=balanced, rate=rate, schedule=Cosine(warmup=0.05))
+    learning_rate = 3e-3 if model == "capsnet" else 5e-3
+    stage = Stage(task=task, epochs=epochs, batch=batch, balanced=balanced, learning_rate=learning_rate, schedule=Cosine(warmup=0.05))
     return Run(data=data, model=model, model_args=args, augment=(Shift(size // 16),), stages=(stage,))
 
 

@@ -16,7 +16,8 @@ from torchcaps.data.batches.images import Augmentation, Batches, Shift
 from torchcaps.layers import Capsules
 from torchcaps.models import CapsNet
 from torchcaps.runtime.environment import own_randomness, pick_device
-from torchcaps.train.recipe import Cosine, Stage
+from torchcaps.train.recipe import Stage
+from torchcaps.train.schedules import Cosine
 from torchcaps.train.state import Diverged
 from torchcaps.train.step import TrainingStep
 from torchcaps.train.tasks.classify import Classify
@@ -64,7 +65,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         reconstruction_weight: float = 0.005,
         epochs: int = 20,
         batch: int = 32,
-        rate: float = 4e-3,
+        learning_rate: float = 4e-3,
         shift: int = 0,
         balanced: bool = False,
         device: str = "cpu",
@@ -79,7 +80,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         self.reconstruction_weight = reconstruction_weight
         self.epochs = epochs
         self.batch = batch
-        self.rate = rate
+        self.learning_rate = learning_rate
         self.shift = shift
         self.balanced = balanced
         self.device = device
@@ -202,7 +203,14 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         augment: tuple[Augmentation, ...] = (Shift(self.shift),) if self.shift else ()
         task = Classify(reconstruction_weight=self.reconstruction_weight)
         batch = min(self.batch, len(data.labels))
-        stage = Stage(task=task, epochs=self.epochs, batch=batch, rate=self.rate, schedule=Cosine(warmup=0.05), balanced=self.balanced)
+        stage = Stage(
+            task=task,
+            epochs=self.epochs,
+            batch=batch,
+            learning_rate=self.learning_rate,
+            schedule=Cosine(warmup=0.05),
+            balanced=self.balanced,
+        )
         with own_randomness(seed, device):
             model = self._model()
             model = model.to(device, memory_format=torch.channels_last) if device.type == "cuda" else model.to(device)

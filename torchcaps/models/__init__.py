@@ -26,7 +26,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "supcaps": SupervisedCaps,
     "stackedcaps": StackedCaps,
     "experts": ExpertNet,
-    "neurons": NeuronNet,
+    "rbm": NeuronNet,
 }
 
 # built for the layers and the numbers of an embedding

@@ -6,7 +6,8 @@ from typing import Any
 from torchcaps.data.augment.mixup import Mixup
 from torchcaps.data.augment.warp import Warp
 from torchcaps.data.batches.images import Anywhere, Augmentation, Flip
-from torchcaps.train.recipe import Exponential, Run, Stop
+from torchcaps.train.recipe import Run, Stop
+from torchcaps.train.schedules import Exponential
 
 VARIED = Warp(turn=0.15, slant=0.1, stretch=0.15, edge=True), Flip(eyes=True)  # so little that a toy of the category might look so
 

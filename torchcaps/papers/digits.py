@@ -1,11 +1,12 @@
 """The demonstration: a small CapsNet on the handwritten digits that scikit-learn carries. No download."""
 
 from dataclasses import replace
-from typing import Any
 
 from torchcaps.data.augment.warp import Warp
 from torchcaps.data.batches.images import Shift
-from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.schedules import Cosine
 from torchcaps.train.tasks.classify import Classify
 from torchcaps.train.tasks.classify_pairs import ClassifyPairs
 from torchcaps.train.tasks.ladder import ClassifyLadder
@@ -16,7 +17,7 @@ _DIGITS = Run(
     model="capsnet",
     model_args={"preset": "paper", "channels": 48, "kernel": 5, "n_types": 8, "primary_kernel": 5, "hidden": (128, 256)},
     augment=(Shift(1),),
-    stages=(Stage(task=Classify(reconstruction_weight=0.005), epochs=20, batch=32, rate=4e-3, schedule=Cosine(warmup=0.05)),),
+    stages=(Stage(task=Classify(reconstruction_weight=0.005), epochs=20, batch=32, learning_rate=4e-3, schedule=Cosine(warmup=0.05)),),
 )
 
 
@@ -32,31 +33,6 @@ def writers() -> Run:
     return replace(_DIGITS, data="digits-writers")
 
 
-def _choose(**changes: Any) -> Run:
-    """A fifth of the training part kept aside: settings are chosen on it, never on the test part."""
-    return replace(_DIGITS, hold_out=287, **changes)
-
-
-def choose() -> Run:
-    """The demonstration's settings, validated on held-out training digits."""
-    return _choose()
-
-
-def choose_official() -> Run:
-    """The same with the authors' preset."""
-    return _choose(model_args=_DIGITS.model_args | {"preset": "official"})
-
-
-def choose_two_pixels() -> Run:
-    """The same with shifts of two pixels."""
-    return _choose(augment=(Shift(2),))
-
-
-def choose_longer() -> Run:
-    """The same for 25 epochs at a lower rate."""
-    return _choose(stages=(replace(_DIGITS.stages[0], epochs=25, rate=3e-3),))
-
-
 def warped() -> Run:
     """The demonstration's network on digits turned, slanted and stretched a little: strangers' hands, for the playground."""
     return replace(_DIGITS, augment=(Warp(), Shift(1)), stages=(replace(_DIGITS.stages[0], epochs=25),))
@@ -65,18 +41,18 @@ def warped() -> Run:
 def pairs() -> Run:
     """Two overlapping digits, pulled apart again: what the playground shows. Larger kernels keep its weights few."""
     args = _DIGITS.model_args | {"kernel": 7, "primary_kernel": 7}
-    stage = replace(_DIGITS.stages[0], task=ClassifyPairs(reconstruction_weight=0.005), epochs=100, rate=4e-3)
+    stage = replace(_DIGITS.stages[0], task=ClassifyPairs(reconstruction_weight=0.005), epochs=100, learning_rate=4e-3)
     return replace(_DIGITS, data="digits-pairs", model_args=args, augment=(), stages=(stage,))
 
 
 def plain() -> Run:
     """A small convolutional network without capsules, beside them in the playground."""
-    stage = replace(_DIGITS.stages[0], task=ClassifyLogits(), rate=2e-3)
+    stage = replace(_DIGITS.stages[0], task=ClassifyLogits(), learning_rate=2e-3)
     return replace(_DIGITS, model="baseline", model_args={"preset": "small", "dropout": 0.2}, stages=(stage,))
 
 
 def ladder() -> Run:
     """A small ladder capsule network on the same digits (papers/jeong2019): to see on a CPU that it learns."""
     args = {"channels": 48, "kernel": 5, "n_types": 8, "primary_kernel": 5, "d_class": 8, "n_kept": 16}
-    stage = replace(_DIGITS.stages[0], task=ClassifyLadder(), rate=2e-3)
+    stage = replace(_DIGITS.stages[0], task=ClassifyLadder(), learning_rate=2e-3)
     return replace(_DIGITS, model="lcapsnet", model_args=args, stages=(stage,))

@@ -5,9 +5,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torchcaps.results.claims import recipes_of
 from torchcaps.results.store import read_result
 from torchcaps.train.checkpoint import load_checkpoint
-from torchcaps.train.recipe import Run, recipes_of, unlike
+from torchcaps.train.plain import unlike
+from torchcaps.train.recipe import Run
 
 
 def runs_of(paper: str, *modules: ModuleType) -> dict[str, Run]:

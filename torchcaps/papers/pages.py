@@ -1,15 +1,13 @@
-"""Write the generated tables and numbers into README.md and docs/: `python -m torchcaps.readme` (or `make table`).
+"""Fill the generated tables and numbers of README.md and docs/: `python -m torchcaps.papers.pages` (or `make table`).
 
 A table stands between `<!-- table NAME -->` and `<!-- end -->`; NAME is a paper, or a paper and `ema` for averaged weights, or a
 paper and `run` for the rows that have results, or a paper and `only` with the names of rows; `bare` before that leaves out what else
-was measured. `<!-- measures PAPER NAME ... -->` has a column for each of those instead, of all rows or of those after `only`.
-`<!-- tried PAPER NAME ... only RECIPE ... -->` has those columns for recipes that make no claim: what was tried on a part that was kept
-aside; NAME is a metric of the tests or an extra, or `PART.METRIC`, or `seconds` of training. In place of recipes `START-*` is all that
-begin so, in the order of the last column; `told` before the names has what each recipe says of itself and its command, not its name.
+was measured. `<!-- measures PAPER NAME ... -->` has a column for each of those instead, for all rows or for those after `only`.
 
-A number in a sentence has behind it where it is from: `89.95<!-- hauser2019/mnist probe_accuracy -->`, with a name as for what was tried.
-It is the mean over the seeds and keeps the decimals that are written; `97.98 ± 0.40` has the sd too. Behind the name `least`, `most` or
-`seed 0` is another number than the mean; `100-error_percent` is what is missing to 100.
+A number in a sentence carries its source: `89.95<!-- hauser2019/mnist probe_accuracy -->` names a row, or a setting of tuning.csv, and
+a metric of the test part, an extra, `PART.METRIC` or `seconds`. It is the mean over the seeds and keeps the decimals that are written;
+`97.98 ± 0.40` has the sd too. `least`, `most` or `seed 0` behind the name is another number than the mean; `100-error_percent` is
+what is missing to 100.
 """
 
 import re
@@ -17,20 +15,21 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from torchcaps.papers import PAPERS, RECIPES
-from torchcaps.results.store import by_seed, markdown, measures, spread, table, tried
-from torchcaps.train.recipe import Recipe, find
+from torchcaps.results.claims import Recipe, find
+from torchcaps.results.statistics import by_seed, spread
+from torchcaps.results.tables import markdown, measures, table
+from torchcaps.results.tuning import read_tuning, tuned, tuning_path
 
-ONLY = r"(?: only(?P<names>( [\w-]+\*?)+))"
+ONLY = r"(?: only(?P<names>( [\w-]+)+))"
 MARKS = {
     "table": rf"(?P<paper>\w+)(?P<how> ema| run)?(?P<bare> bare)?{ONLY}?",
     "measures": rf"(?P<paper>\w+)(?P<measures>( (?!only )\w+)+){ONLY}?",
-    "tried": rf"(?P<paper>\w+)(?P<told> told)?(?P<measures>( (?!only )[\w.]+)+){ONLY}",
 }
 # no comment inside: a mark without an end shall not take that of the next
 MARKED = re.compile(rf"(?P<mark><!-- (?P<kind>{'|'.join(MARKS)}) (?P<words>[^<>]+) -->\n)(?:(?!<!--).)*(?P<end><!-- end -->)", re.DOTALL)
 NUMBER = re.compile(
     r"(?P<written>(?<![\d.,])-?\d+(?:\.(?P<decimals>\d+))?(?: ± \d+(?:\.(?P<sd>\d+))?)?|not run yet)"
-    r"(?P<mark><!-- (?P<recipe>\w+/[\w-]+) (?P<rest>100-)?(?P<name>[\w./-]+)(?: (?P<which>least|most|seed \d+))? -->)"
+    r"(?P<mark><!-- (?P<recipe>\w+/[\w=.,-]+) (?P<rest>100-)?(?P<name>[\w./-]+)(?: (?P<which>least|most|seed \d+))? -->)"
 )
 NAMES = re.compile(r"<!-- names [\w.]+ -->")  # filled by docs/sphinx_parts
 
@@ -42,13 +41,13 @@ def filled(text: str, results: Path) -> str:
         left = understood.sub("", left)
     if odd := re.search(r"\S*<!--.*?(?:-->|$)", left, re.MULTILINE):
         kinds = f"a table begins with {', '.join(MARKS)}, and a number stands right before its mark"
-        raise ValueError(f"{odd[0]!r} marks no table and no number: {kinds}; see torchcaps/readme.py")
+        raise ValueError(f"{odd[0]!r} marks no table and no number: {kinds}; see torchcaps/papers/pages.py")
     text = MARKED.sub(lambda found: found["mark"] + _table(found["kind"], found["words"], results) + found["end"], text)
     return NUMBER.sub(lambda found: _number(found, results) + found["mark"], text)
 
 
 def _number(found: re.Match[str], results: Path) -> str:
-    values = by_seed(find(found["recipe"], RECIPES), results, found["name"])
+    values = _values(found["recipe"], found["name"], results)
     if found["rest"]:
         values = {seed: 100 - value for seed, value in values.items()}
     which = found["which"] or ""
@@ -62,16 +61,24 @@ def _number(found: re.Match[str], results: Path) -> str:
     if found["written"] == "not run yet":
         return spread(numbers)
     said = f"{mean(numbers):.{len(found['decimals'] or '')}f}"
-    return said + f" ± {stdev(numbers):.{len(found['sd'] or '')}f}" * ("±" in found["written"]) if len(numbers) > 1 else said
+    if len(numbers) == 1 or "±" not in found["written"]:
+        return said
+    return f"{said} ± {stdev(numbers):.{len(found['sd'] or '')}f}"
+
+
+def _values(name: str, metric: str, results: Path) -> dict[int, float]:
+    """A metric by seed: of a row, or else of a setting that was tuned."""
+    paper, _, run = name.partition("/")
+    if name not in RECIPES and any(line.run == run for line in read_tuning(tuning_path(results, paper))):
+        return tuned(results, paper, run, metric)
+    return by_seed(find(name, RECIPES), results, metric)
 
 
 def _table(kind: str, words: str, results: Path) -> str:
     asked = re.fullmatch(MARKS[kind], words)
     if not asked:
-        raise ValueError(f"`{kind} {words}` marks no table; torchcaps/readme.py tells what stands in a mark")
+        raise ValueError(f"`{kind} {words}` marks no table; torchcaps/papers/pages.py tells what stands in a mark")
     recipes = _recipes(asked["paper"], (asked["names"] or "").split())
-    if kind == "tried":
-        return _tried(asked, recipes, results)
     rows = table(recipes, results, "_ema" if kind == "table" and asked["how"] == " ema" else "")
     if kind == "table":
         return markdown([row for row in rows if row.values or not asked["how"]], bool(asked["bare"]))
@@ -82,21 +89,12 @@ def _table(kind: str, words: str, results: Path) -> str:
     return measures(rows, names)
 
 
-def _tried(asked: re.Match[str], recipes: dict[str, Recipe], results: Path) -> str:
-    if rows := [name for name, recipe in recipes.items() if recipe.claim]:
-        raise ValueError(f"{', '.join(rows)} is a row, it was not tried: it belongs into a table")
-    return tried(recipes, results, asked["measures"].split(), told=bool(asked["told"]), ranked=asked["names"].endswith("*"))
-
-
 def _recipes(paper: str, names: list[str]) -> dict[str, Recipe]:
-    """Of a paper those of these names, in their order; or all, or all that begin as a name with a star does."""
+    """The rows of a paper with these names, in their order; or all."""
     if paper not in PAPERS:
         raise ValueError(f"a table of {paper!r} is marked and there is no such paper; there are {', '.join(PAPERS)}")
-    start = names[0].removesuffix("*") if len(names) == 1 and names[0].endswith("*") else ""
-    recipes = {name: recipe for name, recipe in RECIPES.items() if name.startswith(f"{paper}/{start}")}
-    if not recipes:
-        raise ValueError(f"no recipe of {paper} begins with {start!r}; `torchcaps ls` lists them all")
-    return {name: find(name, recipes) for name in (f"{paper}/{row}" for row in names)} if names and not start else recipes
+    recipes = {name: recipe for name, recipe in RECIPES.items() if name.startswith(f"{paper}/")}
+    return {name: find(name, recipes) for name in (f"{paper}/{row}" for row in names)} if names else recipes
 
 
 def pages(home: Path) -> list[Path]:

@@ -5,12 +5,13 @@ from dataclasses import replace
 from torchcaps.data.augment.mixup import Mixup
 from torchcaps.data.batches.images import Crop, Shift
 from torchcaps.train.optimizers import SGD, RAdam
-from torchcaps.train.recipe import Cosine, OneCycle, Run, Stage
+from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.schedules import Cosine, OneCycle
 from torchcaps.train.tasks.classify_pairs import ClassifyPairs
 from torchcaps.train.tasks.experts import Autoencode, LearnDecoder, LearnExperts
 from torchcaps.train.tasks.ladder import ClassifyLadder
 from torchcaps.train.tasks.logits import ClassifyLogits, ClassifyScores
-from torchcaps.train.tasks.rbm import LearnBottleneck, LearnNeurons
+from torchcaps.train.tasks.rbm import LearnBottleneck, LearnRBM
 from torchcaps.train.tasks.reconstruct import Reconstruct
 from torchcaps.train.tasks.sentences import ClassifySentences
 
@@ -23,7 +24,7 @@ def _smoke(**model_args) -> Run:
         model="capsnet",
         model_args=_SMALL | model_args,
         augment=(Shift(2),),
-        stages=(Stage(steps=20, batch=16, rate=3e-3, ema=0.9),),
+        stages=(Stage(steps=20, batch=16, learning_rate=3e-3, ema=0.9),),
     )
 
 
@@ -49,13 +50,13 @@ def capsnet_shared() -> Run:
 
 def capsnet_pairs() -> Run:
     """Two overlapping pictures at once, each decoded."""
-    stage = Stage(task=ClassifyPairs(), steps=20, batch=16, rate=3e-3, ema=0.9)
+    stage = Stage(task=ClassifyPairs(), steps=20, batch=16, learning_rate=3e-3, ema=0.9)
     return Run(data="generated-pairs", model="capsnet", model_args=_SMALL, stages=(stage,))
 
 
 def baseline() -> Run:
     """A convolutional network without capsules."""
-    stage = Stage(task=ClassifyLogits(), steps=20, batch=16, rate=3e-3, ema=0.9)
+    stage = Stage(task=ClassifyLogits(), steps=20, batch=16, learning_rate=3e-3, ema=0.9)
     return Run(data="generated-16", model="baseline", model_args={"preset": "small"}, augment=(Shift(2),), stages=(stage,))
 
 
@@ -64,14 +65,14 @@ _SMALL_EM = {"channels": 8, "strides": (1, 2), "n_types": 4, "n_parts": 6}
 
 def em_capsnet() -> Run:
     """EM routing twice: places to parts, parts to classes."""
-    stage = Stage(task=ClassifyScores(), steps=20, batch=16, rate=1e-2, ema=0.9)
+    stage = Stage(task=ClassifyScores(), steps=20, batch=16, learning_rate=1e-2, ema=0.9)
     return Run(data="generated-16", model="em-capsnet", model_args=_SMALL_EM, augment=(Shift(2),), stages=(stage,))
 
 
 def em_capsnet_mixup() -> Run:
     """The same as its paper trains it: RAdam, one cycle of rate and beta1, crops beyond the edge, mixed images."""
     optimizer = RAdam(beta2=0.9)  # of a short memory, so that twenty steps go far enough for golden losses to tell anything
-    stage = Stage(task=ClassifyScores(), steps=20, batch=16, rate=0.1, schedule=OneCycle(), optimizer=optimizer)
+    stage = Stage(task=ClassifyScores(), steps=20, batch=16, learning_rate=0.1, schedule=OneCycle(), optimizer=optimizer)
     augment = Crop(16, border=2), Mixup()
     return Run(data="generated-16", model="em-capsnet", model_args=_SMALL_EM, augment=augment, stages=(stage,))
 
@@ -79,13 +80,13 @@ def em_capsnet_mixup() -> Run:
 def sparsecaps() -> Run:
     """Pictures alone, latent capsules kept apart by rank and boost, which moves within the few steps."""
     small = _SMALL | {"n_latent": 6, "frequencies": (0.1, 0.25), "boost_every": 5}
-    stage = Stage(task=Reconstruct(), steps=20, batch=16, rate=3e-3, ema=0.9)
+    stage = Stage(task=Reconstruct(), steps=20, batch=16, learning_rate=3e-3, ema=0.9)
     return Run(data="generated-16", model="sparsecaps", model_args=small, augment=(Shift(2),), stages=(stage,))
 
 
 def sparsecaps_dense() -> Run:
     """The same without the mask."""
-    stage = Stage(task=Reconstruct(), steps=20, batch=16, rate=3e-3, ema=0.9)
+    stage = Stage(task=Reconstruct(), steps=20, batch=16, learning_rate=3e-3, ema=0.9)
     args = _SMALL | {"preset": "dense", "n_latent": 6}
     return Run(data="generated-16", model="sparsecaps", model_args=args, augment=(Shift(2),), stages=(stage,))
 
@@ -93,7 +94,7 @@ def sparsecaps_dense() -> Run:
 def stackedcaps() -> Run:
     """Three latent layers, each with a mask of its own."""
     small = _SMALL | {"n_latent": 6, "frequencies": (0.1, 0.25), "boost_every": 5}
-    stage = Stage(task=Reconstruct(), steps=20, batch=16, rate=3e-3, ema=0.9)
+    stage = Stage(task=Reconstruct(), steps=20, batch=16, learning_rate=3e-3, ema=0.9)
     return Run(data="generated-16", model="stackedcaps", model_args=small, augment=(Shift(2),), stages=(stage,))
 
 
@@ -112,7 +113,7 @@ _SMALL_LADDER = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5,
 
 
 def _ladder(task: ClassifyLadder, **model_args) -> Run:
-    stage = Stage(task=task, steps=20, batch=16, rate=3e-3, ema=0.9)
+    stage = Stage(task=task, steps=20, batch=16, learning_rate=3e-3, ema=0.9)
     return Run(data="generated-16", model="lcapsnet", model_args=_SMALL_LADDER | model_args, augment=(Shift(2),), stages=(stage,))
 
 
@@ -134,14 +135,14 @@ def lcapsnet_withdrawn() -> Run:
 def em_sentences() -> Run:
     """Sentences, with all that their paper's training has: mixed words and masks, RAdam, one cycle."""
     optimizer = RAdam(beta2=0.9)
-    stage = Stage(task=ClassifySentences(), steps=20, batch=16, rate=0.05, schedule=OneCycle(), optimizer=optimizer, ema=0.9)
+    stage = Stage(task=ClassifySentences(), steps=20, batch=16, learning_rate=0.05, schedule=OneCycle(), optimizer=optimizer, ema=0.9)
     args = {"d_features": 8, "n_parts": 6}
     return Run(data="generated-sentences", model="em-sentences", model_args=args, augment=(Mixup(),), stages=(stage,))
 
 
 def pooled_sentences() -> Run:
     """The mean of their tokens through a hidden layer."""
-    stage = Stage(task=ClassifySentences(), steps=20, batch=16, rate=1e-2, ema=0.9)
+    stage = Stage(task=ClassifySentences(), steps=20, batch=16, learning_rate=1e-2, ema=0.9)
     args = {"hidden": (16,), "dropout": 0.1}
     return Run(data="generated-sentences", model="pooled-sentences", model_args=args, stages=(stage,))
 
@@ -149,13 +150,13 @@ def pooled_sentences() -> Run:
 _SMALL_EXPERTS = {"channels": 16, "kernel": 5, "experts": ((4, 6),)}
 
 
-def _three_stages(learn: LearnExperts, steps: int, rate: float, **model_args) -> Run:
+def _three_stages(learn: LearnExperts, steps: int, learning_rate: float, **model_args) -> Run:
     """Adam for the autoencoder, SGD for what is learnt by contrast."""
     by_contrast = Stage(steps=steps, batch=16, schedule=Cosine(), optimizer=SGD(l2=1e-6))
     stages = (
-        Stage(task=Autoencode(), steps=20 - 2 * steps, batch=16, rate=3e-3),
-        replace(by_contrast, task=learn, rate=rate),
-        replace(by_contrast, task=LearnDecoder(), rate=1.0),
+        Stage(task=Autoencode(), steps=20 - 2 * steps, batch=16, learning_rate=3e-3),
+        replace(by_contrast, task=learn, learning_rate=learning_rate),
+        replace(by_contrast, task=LearnDecoder(), learning_rate=1.0),
     )
     return Run(data="generated-16", model="experts", model_args=_SMALL_EXPERTS | model_args, stages=stages)
 
@@ -176,20 +177,20 @@ def experts_stacked() -> Run:
     run = _three_stages(LearnExperts(), 4, 30.0, experts=((4, 6), (3, 5)), n_plain=2)
     _, learn, decode = run.stages
     # fewer capsules below: larger couplings, and smaller rates
-    upper = replace(learn, task=LearnExperts(layer=1), rate=1.0), replace(decode, task=LearnDecoder(layer=1), rate=0.1)
+    upper = replace(learn, task=LearnExperts(layer=1), learning_rate=1.0), replace(decode, task=LearnDecoder(layer=1), learning_rate=0.1)
     return replace(run, stages=(replace(run.stages[0], steps=4), learn, decode, *upper))
 
 
-def neurons() -> Run:
+def rbm() -> Run:
     """A restricted Boltzmann machine in the place of the capsules."""
-    by_contrast = Stage(task=LearnNeurons(), steps=10, batch=16, rate=0.01, schedule=Cosine(), optimizer=SGD(l2=1e-4))
+    by_contrast = Stage(task=LearnRBM(), steps=10, batch=16, learning_rate=0.01, schedule=Cosine(), optimizer=SGD(l2=1e-4))
     args = {"channels": 16, "kernel": 5, "width": 24}
-    stages = Stage(task=Autoencode(), steps=10, batch=16, rate=3e-3), by_contrast
-    return Run(data="generated-16", model="neurons", model_args=args, stages=stages)
+    stages = Stage(task=Autoencode(), steps=10, batch=16, learning_rate=3e-3), by_contrast
+    return Run(data="generated-16", model="rbm", model_args=args, stages=stages)
 
 
-def neurons_linear() -> Run:
+def rbm_linear() -> Run:
     """A bottleneck by backpropagation."""
-    run = neurons()
-    last = Stage(task=LearnBottleneck(), steps=10, batch=16, rate=3e-3)
+    run = rbm()
+    last = Stage(task=LearnBottleneck(), steps=10, batch=16, learning_rate=3e-3)
     return replace(run, model_args=run.model_args | {"form": "linear"}, stages=(run.stages[0], last))

@@ -6,11 +6,11 @@ from typing import Any
 from torchcaps.data import DataInfo, OwnImages, info
 from torchcaps.data.class_names import class_names
 from torchcaps.pretrained.registry import Entry
-from torchcaps.train.recipe import from_plain
+from torchcaps.train.recipe import stored_run
 
 
 def card(name: str, made: Entry, result: dict[str, Any]) -> str:
-    run = from_plain(result["run"])
+    run = stored_run(result["run"])
     data = info(run.data)
     command = "on pictures of a user's own" if isinstance(run.data, OwnImages) else f"`{_command(made.recipe)} --seed {made.seed}`"
     dirty = ", with changes that were not committed" if made.dirty else ""

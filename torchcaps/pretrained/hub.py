@@ -21,7 +21,7 @@ from torch import nn
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.pretrained.loading import describe
 from torchcaps.train.checkpoint import load_into
-from torchcaps.train.recipe import from_plain
+from torchcaps.train.recipe import stored_run
 
 CARD = """---
 {{ card_data }}
@@ -57,7 +57,7 @@ def of(model: nn.Module) -> nn.Module:
             f"hub.of takes a model of `torchcaps.load`, which knows what it was built with; got a {type(model).__name__} without: "
             f"build it as one of torchcaps.hub, {', '.join(CLASSES)}"
         )
-    run = from_plain(about["run"])
+    run = stored_run(about["run"])
     made = on_hub(type(model))(*run.sizes(), **run.model_args, about=about)
     made.load_state_dict(model.state_dict(), assign=True)
     return made.train(model.training)
@@ -81,7 +81,7 @@ def on_hub(kind: type[nn.Module]) -> type[nn.Module]:
                 raise ValueError(f"{kind.__name__} was asked for, and this is the config of a {architecture}; take hub.{architecture}")
             super().__init__(*map(_tuples, settings), **{key: _tuples(value) for key, value in more.items()})
             if about is not None:
-                run = from_plain(about["run"])
+                run = stored_run(about["run"])
                 self.augment = run.augment
                 describe(self, run, about)
 

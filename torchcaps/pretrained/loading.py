@@ -11,8 +11,9 @@ from torchcaps.data import info
 from torchcaps.data.batches.images import as_seen
 from torchcaps.data.class_names import class_names
 from torchcaps.pretrained.registry import entries, entry, file_of
-from torchcaps.train.checkpoint import load_model
-from torchcaps.train.recipe import Run, from_plain, to_plain
+from torchcaps.train.loading import load_model
+from torchcaps.train.plain import to_plain
+from torchcaps.train.recipe import Run, stored_run
 
 
 def load(name: str | Path, device: str | torch.device = "cpu") -> nn.Module:
@@ -46,7 +47,7 @@ def locate(name: str | Path) -> Path:
 
 def describe(model: nn.Module, run: Run, about: dict[str, Any]) -> None:
     """Leave with the model what its user has to know of it."""
-    model.labels = class_names(run.data)
+    model.labels, model.augment = class_names(run.data), run.augment
     model.about = {key: about[key] for key in ("name", "seed", "step") if key in about} | {"run": to_plain(run)}
 
 
@@ -55,7 +56,7 @@ def prepare(model: nn.Module, pixels: UInt8[Tensor, "*b c h w"]) -> Float[Tensor
     about = getattr(model, "about", None)
     if about is None:
         raise ValueError(f"this {type(model).__name__} has no run that says how its pictures were prepared; take one from torchcaps.load")
-    data = info(from_plain(about["run"]).data)
+    data = info(stored_run(about["run"]).data)
     if data.kind != "images":
         raise ValueError(f"this {type(model).__name__} was trained on {data.kind}; their encoder prepares them, not this")
     if pixels.dtype != torch.uint8 or tuple(pixels.shape[-3:]) != data.shape:

@@ -15,8 +15,10 @@ from torchcaps.pretrained.registry import FOLDER, Entry, add
 from torchcaps.results.store import read_result, unpack, write_result
 from torchcaps.runtime.files import write_whole
 from torchcaps.train import splits
-from torchcaps.train.checkpoint import Checkpoint, load_checkpoint, load_model, save_checkpoint, tensors_sha256, without
-from torchcaps.train.recipe import Run, from_plain, unlike
+from torchcaps.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, tensors_sha256
+from torchcaps.train.loading import load_model, without
+from torchcaps.train.plain import unlike
+from torchcaps.train.recipe import Run, stored_run
 
 LARGE = 1024  # numbers of a tensor from which rounding it saves anything: biases and statistics stay exact
 
@@ -35,7 +37,7 @@ def release(
     _refuse_unfinished(checkpoint, found)
     said = read_result(result or checkpoint.parent / "result.json")
     _refuse_others(found, said)
-    run = without(from_plain(found.about["run"]), drop)
+    run = without(stored_run(found.about["run"]), drop)
     weights = {key: tensor for key, tensor in found.part("model").items() if key.split(".")[0] not in drop}
     if rounded:
         weights = {key: rounded_to_bfloat16(tensor) for key, tensor in weights.items()}
@@ -92,7 +94,7 @@ def _refuse_others(found: Checkpoint, said: dict[str, Any]) -> None:
     if (said["recipe"], said["seed"]) != (about["name"], about["seed"]):
         theirs, ours = f"{said['recipe']} seed {said['seed']}", f"{about['name']} seed {about['seed']}"
         raise ValueError(f"the result file is of {theirs}, the checkpoint of {ours}; give the result file of that run with --result")
-    if (got := tensors_sha256(found.part("model"))) != said.get("weights_sha256") or unlike(said["run"], from_plain(about["run"])):
+    if (got := tensors_sha256(found.part("model"))) != said.get("weights_sha256") or unlike(said["run"], stored_run(about["run"])):
         raise ValueError(
             f"the result file was made by weights of sha256 {str(said.get('weights_sha256'))[:8]}…, the checkpoint holds {got[:8]}…; "
             "give the result file that this very run wrote, with --result"
@@ -119,7 +121,7 @@ def measure(model: nn.Module, run: Run, seed: int, said: dict[str, Any], root: P
         if fingerprint(data) != said["data"].get(name):
             unmeasured[name] = "the data at hand were other ones than those of the result file"
             continue
-        seen = run.judge().evaluate(model, data, device)
+        seen = run.stages[-1].task.evaluate(model, data, device, run.augment)
         measured[name] = seen.metrics
         changed[name] = int((unpack(said["predictions"][name]) != seen.predictions.cpu()).reshape(len(seen.predictions), -1).any(1).sum())
     return Measured(measured, changed, unmeasured)

@@ -4,24 +4,28 @@
 that made them. Half floats are three digits of each number; every classifier sees them so, wherever it is fitted.
 """
 
+from __future__ import annotations
+
 import io
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
 from torchcaps.data.batches.images import in_order
 from torchcaps.data.portions import picked, pool
-from torchcaps.probes.kinds import Reading, same_network
 from torchcaps.runtime.files import write_whole
 from torchcaps.runtime.metrics_log import progress_bar
 from torchcaps.train.checkpoint import load_checkpoint, load_into, tensors_sha256
-from torchcaps.train.recipe import from_plain, to_plain
+from torchcaps.train.plain import unlike
+
+if TYPE_CHECKING:
+    from torchcaps.probes.kinds import FrozenClassifier, Probe
 
 ROWS = 25_000  # pictures in a file: under 16 MB of 256 numbers each
 AT_ONCE = 200
@@ -45,16 +49,16 @@ class Missing(ValueError):
     """Neither features nor a finished checkpoint are there."""
 
 
-def look(run: Reading, name: str, folder: Path, device: torch.device, root: Path | None, seed: int, shown: bool = True) -> Seen:
+def look(probe: FrozenClassifier, name: str, folder: Path, device: torch.device, root: Path | None, seed: int, shown: bool = True) -> Seen:
     """The pool `name` through the network of `run`, whose folder this is: from its files, else from its checkpoint into them."""
-    weights = finished_weights(run, folder)
+    weights = finished_weights(probe, folder)
     if kept := _kept(folder, name, weights):
         return kept
-    model = network(run, folder, device)
+    model = network(probe, folder, device)
     images = pool(name, root, seed)
     poses, masks = [], []
-    with watching(model), progress_bar(f"features of {name} by {run.of} seed {seed}", len(images.labels), 0, shown) as show:
-        for batch in in_order(images, AT_ONCE, device, run.augment):
+    with evaluating(model), progress_bar(f"features of {name} by {probe.of} seed {seed}", len(images.labels), 0, shown) as show:
+        for batch in in_order(images, AT_ONCE, device, probe.network.augment):
             latent = model.latent(batch.images)
             poses.append(latent.poses.half().cpu())
             masks.append(latent.mask.half().cpu())
@@ -64,11 +68,11 @@ def look(run: Reading, name: str, folder: Path, device: torch.device, root: Path
     return found
 
 
-def require(run: Reading, folder: Path) -> None:
+def require(probe: FrozenClassifier, folder: Path) -> None:
     """Say at once what `look` would find missing, before pictures are read."""
-    without = [name for name in run.pools() if not _files(folder, name)]
-    if without and finished_weights(run, folder) is None:
-        raise Missing(f"no features of {without[0]} and {_not_there(run, folder)}; `torchcaps features {run.of}` makes features of it")
+    without = [name for name in probe.pools() if not _files(folder, name)]
+    if without and finished_weights(probe, folder) is None:
+        raise Missing(f"no features of {without[0]} and {_not_there(probe, folder)}; `torchcaps features {probe.of}` makes features of it")
 
 
 def rows_of(name: str, seen: Float[Tensor, "n f"]) -> Float[Tensor, "m f"]:
@@ -76,30 +80,30 @@ def rows_of(name: str, seen: Float[Tensor, "n f"]) -> Float[Tensor, "m f"]:
     return seen[picked(name, len(seen))]
 
 
-def network(run: Reading, folder: Path, device: torch.device) -> nn.Module:
+def network(probe: Probe, folder: Path, device: torch.device) -> nn.Module:
     """As it was trained, to the end."""
-    if finished_weights(run, folder) is None:
-        raise Missing(_not_there(run, folder))
-    model = run.network().build().to(device)
+    if finished_weights(probe, folder) is None:
+        raise Missing(_not_there(probe, folder))
+    model = probe.network.build().to(device)
     load_into(model, load_checkpoint(folder / CHECKPOINT).part("model"), folder / CHECKPOINT)
     return model
 
 
-def finished_weights(run: Reading, folder: Path) -> str | None:
+def finished_weights(probe: Probe, folder: Path) -> str | None:
     """The hash of the checkpoint's weights, if there is one that is finished; another run's is refused."""
     path = folder / CHECKPOINT
     if not path.exists():
         return None
     found = load_checkpoint(path)
-    if not found.about.get("ended", False) or found.about["stage"] != len(run.stages) - 1:
+    if not found.about.get("ended", False) or found.about["stage"] != len(probe.network.stages) - 1:
         return None
-    if not same_network(to_plain(from_plain(found.about["run"])), run):
-        raise ValueError(f"{path} is of another run than {run.of} is today; train that again in another folder, or remove the file")
+    if unlike(found.about["run"], probe.network):
+        raise ValueError(f"{path} is of another run than {probe.of} is today; train that again in another folder, or remove the file")
     return tensors_sha256(found.part("model"))
 
 
-def _not_there(run: Reading, folder: Path) -> str:
-    return f"no finished checkpoint of {run.of} in {folder}, which `torchcaps train {run.of} --seed {folder.name}` makes"
+def _not_there(probe: Probe, folder: Path) -> str:
+    return f"no finished checkpoint of {probe.of} in {folder}, which `torchcaps train {probe.of} --seed {folder.name}` makes"
 
 
 def pixels(images: Labelled) -> Float[Tensor, "n f"]:

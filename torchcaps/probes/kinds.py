@@ -1,94 +1,156 @@
-"""Runs that train no network: a classifier of another row's frozen features, and attacks on what answers.
+"""What a probe is: a classifier on another row's frozen features, an attack on what answers, or several networks together.
 
-Each is the run of the network that it looks at and what is done with it, so that a result is stale as soon as either changes.
+None of them trains a network. Each holds the run of the network that it looks at, so that a result is stale as soon as either
+changes. `reproduce` asks a probe what it asks a `Run`: which rows it needs, which parts it is evaluated on, and to execute.
 """
 
-from dataclasses import dataclass, fields, replace
+from __future__ import annotations
 
-from torchcaps.data.portions import pool_of
-from torchcaps.train.recipe import KINDS, Run, quick, to_plain
-from torchcaps.train.tasks import Task
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from torchcaps.data import Labelled, load
+from torchcaps.data.portions import pool_of, portion
+from torchcaps.probes.attack import attacked
+from torchcaps.probes.classifier import Linear, Svm, classified
+from torchcaps.train.plain import from_plain, up_to_date
+from torchcaps.train.recipe import KINDS, Run
+from torchcaps.train.state import Options, Outcome
 from torchcaps.train.tasks.classify import Classify
 
 FEATURES = ("pre_mask", "masked", "pixels")  # pixels: their first 256 principal components
 
 
 @dataclass(frozen=True, kw_only=True)
-class Svm:
-    """A support vector machine for every pair of classes, with a radial basis function; the most votes win.
+class Probe:
+    """The part that all probes share: the network that they look at."""
 
-    `gamma` None is one over the sum of the features' variances, as scikit-learn's "scale".
-    """
+    trains: ClassVar[bool] = False
+    keep_scores: ClassVar[bool] = False
 
-    C: float = 100.0
-    gamma: float | None = 0.1
+    network: Run
+    of: str  # the row of that network, "rawlinson2018/like-sparse"; "" for a probe of pixels
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Rows that have to be finished first."""
+        return (self.of,) if self.of else ()
+
+    @property
+    def data(self) -> str:
+        """Data set of the network."""
+        return self.network.data
+
+    def score(self, predictions: Tensor, labels: Tensor) -> dict[str, float]:
+        """Compute the metrics of a part from stored predictions."""
+        return Classify().score(predictions, labels)
+
+    def cost(self) -> float:
+        """Behind all networks."""
+        return float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear:
-    """One layer and a softmax, on features of mean 0 and deviation 1."""
+class FrozenClassifier(Probe):
+    """A classifier fitted to the features that a finished row computes of `fit`, tested on `on`."""
 
-    decay: float = 1e-4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading(Run):
-    """A classifier fitted to the features that a finished row gives of `fit`, tested on `on`."""
-
-    of: str  # the row, "rawlinson2018/like-sparse"
     features: str = "pre_mask"
-    classifier: Svm | Linear | None = Svm()
+    classifier: Svm | Linear | None = Svm()  # noqa: RUF009, frozen
     fit: str = ""  # a portion (data/portions.py)
     n_fit: int = 60_000  # the first so many of it
     on: tuple[str, ...] = ()
 
-    def network(self) -> Run:
-        """The run that is read."""
-        return Run(**{field.name: getattr(self, field.name) for field in fields(Run)})
+    def quick(self, steps: int = 20) -> FrozenClassifier:
+        """The same on the generated images of the quick network."""
+        network = self.network.quick(steps)
+        return replace(self, network=network, fit=f"{network.data}/train", n_fit=200, on=(f"{network.data}/test",))
 
-    def quickly(self) -> "Reading":
-        return replace(self, fit=f"{self.data}/train", n_fit=200, on=(f"{self.data}/test",))
-
-    def judged_on(self) -> tuple[str, ...]:
+    def parts(self) -> tuple[str, ...]:
         return self.on
 
-    def judge(self) -> Task:
-        return Classify()
+    def part(self, name: str, root: Path | None, seed: int) -> Labelled:
+        return portion(name, root, seed)
+
+    def sets(self) -> set[str]:
+        """Data sets whose files have to be at hand."""
+        return self.network.sets()
 
     def pools(self) -> tuple[str, ...]:
-        """What has to be seen of the network, or of the pixels."""
+        """Data that the network, or the pixels, have to be seen of."""
         return tuple(dict.fromkeys(pool_of(name) for name in (self.fit, *self.on) if name))
+
+    def execute(self, name: str, seed: int, options: Options) -> Outcome:
+        """Fit the classifier and test it."""
+        return classified(self, seed, options)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attack(Reading):
-    """Pictures changed, each pixel by so many percent of its range at most, so that the answer is wrong: white box, gradients end to end.
+class Attack(FrozenClassifier):
+    """Test images changed, each pixel by so many percent of its range at most, so that the answer is wrong: white box.
 
-    Without a classifier the longest capsule answers. `source`: the pictures are made to mislead another network, and shown to this one.
+    Without a classifier the longest capsule answers. `source`: the images are made to mislead another network, and shown to this one.
     """
 
     strengths: tuple[int, ...] = (5, 10, 20, 30)  # percent
     steps: int = 20
     restarts: int = 5
     n_images: int = 1000
-    source: "Attack | None" = None
+    source: Attack | None = None
 
-    def quickly(self) -> "Attack":  # the stages are quick already
-        made = replace(super().quickly(), n_images=20, restarts=2, steps=3, strengths=self.strengths[:2], on=())
-        return replace(made, source=quick(self.source, self.stages[0].steps) if self.source else None)
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (self.of, self.source.of) if self.source else (self.of,)
+
+    def quick(self, steps: int = 20) -> Attack:
+        few = {"n_images": 20, "restarts": 2, "steps": 3, "strengths": self.strengths[:2], "on": ()}
+        return replace(super().quick(steps), **few, source=self.source.quick(steps) if self.source else None)
 
     def kinds(self) -> tuple[tuple[str, int], ...]:
         """Method and strength; nothing is done to the first."""
         methods = ("fgsm", "pgd") if self.source is None else ("pgd",)
         return (("clean", 0), *((method, strength) for method in methods for strength in self.strengths))
 
-    def judged_on(self) -> tuple[str, ...]:
+    def parts(self) -> tuple[str, ...]:
         return tuple(f"{method}-{strength}" if strength else method for method, strength in self.kinds())
 
+    def part(self, name: str, root: Path | None, seed: int) -> Labelled:
+        """The first test images, before any attack."""
+        return Labelled(*(tensor[: self.n_images] for tensor in load(self.network.data, "test", root, seed)))
 
-def same_network(stored: dict, run: Reading) -> bool:
-    """Whether a checkpoint's plain run is the one that is read."""
-    return stored == to_plain(run.network())
+    def execute(self, name: str, seed: int, options: Options) -> Outcome:
+        """Attack, and count what is answered wrong."""
+        return attacked(self, seed, options)
 
 
-KINDS |= {kind.__name__: kind for kind in (Svm, Linear, Reading, Attack)}
+@dataclass(frozen=True, kw_only=True)
+class Ensemble(Probe):
+    """The runs of one row, one for each seed, that answer together: their scores are added up.
+
+    It has no result file of its own; tables compute it from those of its members.
+    """
+
+    def quick(self, steps: int = 20) -> Ensemble:
+        return replace(self, network=self.network.quick(steps))
+
+    def parts(self) -> tuple[str, ...]:
+        return self.network.parts()
+
+    def part(self, name: str, root: Path | None, seed: int) -> Any:
+        return self.network.part(name, root, seed)
+
+    def sets(self) -> set[str]:
+        return self.network.sets()
+
+    def execute(self, name: str, seed: int, options: Options) -> Outcome:
+        raise ValueError(f"{name} is an ensemble of {self.of}: reproduce that row, and `torchcaps table` adds its runs up")
+
+
+PROBES = {kind.__name__: kind for kind in (Svm, Linear, FrozenClassifier, Attack, Ensemble)}
+
+
+def stored(plain: dict[str, Any]) -> Run | Probe:
+    """The run or probe that a result file holds, brought up to date."""
+    return from_plain(up_to_date(plain), KINDS | PROBES)

@@ -19,10 +19,10 @@ from torchcaps.data.portions import N_DIGITS, picked
 from torchcaps.data.sets import affnist, smallnorb, smallnorb_views
 from torchcaps.data.sets.pairs import Pairs
 from torchcaps.data.views import N_WARPED
-from torchcaps.probes.kinds import Attack
+from torchcaps.probes.kinds import Attack, Probe, stored
 from torchcaps.results.store import unpack
 from torchcaps.train import splits
-from torchcaps.train.recipe import Run, from_plain
+from torchcaps.train.recipe import Run
 
 
 class Sources(NamedTuple):
@@ -50,9 +50,9 @@ class Comparison(NamedTuple):
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any], root: Path | None) -> list[Comparison]:
     """For each part of the first that the second was judged on as well, under whatever name."""
-    run = from_plain(first["run"])
+    run = stored(first["run"])
     for result in (first, second):
-        if isinstance(from_plain(result["run"]), Attack):
+        if isinstance(stored(result["run"]), Attack):
             raise ValueError(f"{result['recipe']} attacks a network: each result has pictures of its own; compare results on one data set")
     found = {part: other for part in first["predictions"] if (other := _counterpart(part, first, second))}
     if not found:
@@ -79,8 +79,8 @@ def _counterpart(part: str, first: Mapping[str, Any], second: Mapping[str, Any])
     return part if part in same else next(iter(same), None)
 
 
-def _compare(run: Run, part: str, other: str, first: Mapping[str, Any], second: Mapping[str, Any], root: Path | None) -> Comparison:
-    data = splits.part(run, splits.data_of(part), root, first["seed"])
+def _compare(run: Run | Probe, part: str, other: str, first: Mapping[str, Any], second: Mapping[str, Any], root: Path | None) -> Comparison:
+    data = run.part(splits.data_of(part), root, first["seed"])
     if (here := fingerprint(data)) != _hash(part, first):
         raise ValueError(
             f"{part}: the results were made on data with sha256 {_hash(part, first)[:8]}…, what is here has {here[:8]}…; give --data"
@@ -117,7 +117,7 @@ def _squares(values: Float[Tensor, " n"], group: Int64[Tensor, " n"]) -> float:
     return torch.zeros(int(group.max()) + 1, dtype=values.dtype).index_add_(0, group, values).square().sum().item()
 
 
-def sources_of(run: Run, part: str, data: Any, root: Path | None) -> Sources:
+def sources_of(run: Run | Probe, part: str, data: Any, root: Path | None) -> Sources:
     """By what the part shows; where nothing is known, each example is drawn by itself."""
     if isinstance(data, Pairs):
         return Sources("digits", data.picks)

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from torchcaps.data import fingerprint
-from torchcaps.probes.kinds import Reading
+from torchcaps.probes.kinds import Probe, stored
+from torchcaps.results.claims import Recipe
 from torchcaps.results.store import REPLAYED, unpack
 from torchcaps.train import Diverged, Interrupted, Options, splits, train
-from torchcaps.train.recipe import Recipe, Run, differences, from_plain, unlike
+from torchcaps.train.plain import MIGRATIONS, differences, unlike, up_to_date
+from torchcaps.train.recipe import Run
 
 # How far a window's mean loss may lie from the stored one: bf16 on a GPU against float32 on a CPU stays well inside.
 REPLAY_TOLERANCE = 0.05
@@ -31,23 +33,22 @@ class Check(NamedTuple):
 
 def verify(result: Mapping[str, Any], recipes: Mapping[str, Recipe], root: Path | None, replay: bool, device: str) -> list[Check]:
     """Every check that can be made of this result here."""
-    run = from_plain(result["run"])
+    run = stored(result["run"])
     # a run that was resumed has several makers, and each must have had the same recipe
     makers = [
         maker for maker in [*result.get("begun_by", []), result.get("evaluated_by", {})] if maker.get("commit") != result.get("commit")
     ]
     commits = [check_commit({**result, **maker}) for maker in [result, *filter(None, makers)]]
     checks = [*check_metrics(result, run, root), check_recipe(result, recipes), *commits]
-    replay = replay and not isinstance(run, Reading)  # that trains no network
-    return checks + ([check_replay(result, run, root, device)] if replay else [])
+    return checks + ([check_replay(result, run, root, device)] if replay and run.trains else [])
 
 
-def check_metrics(result: Mapping[str, Any], run: Run, root: Path | None) -> list[Check]:
+def check_metrics(result: Mapping[str, Any], run: Run | Probe, root: Path | None) -> list[Check]:
     """Recompute each metric from the packed predictions and the labels of the data, whose hash must agree."""
     checks = []
     for split, metrics in result["metrics"].items():
         part = splits.data_of(split)
-        data = splits.part(run, part, root, result["seed"])
+        data = run.part(part, root, result["seed"])
         if (found := fingerprint(data)) != result["data"].get(part):
             made_on = str(result["data"].get(part))
             checks.append(Check(split, False, f"the data has sha256 {found[:8]}…, the result was made on {made_on[:8]}…"))
@@ -56,7 +57,7 @@ def check_metrics(result: Mapping[str, Any], run: Run, root: Path | None) -> lis
         if len(predictions) != len(data.labels):
             checks.append(Check(split, False, f"{len(predictions)} predictions for {len(data.labels)} images"))
             continue
-        for name, value in run.judge().score(predictions, data.labels).items():
+        for name, value in run.score(predictions, data.labels).items():
             said = metrics.get(name)
             agrees = said is not None and abs(value - said) < 1e-9
             text = f"recomputed {value:g} from {len(predictions):,} predictions, the file says {said}"
@@ -77,9 +78,10 @@ def check_scores(part: Mapping[str, Any], split: str, predictions: Tensor, label
 
 def check_recipe(result: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Check:
     """Today's recipe of that name must be the run that was stored."""
-    if result["recipe"] not in recipes:
-        return Check("recipe", False, f"there is no recipe {result['recipe']!r} today")
-    other = unlike(result["run"], recipes[result["recipe"]].make())
+    name = MIGRATIONS.recipes.get(result["recipe"], result["recipe"])
+    if name not in recipes:
+        return Check("recipe", False, f"there is no recipe {name!r} today")
+    other = unlike(result["run"], recipes[name].make())
     return Check("recipe", not other, "stale: stored, today: " + "; ".join(other[:3]) if other else "equals today's recipe")
 
 
@@ -100,9 +102,9 @@ def check_commit(result: Mapping[str, Any], home: Path = Path(__file__).parents[
             ).stdout
         except (OSError, subprocess.CalledProcessError) as error:
             missing = isinstance(error, subprocess.CalledProcessError) and error.cmd[0] == "git"
-            hint = "; `git fetch --unshallow` completes a shallow clone, LOG.md names commits folded into others" if missing else ""
+            hint = "; `git fetch --unshallow` completes a shallow clone" if missing else ""
             return Check("commit", False, f"could not look at {stored[:12]}: {_reason(error)}{hint}")
-    other = differences(result["run"], json.loads(shown))
+    other = differences(up_to_date(result["run"]), up_to_date(json.loads(shown)))
     return Check("commit", not other, "stored, then: " + "; ".join(other[:3]) if other else f"{stored[:12]} has the same recipe")
 
 

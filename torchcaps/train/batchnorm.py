@@ -5,7 +5,10 @@ tested is no blend. Over training images that are augmented as ever but not mixe
 changes, and no test image is looked at.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +16,9 @@ from torch import Tensor, nn
 from torchcaps.data import Labelled
 from torchcaps.data.batches.images import Augmentation
 from torchcaps.data.batches.pairs import batches_for
-from torchcaps.train.recipe import Run
+
+if TYPE_CHECKING:
+    from torchcaps.train.recipe import Run
 
 
 def norms_of(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:

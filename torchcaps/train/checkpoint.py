@@ -2,18 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchcaps.runtime.files import write_whole
-from torchcaps.train.recipe import Run, from_plain
 
 
 class Checkpoint(NamedTuple):
@@ -56,28 +54,6 @@ def load_checkpoint(path: Path) -> Checkpoint:
         said = header.get("sha256", "nothing")
         raise ValueError(f"{path} is damaged: its content has sha256 {found[:8]}…, its header says {said[:8]}…; use another one")
     return Checkpoint(tensors, json.loads(header["torchcaps"]))
-
-
-def load_model(path: Path, device: torch.device) -> tuple[nn.Module, Run, dict[str, Any]]:
-    """The model as it was trained, its run, and what the checkpoint says of itself.
-
-    A released file may lack parts (`without`); the run returned is then that of the model without them.
-    """
-    found = load_checkpoint(path)
-    run = without(from_plain(found.about["run"]), found.about.get("without", ()))
-    model = run.build().to(device)
-    load_into(model, found.part("model"), path)
-    return model, run, found.about
-
-
-def without(run: Run, parts: Sequence[str]) -> Run:
-    """The run whose model lacks these parts. It is a CapsNet's decoder or nothing: other models need all they have to answer."""
-    if not parts:
-        return run
-    if set(parts) != {"decoder"} or run.model != "capsnet" or not run.model_args.get("reconstruction", True):
-        has = f"{run.model}, reconstruction={run.model_args.get('reconstruction', True)}" if run.model == "capsnet" else run.model
-        raise ValueError(f"only the decoder of a capsnet can be left out, and this is {', '.join(parts)} of {has}; keep it whole")
-    return replace(run, model_args=run.model_args | {"reconstruction": False})
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor], header: str = "") -> str:

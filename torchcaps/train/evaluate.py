@@ -1,5 +1,9 @@
 """How a run is judged: now and then while it trains, and once at its end."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -11,10 +15,12 @@ from torchcaps.data.sets.sst import Sentences
 from torchcaps.runtime.environment import made_by, peak_memory
 from torchcaps.train import splits
 from torchcaps.train.batchnorm import unmixed_statistics
-from torchcaps.train.checkpoint import load_into
-from torchcaps.train.recipe import Stage
+from torchcaps.train.checkpoint import load_into, tensors_sha256
 from torchcaps.train.state import State, Trained
-from torchcaps.train.tasks import Evaluation
+from torchcaps.train.tasks import Evaluation, Extras, Study
+
+if TYPE_CHECKING:
+    from torchcaps.train.recipe import Stage
 
 WATCHED = 8_2019  # draws what is watched; no run's seed
 PROBED = 50  # images that a stage's probe looks at: their votes may lie in memory
@@ -25,7 +31,7 @@ def validate(state: State, stage: Stage, at: int, n_steps: int, epoch: int, devi
     watched = stage.watch and stage.watch.part
     if (at // epoch) % max(1, n_steps // epoch // 10) == 0:
         for part in [name for name in state.data if name.startswith(splits.HELD) and name != watched]:
-            journal(state, state.done + at, part, stage.task.evaluate(state.model, state.data[part], device))
+            journal(state, state.done + at, part, stage.task.evaluate(state.model, state.data[part], device, state.run.augment))
 
 
 def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device) -> None:
@@ -34,9 +40,9 @@ def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device)
     if rule is None or at % (epoch * rule.every):
         return
     some = sample(state.data[rule.part], rule.n_images)
-    evaluation = stage.task.evaluate(state.model, some, device)
+    evaluation = stage.task.evaluate(state.model, some, device, state.run.augment)
     wrong = 100.0 * (evaluation.predictions.long() != some.labels)
-    each = {"loss": stage.task.image_losses(state.model, evaluation.scores, some.labels), "error_percent": wrong}
+    each = {"loss": stage.task.image_losses(state.model, evaluation.answers, some.labels), "error_percent": wrong}
     order = _drawn(len(some.labels))  # batches are of what stands anywhere in the set
     seen = {name: values[order] for name, values in each.items()}
     line = {name: values.double().mean().item() for name, values in seen.items()}
@@ -75,7 +81,7 @@ def reached(state: State, stage: Stage, at: int, device: torch.device) -> bool:
     rule = stage.stop
     if rule is None or at % rule.every:
         return False
-    evaluation = stage.task.evaluate(state.model, state.data[rule.part], device)
+    evaluation = stage.task.evaluate(state.model, state.data[rule.part], device, state.run.augment)
     journal(state, state.done + at, rule.part, evaluation)
     state.met = state.team.says_first(100 - evaluation.metrics["error_percent"] >= rule.accuracy)
     return state.met
@@ -88,39 +94,71 @@ def journal(state: State, at: int, part: str, evaluation: Evaluation) -> None:
 def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_early: bool = False) -> Trained:
     """Evaluate once, with the weights of the last step; averaged weights, or other statistics of batch norm, are labelled extras.
 
-    Nothing of a run that is to go on.
+    A run that is to go on is not evaluated.
     """
-    unjudged = stopped_early and not state.options.as_is
-    seconds, memory, task = state.spent(), peak_memory(device), state.run.stages[-1].task
+    seconds, memory = state.spent(), peak_memory(device)
     hashes = {name: fingerprint(data) for name, data in state.data.items()}
-    evaluations, labels, others = {}, {}, {"_ema": ema} | ({} if unjudged else _unmixed(state, device))
-    for name in () if unjudged else splits.names(state.run):
-        data = state.data[name] if name in state.data else splits.part(state.run, name, state.options.root, state.seed)
-        hashes[name] = hashes.get(name) or fingerprint(data)
-        evaluations[name], labels[name] = task.evaluate(state.model, data, device), data.labels
-        if name.startswith(splits.HELD):
-            journal(state, state.done, name, evaluations[name])
-        for kind, tensors in others.items():
-            if tensors:
-                raw = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
-                load_into(state.model, raw | tensors, "what is evaluated beside the run")
-                evaluations[name + kind], labels[name + kind] = task.evaluate(state.model, data, device), data.labels
-                load_into(state.model, raw, "the run")
+    evaluations, labels, diagnostics, extras = {}, {}, {}, {}
+    if state.options.as_is or not stopped_early:
+        others = {"_ema": ema} | _unmixed(state, device)
+        for name in splits.names(state.run):
+            data = state.data[name] if name in state.data else splits.part(state.run, name, state.options.root, state.seed)
+            hashes[name] = hashes.get(name) or fingerprint(data)
+            found = _evaluations(state, name, data, others, device)
+            evaluations |= found
+            labels |= dict.fromkeys(found, data.labels)
+        first = state.data[splits.names(state.run)[0]]
+        diagnostics, extras = diagnose(state.model, first, device, augment=state.run.augment), _extras(state, first, device)
     state.journal.close()
-    judged = state.data[splits.names(state.run)[0]]
-    diagnostics, extras = ({}, {}) if unjudged else (diagnose(state.model, judged, device), task.extras(state.model, judged, device))
-    extras |= {} if unjudged else task.study(state.model, state.data["train"], judged, device, state.seed)
-    planned = sum(n_steps_of(stage, state.data["train"]) for stage in state.run.stages)
-    met = state.met if state.run.stages[-1].stop else None
     return Trained(
-        model=state.model, evaluations=evaluations, labels=labels, steps=state.done, seconds=seconds, peak_memory_bytes=memory,
-        curve=state.journal.lines, data=hashes, routing=state.routing, diagnostics=diagnostics, extras=extras, planned=planned, met=met,
-        made_by=state.made_by, evaluated_by=made_by(device), stopped_early=stopped_early,
-    )  # fmt: skip
+        model=state.model,
+        weights_sha256=tensors_sha256(state.model.state_dict()),
+        evaluations=evaluations,
+        labels=labels,
+        data=hashes,
+        steps=state.done,
+        planned=sum(n_steps_of(stage, state.data["train"]) for stage in state.run.stages),
+        seconds=seconds,
+        peak_memory_bytes=memory,
+        curve=state.journal.lines,
+        routing=state.routing,
+        diagnostics=diagnostics,
+        extras=extras,
+        met=state.met if state.run.stages[-1].stop else None,
+        made_by=state.made_by,
+        evaluated_by=made_by(device),
+        stopped_early=stopped_early,
+    )
+
+
+def _evaluations(
+    state: State, name: str, data: Labelled, others: dict[str, dict[str, Tensor]], device: torch.device
+) -> dict[str, Evaluation]:
+    """A part by the weights as they are, and by each set of other tensors, under the name with its ending."""
+    task, found = state.run.stages[-1].task, {}
+    found[name] = task.evaluate(state.model, data, device, state.run.augment)
+    if name.startswith(splits.HELD):
+        journal(state, state.done, name, found[name])
+    for ending, tensors in others.items():
+        if tensors:
+            raw = {key: tensor.clone() for key, tensor in state.model.state_dict().items()}
+            load_into(state.model, raw | tensors, "what is evaluated beside the run")
+            found[name + ending] = task.evaluate(state.model, data, device, state.run.augment)
+            load_into(state.model, raw, "the run")
+    return found
+
+
+def _extras(state: State, data: Labelled, device: torch.device) -> dict[str, Any]:
+    task, augment, found = state.run.stages[-1].task, state.run.augment, {}
+    if isinstance(task, Extras):
+        found |= task.extras(state.model, data, device, augment)
+    if isinstance(task, Study):
+        found |= task.study(state.model, state.data["train"], data, device, augment, state.seed)
+    return found
 
 
 def _unmixed(state: State, device: torch.device) -> dict[str, dict[str, Tensor]]:
-    """By the ending that such numbers have."""
+    """Statistics of batch norm without mixup, by the ending that such numbers have."""
     stage = state.run.stages[-1]
     if not stage.unmixed:
         return {}

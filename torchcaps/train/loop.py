@@ -1,8 +1,11 @@
 """The loop, readable from top to bottom. It knows stages, tasks and files, and nothing of any paper."""
 
+from __future__ import annotations
+
 import gc
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,9 +19,12 @@ from torchcaps.runtime.metrics_log import Journal, Speed, progress_bar
 from torchcaps.train import batchnorm, splits
 from torchcaps.train.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint, tensors_sha256
 from torchcaps.train.evaluate import finish, n_steps_of, probe, reached, validate, watch
-from torchcaps.train.recipe import Run, Stage, differences, to_plain, unlike
+from torchcaps.train.plain import differences, to_plain, unlike
 from torchcaps.train.state import Diverged, Interrupted, Options, State, Trained
 from torchcaps.train.step import TrainingStep
+
+if TYPE_CHECKING:
+    from torchcaps.train.recipe import Run, Stage
 
 __all__ = ["Diverged", "Interrupted", "Options", "Trained", "train"]
 
@@ -168,7 +174,7 @@ def _refuse_bad(state: State, step: TrainingStep) -> None:
 
 def _kept(state: State) -> str:
     kept = f"the last good checkpoint is {state.path}" if state.path.exists() else "no checkpoint was written yet"
-    return f"{kept}; try a lower rate, or look at the data"
+    return f"{kept}; try a lower learning rate, or look at the data"
 
 
 def _save_due(state: State, at: int) -> bool:

@@ -1,9 +1,12 @@
 """What a run carries along, where and how it runs, and what comes out."""
 
+from __future__ import annotations
+
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +14,15 @@ from torch import Tensor, nn
 from torchcaps.data import Labelled
 from torchcaps.runtime.distributed import ALONE, Team
 from torchcaps.runtime.metrics_log import Journal
-from torchcaps.train.recipe import Run
 from torchcaps.train.tasks import Evaluation
+
+if TYPE_CHECKING:
+    from torchcaps.train.recipe import Run
+
+
+def run_folder(name: str, seed: int) -> Path:
+    """Where a row's checkpoint, metrics and result lie by default."""
+    return Path("runs") / name / str(seed)
 
 
 class Diverged(RuntimeError):
@@ -40,29 +50,40 @@ class Options:
     save_every: int | None = None  # steps; None: about once a minute
     max_steps: int | None = None  # stop here, saved, as if interrupted: for replays and tests
     as_is: bool = False  # evaluate what is there, if it is not finished
+    jobs: int = 1  # processes that fit classifiers
+    rows: Callable[[str, int], Path] = run_folder  # where the checkpoint of another row and seed lies
+
+    def __post_init__(self) -> None:
+        self.out = Path(self.out)
 
 
 @dataclass(kw_only=True)
-class Trained:
-    """A finished run: the model, and all that a result file tells."""
+class Outcome:
+    """All that a result file tells."""
 
-    model: nn.Module | None  # None where none was trained, and `weights` says whose answers these are
     evaluations: dict[str, Evaluation]  # by part: test, test_ema, validation, another test set
-    steps: int
-    seconds: float
-    peak_memory_bytes: int
-    curve: list[dict[str, Any]]
     labels: dict[str, Tensor]  # by part, as the evaluations
     data: dict[str, str]  # hashes by part
-    routing: str  # the backend, in words
-    diagnostics: dict[str, Any]  # of the first part, by the weights of the last step
-    extras: dict[str, Any]  # what the task has to say of it besides
-    planned: int  # steps of the whole schedule
-    met: bool | None  # whether the last stage's stopping rule was met; None without one
+    weights_sha256: str
     made_by: list[dict[str, Any]]  # device, versions and commit; several where a run was resumed elsewhere
     evaluated_by: dict[str, Any]
+    seconds: float
+    peak_memory_bytes: int
+    extras: dict[str, Any]  # what the task tells besides
+    steps: int = 0
+    planned: int = 0  # steps of the whole schedule
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    routing: str = ""  # the backend, in words
+    diagnostics: dict[str, Any] = field(default_factory=dict)  # of the first part, by the weights of the last step
+    met: bool | None = None  # whether the last stage's stopping rule was met; None without one
+
+
+@dataclass(kw_only=True)
+class Trained(Outcome):
+    """The outcome of a training, and its model."""
+
+    model: nn.Module
     stopped_early: bool = False
-    weights: str = ""  # sha256 of the network that was read
 
 
 @dataclass

@@ -4,6 +4,10 @@ Several processes compute gradients for their parts of the batch, and all take t
 exchanges cannot be captured, and one way for all devices is easier to trust.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +15,10 @@ from torchcaps.data.batches.images import Batch, Batches
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.ops.backend import many_programs
 from torchcaps.runtime.distributed import ALONE, Team, mean_of_all, naming_the_lost
-from torchcaps.train.recipe import Stage
+from torchcaps.train.tasks import WithoutGradients
+
+if TYPE_CHECKING:
+    from torchcaps.train.recipe import Stage
 
 _ROUTED = EMCapsules | ExpertCapsules | RoutedCapsules
 WARM_UP = 3  # steps before a capture: libraries allocate, the optimiser makes its state
@@ -24,6 +31,7 @@ class TrainingStep:
         self.task, self.model, self.batches, self.device, self.team = stage.task, model, batches, device, team
         on_cuda = device.type == "cuda"
         self.precision = stage.precision
+        self.backpropagates = not isinstance(stage.task, WithoutGradients)
         self.parameters = self.task.parameters(model)
         self.counter = torch.zeros((), dtype=torch.long, device=device)  # steps done in this stage
         # a few more than there are steps: warming up close to the end looks beyond it
@@ -44,7 +52,7 @@ class TrainingStep:
     @property
     def casts(self) -> bool:
         """Whether convolutions and products are rounded to bfloat16. A task that does without backpropagation has no part in it."""
-        return self.device.type == "cuda" and self.precision == "bfloat16" and self.task.backpropagates
+        return self.device.type == "cuda" and self.precision == "bfloat16" and self.backpropagates
 
     def __call__(self) -> None:
         if self.team.size > 1:
@@ -98,7 +106,7 @@ class TrainingStep:
 
     def _losses(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Losses; and gradients, of a task that does without backpropagation."""
-        if not self.task.backpropagates:
+        if not self.backpropagates:
             with torch.no_grad():
                 return self.task.updates(self.model, batch)
         with torch.autocast("cuda", torch.bfloat16, enabled=self.casts):
@@ -110,7 +118,7 @@ class TrainingStep:
         self.optimizer.zero_grad(set_to_none=True)
         with many_programs():
             losses, gradients = self.losses(batch)
-        if self.task.backpropagates:
+        if self.backpropagates:
             self.task.backward(self.model, batch, losses)
         for name, gradient in gradients.items():
             self.parameters[name].grad = gradient
@@ -177,7 +185,10 @@ class TrainingStep:
         with torch.no_grad():
             for name, tensor in self._everything().items():
                 # what was made while warming up, the optimiser's state and the sums, starts from zero
-                tensor.copy_(before[name]) if name in before else tensor.zero_()
+                if name in before:
+                    tensor.copy_(before[name])
+                else:
+                    tensor.zero_()
         torch.cuda.set_rng_state(generator_state, self.device)
         self.first_bad.fill_(-1)
 
@@ -185,18 +196,19 @@ class TrainingStep:
 def _numbers(stage: Stage, step: int, n_steps: int) -> tuple[float, ...]:
     """What the optimiser needs to know of a step."""
     at = min(step, n_steps - 1)
-    return stage.optimizer.numbers(step, stage.rate * stage.schedule(at, n_steps), stage.schedule.momentum(at, n_steps))
+    return stage.optimizer.numbers(step, stage.learning_rate * stage.schedule(at, n_steps), stage.schedule.momentum(at, n_steps))
 
 
 def _routing(model: nn.Module, compiled: bool, team: Team) -> str:
     """Which backend routing takes in this step, in words: for the log."""
     backends = sorted({layer.backend_here(compiled) for layer in model.modules() if isinstance(layer, _ROUTED)})
-    how = " inside the compiled step" + ", one CUDA graph" * (team.size == 1) if compiled else ""
-    return (" and ".join(backends) or "none") + how + f", {team.size} processes" * (team.size > 1)
+    words = [(" and ".join(backends) or "none") + (" inside the compiled step" if compiled else "")]
+    words += ["one CUDA graph"] if compiled and team.size == 1 else []
+    words += [f"{team.size} processes"] if team.size > 1 else []
+    return ", ".join(words)
 
 
 def _floats(model: nn.Module) -> dict[str, Tensor]:
     """What can be averaged: counts and index tables cannot, nor what a layer calls NOT_AVERAGED."""
-    layers = [(f"{path}." * bool(path), layer) for path, layer in model.named_modules()]
-    kept = {start + name for start, layer in layers for name in getattr(layer, "NOT_AVERAGED", ())}
+    kept = {f"{path}.{name}".lstrip(".") for path, layer in model.named_modules() for name in getattr(layer, "NOT_AVERAGED", ())}
     return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point() and name not in kept}

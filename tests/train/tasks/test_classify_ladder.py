@@ -98,7 +98,7 @@ def test_it_learns(tmp_path):
 def test_kernels_of_9x9_learn_at_once_if_classes_are_told_first(start, seed, tmp_path):
     """Thirty steps at full rate, no warm-up. Nets that start by telling nothing are still 60 to 70 % wrong then, whatever the seed."""
     args = {"channels": 64, "kernel": 9, "n_types": 8, "primary_kernel": 9, "d_class": 4, "n_kept": 18, "start": start}
-    stage = Stage(task=ClassifyLadder(), steps=30, batch=16, rate=2e-3)
+    stage = Stage(task=ClassifyLadder(), steps=30, batch=16, learning_rate=2e-3)
     run = Run(data="generated", model="lcapsnet", model_args=args, stages=(stage,))
     wrong = train(run, name="x", seed=seed, options=Options(out=tmp_path, progress=False)).evaluations["test"].metrics["error_percent"]
     assert wrong < 10 if start == "told" else wrong > 40

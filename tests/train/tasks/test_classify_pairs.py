@@ -12,16 +12,20 @@ from torchcaps.data import load
 from torchcaps.data.batches.pairs import PairBatch, PairBatches, pairs_in_order
 from torchcaps.ops import margin_loss
 from torchcaps.papers import RECIPES
+from torchcaps.results.claims import Recipe
 from torchcaps.results.store import make_result, unpack
 from torchcaps.results.verify import check_metrics, check_recipe, check_replay
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import Recipe, Run, Stage, from_plain, quick, to_plain
+from torchcaps.train.plain import to_plain
+from torchcaps.train.recipe import Run, Stage, from_plain, quick
 from torchcaps.train.tasks.classify_pairs import ClassifyPairs, iou, reconstruct_both, segmentation_iou
-from torchcaps.train.tasks.logits import ClassifyPairLogits
+from torchcaps.train.tasks.classify_pairs import ClassifyPairLogits
 
 CPU = torch.device("cpu")
 SMALL = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "hidden": (32, 64)}
-RUN = Run(data="generated-pairs", model="capsnet", model_args=SMALL, stages=(Stage(task=ClassifyPairs(), steps=20, batch=16, rate=3e-3),))
+RUN = Run(
+    data="generated-pairs", model="capsnet", model_args=SMALL, stages=(Stage(task=ClassifyPairs(), steps=20, batch=16, learning_rate=3e-3),)
+)
 
 
 class Told(nn.Module):
@@ -243,7 +247,7 @@ def test_the_two_highest_logits_are_the_prediction():
 
 
 def test_a_baseline_trains_on_pairs(tmp_path):
-    stage = Stage(task=ClassifyPairLogits(), steps=20, batch=16, rate=3e-3)
+    stage = Stage(task=ClassifyPairLogits(), steps=20, batch=16, learning_rate=3e-3)
     run = Run(data="generated-pairs", model="baseline", model_args={"preset": "small"}, stages=(stage,))
     trained = train(run, name="x", seed=0, options=Options(out=tmp_path, progress=False, log_every=5))
     assert trained.curve[-1]["loss"] < trained.curve[0]["loss"]

@@ -15,7 +15,7 @@ from torchcaps.results.verify import check_metrics
 from torchcaps.train import Options, train
 from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
 from torchcaps.train.tasks.experts import Autoencode, LearnDecoder, LearnExperts
-from torchcaps.train.tasks.rbm import LearnNeurons
+from torchcaps.train.tasks.rbm import LearnRBM
 
 CPU = torch.device("cpu")
 
@@ -91,7 +91,7 @@ def test_a_decoder_of_long_plain_numbers_learns_at_the_rate_of_the_others():
     """Nine units long, as they are after MNIST: read as they are, they overshoot, and nothing is finite after some ten steps."""
     model, batch = loud_plain_numbers(9.0)
     task, stage = LearnDecoder(), RECIPES["hauser2019/mnist-plain"].make().stages[-1]
-    now = [torch.tensor(number) for number in stage.optimizer.numbers(0, stage.rate, 1.0)]
+    now = [torch.tensor(number) for number in stage.optimizer.numbers(0, stage.learning_rate, 1.0)]
     optimizer, missed = stage.optimizer.make(task.parameters(model).values(), now), []
     for _ in range(60):
         with torch.no_grad():
@@ -220,11 +220,11 @@ def test_samples_are_judged_where_it_is_asked_for(monkeypatch):
 
 
 def test_neurons_learn_by_contrast(tmp_path):
-    run = smoke("smoke/neurons")
-    last = replace(run.stages[1], steps=60, rate=0.003)
+    run = smoke("smoke/rbm")
+    last = replace(run.stages[1], steps=60, learning_rate=0.003)
     finished = train(
         replace(run, stages=(run.stages[0], last)), name="x", seed=0, options=Options(out=tmp_path, progress=False, log_every=10)
     )
     losses = [line["loss"] for line in finished.curve if line["step"] > 10]
-    assert isinstance(last.task, LearnNeurons) and losses[-1] < 0.95 * losses[0], losses
+    assert isinstance(last.task, LearnRBM) and losses[-1] < 0.95 * losses[0], losses
     assert finished.extras["probe_accuracy"] > 30

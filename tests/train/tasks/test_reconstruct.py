@@ -14,7 +14,8 @@ from torchcaps.papers import RECIPES
 from torchcaps.results.store import make_result
 from torchcaps.results.verify import check_metrics
 from torchcaps.train import Options, train
-from torchcaps.train.checkpoint import load_checkpoint, load_model, tensors_sha256
+from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
+from torchcaps.train.loading import load_model
 from torchcaps.train.tasks.reconstruct import Reconstruct
 
 CPU = torch.device("cpu")

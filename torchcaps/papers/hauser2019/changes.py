@@ -12,10 +12,10 @@ def with_experts(run: Run, **changes: Any) -> Run:
     return replace(run, stages=(first, replace(second, task=replace(second.task, **changes)), *rest))
 
 
-def with_rate(run: Run, rate: float) -> Run:
+def with_rate(run: Run, learning_rate: float) -> Run:
     """Another rate for W."""
     first, second, *rest = run.stages
-    return replace(run, stages=(first, replace(second, rate=rate), *rest))
+    return replace(run, stages=(first, replace(second, learning_rate=learning_rate), *rest))
 
 
 def with_decay(run: Run, l2: float) -> Run:

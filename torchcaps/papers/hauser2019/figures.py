@@ -1,6 +1,5 @@
 """Figures 1 and 2, the growth phase, and what the force on experts costs: each where the runs that it shows are there."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +8,14 @@ import torch
 from torchcaps.data import load
 from torchcaps.figures.samples import architecture, growth_curve, sample_sheets
 from torchcaps.figures.tradeoff import Setting, Wanted, purity_against_probe
-from torchcaps.papers.hauser2019 import choices, rows
-from torchcaps.papers.made import finished, results_of, runs_of
+from torchcaps.papers.hauser2019 import rows
+from torchcaps.papers.made import finished
+from torchcaps.results.claims import Recipe, recipes_of
 from torchcaps.results.store import read_result
-from torchcaps.train.checkpoint import load_model
-from torchcaps.train.recipe import Recipe, Run, recipes_of, unlike
+from torchcaps.results.tuning import Line, read_tuning, tuning_path
+from torchcaps.train.loading import load_model
+from torchcaps.train.plain import unlike
+from torchcaps.train.recipe import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,17 +58,22 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
 
 
 def _settings(results: Path) -> list[Setting]:
-    """What the runs on held-out digits say, each seed by itself; with the name of the row that has the same settings."""
-    today, kept = runs_of("hauser2019", choices), _today()
-    found = results_of("hauser2019", results, today)
-    rows_by = {name: [row for row, run in kept.items() if replace(run, hold_out=today[name].hold_out) == today[name]] for name in found}
-    return [_setting(today[name], result["extras"], "".join(rows_by[name])) for name, those in found.items() for result in those]
+    """What the settings tried on held-out digits gave, each seed by itself; with the name of the row that has the same."""
+    lines = read_tuning(tuning_path(results, "hauser2019"))
+    purity, probe = ({line.run: line for line in lines if line.metric == name} for name in ("restricted_n_pure", "probe_accuracy"))
+    return [_setting(line, probe[run], seed) for run, line in purity.items() for seed in line.by_seed]
 
 
-def _setting(run: Run, extras: dict[str, Any], row: str) -> Setting:
+def _setting(purity: Line, probe: Line, seed: int) -> Setting:
+    """The row's own values where a setting does not change them."""
+    changed = dict(part.split("=", 1) for part in purity.changes.split())
+    run = _recipes()[purity.row].make()
     experts, decoder = run.stages[1].task, run.stages[2].optimizer
-    measured = extras["restricted_n_pure"], extras["probe_accuracy"]
-    return Setting(experts.sparse, experts.goal, *measured, run.model_args.get("n_plain", 0), decoder.l2, row)
+    force = float(changed.get("stages.1.task.sparse", experts.sparse)), float(changed.get("stages.1.task.goal", experts.goal))
+    plain = int(changed.get("model_args.n_plain", run.model_args.get("n_plain", 0)))
+    l2 = float(changed.get("stages.2.optimizer.l2", decoder.l2))
+    row = purity.row if set(changed) <= {"hold_out"} else ""
+    return Setting(*force, purity.by_seed[seed], probe.by_seed[seed], plain, l2, row)
 
 
 def _today() -> dict[str, Run]:

@@ -9,24 +9,31 @@ from dataclasses import replace
 
 from torchcaps.papers.changes import with_model
 from torchcaps.papers.hauser2019.changes import with_decay, with_experts, with_rate
+from torchcaps.results.claims import reproduces
 from torchcaps.train.optimizers import SGD, Adam
-from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
+from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.schedules import Cosine
 from torchcaps.train.tasks.experts import Autoencode, LearnDecoder, LearnExperts
-from torchcaps.train.tasks.rbm import LearnBottleneck, LearnNeurons
+from torchcaps.train.tasks.rbm import LearnBottleneck, LearnRBM
 
 # rates are large since couplings are small: of 576 inputs each has about 1 / 576, and the update has that factor
-_AUTOENCODER = Stage(task=Autoencode(), epochs=10, batch=128, rate=1e-3, schedule=Cosine(), optimizer=Adam())
+_AUTOENCODER = Stage(task=Autoencode(), epochs=10, batch=128, learning_rate=1e-3, schedule=Cosine(), optimizer=Adam())
 _EXPERTS = Stage(
     task=LearnExperts(sparse=10.0, goal=0.1),
     epochs=10,
     batch=128,
-    rate=1000.0,
+    learning_rate=1000.0,
     schedule=Cosine(warmup=0.05),
     optimizer=SGD(momentum=0.9, l2=1e-8),
 )
 # l2 keeps the decoder to what a capsule says first of all; without it a sample's fifteen other directions draw other kinds
 _DECODER = Stage(
-    task=LearnDecoder(samples=500), epochs=2, batch=128, rate=0.3, schedule=Cosine(warmup=0.05), optimizer=SGD(momentum=0.9, l2=1e-2)
+    task=LearnDecoder(samples=500),
+    epochs=2,
+    batch=128,
+    learning_rate=0.3,
+    schedule=Cosine(warmup=0.05),
+    optimizer=SGD(momentum=0.9, l2=1e-2),
 )
 _STAGES = _AUTOENCODER, _EXPERTS, _DECODER
 _CHANGED = "our way (sparse experts, one pass for W, decoded capsules scaled)"
@@ -100,7 +107,10 @@ def digits() -> Run:
     """The same on scikit-learn's 8x8 digits, enlarged to 16x16, for a CPU."""
     rates = 0.003, 50.0, 0.3
     epochs = 20, 25, 12
-    stages = tuple(replace(stage, batch=32, rate=rate, epochs=n) for stage, rate, n in zip(_STAGES, rates, epochs, strict=True))
+    stages = tuple(
+        replace(stage, batch=32, learning_rate=learning_rate, epochs=n)
+        for stage, learning_rate, n in zip(_STAGES, rates, epochs, strict=True)
+    )
     return replace(with_model(_MNIST, channels=32, kernel=5, dropped=0.0), data="digits", stages=stages)
 
 
@@ -215,8 +225,8 @@ def digits_plain_chosen() -> Run:
 @reproduces(table="bottom up", row="our way, and a second layer: 10 capsules of 16 on the 20", metric=_ERROR, beside=_BESIDE)
 def mnist_stacked() -> Run:
     """Trained as the first one, above it. Couplings are about 1 / 20, so the rates are smaller."""
-    experts = replace(_EXPERTS, task=replace(_EXPERTS.task, layer=1), rate=3.0)
-    decoder = replace(_DECODER, task=replace(_DECODER.task, layer=1, samples=1000), rate=0.3)  # 10,000 pictures of ten capsules
+    experts = replace(_EXPERTS, task=replace(_EXPERTS.task, layer=1), learning_rate=3.0)
+    decoder = replace(_DECODER, task=replace(_DECODER.task, layer=1, samples=1000), learning_rate=0.3)  # 10,000 pictures of ten capsules
     lower = replace(_DECODER, task=LearnDecoder())
     return replace(with_model(_MNIST, experts=((20, 16), (10, 16))), stages=(_AUTOENCODER, _EXPERTS, lower, experts, decoder))
 
@@ -224,12 +234,12 @@ def mnist_stacked() -> Run:
 @reproduces(table="baseline", row="RBM of 320 neurons on the same maps", metric=_ERROR, beside=_PROBE)
 def mnist_rbm() -> Run:
     """A product of expert neurons: Gaussian visible ones, CD-1."""
-    by_contrast = Stage(task=LearnNeurons(), epochs=10, batch=128, rate=1e-3, schedule=Cosine(), optimizer=SGD(momentum=0.9, l2=1e-4))
-    return Run(data="mnist", model="neurons", model_args={"width": 320}, stages=(_AUTOENCODER, by_contrast))
+    by_contrast = Stage(task=LearnRBM(), epochs=10, batch=128, learning_rate=1e-3, schedule=Cosine(), optimizer=SGD(momentum=0.9, l2=1e-4))
+    return Run(data="mnist", model="rbm", model_args={"width": 320}, stages=(_AUTOENCODER, by_contrast))
 
 
 @reproduces(table="baseline", row="autoencoder with a bottleneck of 320 on the same maps", metric=_ERROR, beside=_PROBE)
 def mnist_bottleneck() -> Run:
     """A linear bottleneck of the same width by backpropagation."""
-    last = Stage(task=LearnBottleneck(), epochs=5, batch=128, rate=1e-3, schedule=Cosine())
-    return Run(data="mnist", model="neurons", model_args={"form": "linear", "width": 320}, stages=(_AUTOENCODER, last))
+    last = Stage(task=LearnBottleneck(), epochs=5, batch=128, learning_rate=1e-3, schedule=Cosine())
+    return Run(data="mnist", model="rbm", model_args={"form": "linear", "width": 320}, stages=(_AUTOENCODER, last))

@@ -19,7 +19,7 @@ from torchcaps.figures.viewpoints import pose_changes, pose_trajectories, stereo
 from torchcaps.papers.heinsen2019 import rows, viewpoints
 from torchcaps.papers.made import finished, results_of, runs_of
 from torchcaps.results.store import unpack
-from torchcaps.train.checkpoint import load_model
+from torchcaps.train.loading import load_model
 from torchcaps.train.recipe import Run
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from torchcaps.data.batches.images import Standardise
 from torchcaps.papers.changes import VARIED, with_first, with_mixup
 from torchcaps.papers.heinsen2019 import rows
-from torchcaps.train.recipe import Run, reproduces
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run
 
 _ERROR = "test.error_percent"
 

@@ -5,12 +5,14 @@ from dataclasses import replace
 from torchcaps.data.augment.mixup import Mixup
 from torchcaps.data.batches.images import Crop
 from torchcaps.papers.changes import with_model
+from torchcaps.results.claims import reproduces
 from torchcaps.train.optimizers import RAdam
-from torchcaps.train.recipe import OneCycle, Run, Stage, Watch, reproduces
+from torchcaps.train.recipe import Run, Stage, Watch
+from torchcaps.train.schedules import OneCycle
 from torchcaps.train.tasks.classify import Classify
 from torchcaps.train.tasks.logits import ClassifyLogits, ClassifyScores
 
-_STAGE = Stage(task=ClassifyScores(), epochs=50, batch=20, rate=5e-4, schedule=OneCycle(), optimizer=RAdam())
+_STAGE = Stage(task=ClassifyScores(), epochs=50, batch=20, learning_rate=5e-4, schedule=OneCycle(), optimizer=RAdam())
 _WATCHED = replace(_STAGE, watch=Watch())  # for figure 8: smallNORB has no validation part, so the curve is of test images
 SMALLNORB = Run(
     data="smallnorb",

@@ -9,7 +9,7 @@ from torchcaps.data import DataError, encoder_of
 from torchcaps.figures.sentence_map import explain, sentence_map
 from torchcaps.papers.heinsen2019 import sentences
 from torchcaps.papers.made import finished
-from torchcaps.train.checkpoint import load_model
+from torchcaps.train.loading import load_model
 from torchcaps.train.recipe import Run
 
 if TYPE_CHECKING:

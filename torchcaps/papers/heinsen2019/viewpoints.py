@@ -7,7 +7,8 @@ toys are the same in training and test, so only the viewpoint is new; data/viewp
 from dataclasses import replace
 
 from torchcaps.papers.heinsen2019 import rows
-from torchcaps.train.recipe import Run, reproduces
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run
 
 _TOYS = "trained on official test toys"
 

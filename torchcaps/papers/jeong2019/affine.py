@@ -6,7 +6,9 @@ schedule. Protocols and places are those of papers/sabour2017/affine.py, whose C
 
 from torchcaps.data.batches.images import Shift
 from torchcaps.papers.changes import anywhere, stopped, stopped_on_held_out, with_model, with_stage
-from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.schedules import Cosine
 from torchcaps.train.tasks.ladder import ClassifyLadder
 
 _END = Run(
@@ -15,7 +17,7 @@ _END = Run(
     model_args={"preset": "paper", "n_kept": 70, "start": "told"},
     augment=(Shift(6),),  # every place of a 28x28 picture within the frame
     tests=("affnist-like",),
-    stages=(Stage(task=ClassifyLadder(), epochs=30, batch=128, rate=1e-3, schedule=Cosine(warmup=0.02)),),
+    stages=(Stage(task=ClassifyLadder(), epochs=30, batch=128, learning_rate=1e-3, schedule=Cosine(warmup=0.02)),),
 )
 _LIKE = "affnist-like.error_percent"
 _BESIDE = ("test.error_percent",)

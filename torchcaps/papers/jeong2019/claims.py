@@ -8,7 +8,8 @@ turns: an idea that came after `like-k70` and `like-no-code-loss` had been seen 
 from torchcaps.papers.changes import with_model, with_stage
 from torchcaps.papers.jeong2019 import affine, rows
 from torchcaps.papers.sabour2017 import affine as affine_of_sabour2017
-from torchcaps.train.recipe import Run, reproduces
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run
 from torchcaps.train.tasks.ladder import ClassifyLadder
 
 NO_CODE_LOSS = ClassifyLadder(code_weight=0.0)  # epsilon = 0

@@ -11,7 +11,7 @@ from torchcaps.figures.ladder import activity_curves, coupled_bars, most_active,
 from torchcaps.papers.jeong2019 import rows
 from torchcaps.papers.made import finished
 from torchcaps.papers.sabour2017 import rows as rows_of_sabour2017
-from torchcaps.train.checkpoint import load_model
+from torchcaps.train.loading import load_model
 from torchcaps.train.recipe import Run
 
 if TYPE_CHECKING:

@@ -7,14 +7,16 @@ from dataclasses import replace
 
 from torchcaps.data.batches.images import Shift
 from torchcaps.papers.changes import with_model
-from torchcaps.train.recipe import Cosine, Exponential, Run, Stage, reproduces
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.schedules import Cosine, Exponential
 from torchcaps.train.tasks.ladder import ClassifyLadder
 
 _MNIST = Run(
     data="mnist",
     model="lcapsnet",
     model_args={"preset": "paper", "n_kept": 70, "start": "told"},
-    stages=(Stage(task=ClassifyLadder(), epochs=30, batch=128, rate=1e-3, schedule=Cosine(warmup=0.02)),),
+    stages=(Stage(task=ClassifyLadder(), epochs=30, batch=128, learning_rate=1e-3, schedule=Cosine(warmup=0.02)),),
 )
 _ERROR = "test.error_percent"
 _BESIDE = ("extras.kept_activity", "extras.other_activity")
@@ -110,5 +112,5 @@ def mnist_shift_shared_k70() -> Run:
 @reproduces(table="variants", row="MNIST, K = 70, as the withdrawn file", metric=_ERROR, beside=_BESIDE)
 def mnist_withdrawn_k70() -> Run:
     """MNIST as the authors' withdrawn file would have it: nets, losses, rate, batch and epochs; in random order, which it had not."""
-    stage = Stage(task=ClassifyLadder(withdrawn=True), epochs=30, batch=50, rate=1e-3, schedule=Exponential(rate=0.9, every=1000))
+    stage = Stage(task=ClassifyLadder(withdrawn=True), epochs=30, batch=50, learning_rate=1e-3, schedule=Exponential(decay=0.9, every=1000))
     return replace(_keeping(70, preset="withdrawn", start="xavier"), stages=(stage,))

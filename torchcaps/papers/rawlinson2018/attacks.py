@@ -4,19 +4,19 @@ Metrics are errors after an attack, `pgd-10` for pixels changed by at most 10 pe
 mislead another network: if those did more than the white box does, gradients would be hidden, not absent.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from torchcaps.papers.rawlinson2018 import readings, rows
-from torchcaps.papers.rawlinson2018.shared import plain
-from torchcaps.probes.kinds import Attack, Reading
-from torchcaps.train.recipe import Run, reproduces
+from torchcaps.probes.kinds import Attack, FrozenClassifier
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run
 
 _BESIDE = ("clean.error_percent", "fgsm-10.error_percent", "pgd-5.error_percent", "pgd-20.error_percent", "pgd-30.error_percent")
 _ACROSS = tuple(name for name in _BESIDE if not name.startswith("fgsm"))
 
 
-def _attack(read: Reading) -> Attack:
-    return Attack(**plain(read, Reading) | {"on": ()})
+def _attack(probe: FrozenClassifier) -> Attack:
+    return Attack(**{field.name: getattr(probe, field.name) for field in fields(probe)} | {"on": ()})
 
 
 def _claim(row: str, beside: tuple[str, ...] = _BESIDE):
@@ -26,7 +26,7 @@ def _claim(row: str, beside: tuple[str, ...] = _BESIDE):
 @_claim("supervised capsules, PGD-20 with 5 restarts, 10 %")
 def attack_supervised() -> Run:
     """What section 4 compares with: the longest capsule answers."""
-    return Attack(**plain(rows.mnist_supervised()), of="rawlinson2018/mnist-supervised", classifier=None)
+    return Attack(network=rows.mnist_supervised(), of="rawlinson2018/mnist-supervised", classifier=None)
 
 
 @_claim("sparse + SVM, pre-mask, PGD-20 with 5 restarts, 10 %")

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from torchcaps.data.batches.images import Crop
 from torchcaps.papers.rawlinson2018.shared import MNIST, STAGE, WINS, claim, reading
-from torchcaps.train.recipe import Run, reproduces
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run
 
 _LAYERS = tuple(f"extras.layer_{number}_activity_middle" for number in (1, 2, 3))
 

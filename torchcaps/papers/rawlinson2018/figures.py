@@ -9,9 +9,12 @@ from torchcaps.data import load
 from torchcaps.figures.latents import by_depth, latent_sweeps, rank_frequencies, ranked_support, single_capsules
 from torchcaps.ops.sparse import FREQUENCIES
 from torchcaps.papers.rawlinson2018 import depth, ideas, rows
+from torchcaps.results.claims import recipes_of
 from torchcaps.results.store import read_result
-from torchcaps.train.checkpoint import load_checkpoint, load_model
-from torchcaps.train.recipe import Run, recipes_of, unlike
+from torchcaps.train.checkpoint import load_checkpoint
+from torchcaps.train.loading import load_model
+from torchcaps.train.plain import unlike
+from torchcaps.train.recipe import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

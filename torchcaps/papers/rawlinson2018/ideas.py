@@ -6,7 +6,9 @@ from torchcaps.ops.sparse import fair_frequencies
 from torchcaps.papers.changes import anywhere, with_model
 from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, SHARED, STAGE, WINS, claim, reading
 from torchcaps.probes.kinds import Linear
-from torchcaps.train.recipe import Cosine, Run, reproduces
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run
+from torchcaps.train.schedules import Cosine
 
 
 def _claim(row: str):

@@ -9,7 +9,8 @@ from functools import partial
 from torchcaps.papers.changes import with_model
 from torchcaps.papers.rawlinson2018 import rows
 from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, SHARED, WINS, claim, reading
-from torchcaps.train.recipe import Run, reproduces
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run
 
 _FREQUENCIES = {"frequencies": (0.03, 0.12)}
 _RELEASED = {"support": "runs", **_FREQUENCIES}

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from torchcaps.papers.changes import with_model
 from torchcaps.papers.rawlinson2018.shared import ASKED, LIKE, MNIST, STAGE, WINS
-from torchcaps.train.recipe import Run, reproduces
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run
 from torchcaps.train.tasks.classify import Classify
 from torchcaps.train.tasks.logits import ClassifyLogits
 

@@ -13,7 +13,9 @@ from dataclasses import replace
 
 from torchcaps.data.batches.images import Shift
 from torchcaps.papers.changes import anywhere, stopped, stopped_on_held_out, with_model, with_stage
-from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.schedules import Cosine
 from torchcaps.train.tasks.logits import ClassifyLogits
 
 _END = Run(
@@ -22,7 +24,7 @@ _END = Run(
     model_args={"preset": "official", "n_iters": 3, "reconstruction": True},
     augment=(Shift(6),),  # every place of a digit within the frame
     tests=("affnist-like",),
-    stages=(Stage(epochs=30, batch=128, rate=1e-3, schedule=Cosine()),),
+    stages=(Stage(epochs=30, batch=128, learning_rate=1e-3, schedule=Cosine()),),
 )
 _LIKE = "affnist-like.error_percent"
 

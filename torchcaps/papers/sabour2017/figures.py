@@ -10,7 +10,7 @@ from torchcaps.figures import all_figures
 from torchcaps.figures.routing_curves import error_by_passes, logit_change_curves, loss_curves
 from torchcaps.papers.made import finished, results_of, runs_of
 from torchcaps.papers.sabour2017 import photographs, rows
-from torchcaps.train.checkpoint import load_model
+from torchcaps.train.loading import load_model
 from torchcaps.train.recipe import Run
 
 if TYPE_CHECKING:

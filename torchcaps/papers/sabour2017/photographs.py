@@ -4,7 +4,10 @@ but for the row of smallNORB that follows the authors' code, which has one."""
 from dataclasses import replace
 
 from torchcaps.data.batches.images import Crop, Flip, Light, Standardise
-from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
+from torchcaps.probes.kinds import Ensemble
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.schedules import Cosine
 
 _TOYS = {"table": "7", "metric": "test.error_percent", "printed": 2.7, "selected": "selection not said"}
 
@@ -16,7 +19,7 @@ def _args(**model_args) -> dict:
 @reproduces(row="smallNORB (a lossy copy), CapsNet, 3 iterations", **_TOYS)
 def smallnorb() -> Run:
     """smallNORB at 48x48, random light and crops of 32x32, the centre in the test; both eyes as two channels."""
-    stage = Stage(epochs=200, batch=128, rate=1e-3, schedule=Cosine())
+    stage = Stage(epochs=200, batch=128, learning_rate=1e-3, schedule=Cosine())
     return Run(
         data="smallnorb-48", model="capsnet", model_args=_args(), augment=(Light(), Crop(32), Standardise()), stages=(stage,)
     )  # fmt: skip
@@ -42,14 +45,14 @@ def smallnorb_types() -> Run:
 def svhn() -> Run:
     """SVHN's 73,257 training digits, the small network: 64 channels, 16 types of 6 numbers, class capsules of 8."""
     args = _args(channels=64, n_types=16, d_primary=6, d_class=8)
-    stage = Stage(epochs=100, batch=128, rate=1e-3, schedule=Cosine())
+    stage = Stage(epochs=100, batch=128, learning_rate=1e-3, schedule=Cosine())
     return Run(data="svhn", model="capsnet", model_args=args, augment=(Crop(28), Standardise()), stages=(stage,))
 
 
 def _cifar(keep_scores: bool = False, **model_args) -> Run:
     args = _args(n_types=64, same=True) | model_args
     augment = Crop(24), Flip(), Light(saturates=False), Standardise()  # the authors' order, and their light
-    stage = Stage(steps=60_000, batch=128, rate=1e-3, schedule=Cosine())
+    stage = Stage(steps=60_000, batch=128, learning_rate=1e-3, schedule=Cosine())
     return Run(data="cifar10", model="capsnet", model_args=args, augment=augment, stages=(stage,), keep_scores=keep_scores)
 
 
@@ -67,11 +70,10 @@ def cifar10() -> Run:
     metric="test.error_percent",
     printed=10.6,
     selected="7 together",
-    members="cifar10",
 )
-def cifar10_ensemble() -> Run:
+def cifar10_ensemble() -> Ensemble:
     """CIFAR-10, an ensemble of the row before: one member for each seed."""
-    return cifar10()
+    return Ensemble(network=cifar10(), of="sabour2017/cifar10")
 
 
 @reproduces(table="7", row="CIFAR-10, CapsNet, 3 iterations, not leaky, one model", metric="test.error_percent")

@@ -4,16 +4,18 @@ from dataclasses import replace
 
 from torchcaps.data.batches.images import Shift
 from torchcaps.papers.changes import with_model, with_stage
-from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
-from torchcaps.train.tasks.classify_pairs import ClassifyPairs
-from torchcaps.train.tasks.logits import ClassifyLogits, ClassifyPairLogits
+from torchcaps.results.claims import reproduces
+from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.schedules import Cosine
+from torchcaps.train.tasks.classify_pairs import ClassifyPairLogits, ClassifyPairs
+from torchcaps.train.tasks.logits import ClassifyLogits
 
 _MNIST = Run(
     data="mnist",
     model="capsnet",
     model_args={"preset": "official", "n_iters": 3, "reconstruction": True},
     augment=(Shift(2),),
-    stages=(Stage(epochs=60, batch=128, rate=1e-3, schedule=Cosine(), ema=0.999),),
+    stages=(Stage(epochs=60, batch=128, learning_rate=1e-3, schedule=Cosine(), ema=0.999),),
 )
 _BEST = {"table": "1", "metric": "test.error_percent", "printed": 0.25, "printed_sd": 0.005, "selected": "mean of 3"}
 
@@ -94,17 +96,17 @@ def mnist_cnn() -> Run:
 @reproduces(table="1", row="baseline CNN, half the rate", metric="test.error_percent", printed=0.39, selected="selection not said")
 def mnist_cnn_half() -> Run:
     """The same with half the rate: on held-out digits better by three images of 5,000 with either of two seeds; the best of four rates."""
-    return with_stage(mnist_cnn(), rate=5e-4)
+    return with_stage(mnist_cnn(), learning_rate=5e-4)
 
 
-def _pairs(shift: int, rate: float = 2e-3, **model_args) -> Run:  # the best of four rates on held-out pairs, three passes, shift 4
-    stage = Stage(task=ClassifyPairs(), steps=300_000, batch=128, rate=rate, schedule=Cosine())
+def _pairs(shift: int, learning_rate: float = 2e-3, **model_args) -> Run:  # the best of four rates on held-out pairs, three passes, shift 4
+    stage = Stage(task=ClassifyPairs(), steps=300_000, batch=128, learning_rate=learning_rate, schedule=Cosine())
     return Run(data=f"multimnist-{shift}", model="capsnet", model_args=_MNIST.model_args | model_args, stages=(stage,))
 
 
 def _pairs_cnn(shift: int) -> Run:
     run = _pairs(shift)
-    stage = replace(run.stages[0], task=ClassifyPairLogits(), rate=3e-4)  # the best of three on held-out pairs
+    stage = replace(run.stages[0], task=ClassifyPairLogits(), learning_rate=3e-4)  # the best of three on held-out pairs
     return replace(run, model="baseline", model_args={"preset": "multimnist", "dropout": 0.0}, stages=(stage,))
 
 
@@ -122,7 +124,7 @@ def multimnist_4_r1() -> Run:
 @reproduces(row="MultiMNIST, shift 4: CapsNet, 3 iterations, reconstruction", printed=5.2, **_PAIRS)
 def multimnist_4_r3() -> Run:
     """Two overlapping digits, each moved by up to 4 pixels, three routing passes, MNIST's rate."""
-    return _pairs(4, rate=1e-3)
+    return _pairs(4, learning_rate=1e-3)
 
 
 @reproduces(row="MultiMNIST, shift 4: CapsNet, 3 iterations, reconstruction, twice MNIST's rate", printed=5.2, **_PAIRS)

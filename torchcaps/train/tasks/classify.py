@@ -1,5 +1,6 @@
 """Classes told apart by the lengths of their capsules, with reconstruction as a regulariser (Sabour 2017)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,10 @@ from torchcaps.analysis.metrics import error_percent
 from torchcaps.analysis.routing import logit_changes
 from torchcaps.data import Labelled
 from torchcaps.data.augment.mixup import class_shares, main_labels
-from torchcaps.data.batches.images import Batch, in_order
+from torchcaps.data.batches.images import Augmentation, Batch, in_order
 from torchcaps.ops import margin_loss, reconstruction_loss
-from torchcaps.train.tasks import Evaluation, Task
-from torchcaps.train.tasks.latents import latent_numbers
+from torchcaps.train.tasks import Task
+from torchcaps.train.tasks.latents import HasLatents, latent_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,28 +38,19 @@ class Classify(Task):
         reconstruction = self.reconstruction_weight * reconstruction_loss(pictures, batch.images).mean()
         return {"loss": margin + reconstruction, "error_percent": wrong, "margin": margin, "reconstruction": reconstruction}
 
-    @torch.no_grad()
-    def evaluate(self, model: nn.Module, data: Labelled, device: torch.device) -> Evaluation:
-        was_training = model.training
-        model.eval()
-        batches = in_order(data, 500, device, getattr(model, "augment", ()))
-        scores = torch.cat([model(batch.images).activity for batch in batches]).cpu()
-        model.train(was_training)
-        said = scores.argmax(-1)
-        return Evaluation(self.score(said, data.labels), said.to(torch.uint8), scores)
+    def answer(self, model: nn.Module, batch: Batch) -> Float[Tensor, "b j"]:
+        return model(batch.images).activity
 
     def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
         return logit_changes(model, images)
 
-    def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
-        """Of a model that shows its capsules as latent ones, what they do; of others nothing."""
-        if not hasattr(model, "latent"):
-            return {}
-        return latent_numbers(model, in_order(data, 200, device, getattr(model, "augment", ())))
+    def extras(self, model: nn.Module, data: Labelled, device: torch.device, augment: Sequence[Augmentation]) -> dict[str, Any]:
+        """What the capsules of a model with latent ones do; nothing for other models."""
+        return latent_numbers(model, in_order(data, 200, device, augment)) if isinstance(model, HasLatents) else {}
 
-    def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
-        """Of the margin loss alone."""
-        return model.margin_weight() * margin_loss(scores, one_hot(labels, scores.shape[-1]).to(scores.dtype))
+    def image_losses(self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+        """The margin loss alone."""
+        return model.margin_weight() * margin_loss(answers, one_hot(labels, answers.shape[-1]).to(answers.dtype))
 
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
         return {"error_percent": error_percent(predictions, labels)}

@@ -1,30 +1,31 @@
 """The three stages of a product of expert capsules (Hauser 2019): the autoencoder, the experts W, their decoder U.
 
 Only the first one backpropagates. The other two are Algorithm 1 and the rule of section 4.1, each with everything else held fixed.
-Labels are never looked at. A stored prediction is the error of a picture, as in `Reconstruct`.
+Labels are never looked at. A stored prediction is the error of a picture, as in `ReconstructionTask`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
 from torchcaps.analysis.sample_quality import study
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Batch
+from torchcaps.data.batches.images import Augmentation, Batch
 from torchcaps.layers import Capsules
 from torchcaps.ops import reconstruction_loss
 from torchcaps.ops.experts import chain, contrast, firing, in_ball, mix_down, on_probability, sparsity, statistics, sweep
 from torchcaps.runtime.distributed import as_first, mean_of_all
-from torchcaps.train.tasks.reconstruct import Reconstruct
+from torchcaps.train.tasks.reconstruct import ReconstructionTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Autoencode(Reconstruct):
+class Autoencode(ReconstructionTask):
     """The filters: cross entropy of the pixels, summed over a picture, mean over the batch."""
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
@@ -38,12 +39,9 @@ class Autoencode(Reconstruct):
     def errors(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b"]:
         return reconstruction_loss(model.autoencoder(images).sigmoid(), images)
 
-    def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
-        return {}
-
 
 @dataclass(frozen=True, kw_only=True)
-class LearnExperts(Reconstruct):
+class LearnExperts(ReconstructionTask):
     """Algorithm 1: one layer of experts by contrastive divergence. The loss that is shown is the share of the capsules not reconstructed.
 
     `sweeps`: of the chain, CD-k. `sampled`: on/off is drawn, instead of its probability passed on. `persistent`: the chains go on from
@@ -52,8 +50,6 @@ class LearnExperts(Reconstruct):
     which the paper does not have: without it, experts share every picture and none stands for a kind of it.
     `start_length`: the weights are scaled on one batch so that capsules start with this mean length; None keeps the paper's N(0, 0.01).
     """
-
-    backpropagates: ClassVar[bool] = False
 
     layer: int = 0
     sweeps: int = 1
@@ -102,25 +98,20 @@ class LearnExperts(Reconstruct):
 
     def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
         """How often experts are on, in the data and after one sweep, and what the sweep misses: for the growth of small weights."""
-        with watching(model):
+        with evaluating(model):
             layer = model.encoders[self.layer]
             data = model.phase(images, self.layer)
             dreamt = sweep(data, layer.weight, None, layer.n_plain)
             on, dreamt_on = (on_probability(phase.sums, layer.n_plain).mean().item() for phase in (data, dreamt))
             return {"probed_on": on, "probed_dreamt_on": dreamt_on, "probed_missed": _missed(data.poses, dreamt.poses).mean().item()}
 
-    def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
-        return {}
-
 
 @dataclass(frozen=True, kw_only=True)
-class LearnDecoder(Reconstruct):
+class LearnDecoder(ReconstructionTask):
     """The rule of U in section 4.1: what the capsules below were, against what the decoder makes of those above.
 
     `samples`: so many of each capsule are drawn and judged at the end; 0 judges nothing.
     """
-
-    backpropagates: ClassVar[bool] = False
 
     layer: int = 0
     samples: int = 0
@@ -146,10 +137,10 @@ class LearnDecoder(Reconstruct):
         losses = {"loss": _missed(wanted, made.sums).mean(), "capsules_missed": _missed(made.poses, again).mean()}
         return losses, {f"decoders.{self.layer}.weight": statistics(dreamt) - statistics(data)}
 
-    def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
-        return {}
-
-    def study(self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int) -> dict[str, Any]:
+    def study(
+        self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, augment: Sequence[Augmentation], seed: int
+    ) -> dict[str, Any]:
+        """Draw samples of each capsule and judge them."""
         return study(model, train, test, device, seed, self.samples, self.judge_steps) if self.samples else {}
 
 

@@ -1,5 +1,6 @@
 """Classes told apart by the activity of ladder capsules; kept inputs are drawn to 1, the others to 0 (Jeong 2019, section 4)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -8,10 +9,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
 from torchcaps.data.augment.mixup import class_shares, main_labels
-from torchcaps.data.batches.images import Batch, in_order
+from torchcaps.data.batches.images import Augmentation, Batch, in_order
 from torchcaps.ops import code_loss, margin_loss
 from torchcaps.ops.ladder import distance_loss, mean_code_loss
 from torchcaps.train.tasks.logits import ClassifyScores
@@ -44,19 +45,19 @@ class ClassifyLadder(ClassifyScores):
         classes, code = classes.mean(), self.code_weight * code.mean()
         return {"loss": classes + code, "error_percent": wrong, "margin": classes, "code": code}
 
-    def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
-        """Of the margin loss alone."""
-        return margin_loss(scores, one_hot(labels, scores.shape[-1]).to(scores.dtype))
+    def image_losses(self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+        """The margin loss alone."""
+        return margin_loss(answers, one_hot(labels, answers.shape[-1]).to(answers.dtype))
 
-    def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
+    def extras(self, model: nn.Module, data: Labelled, device: torch.device, augment: Sequence[Augmentation]) -> dict[str, Any]:
         """How far the kept capsules stand out, on the first images: what figure 4 is about."""
         if not hasattr(model, "ladder"):
             return {}
         kept_sum = other_sum = n_kept = n_other = n = 0.0
         first = Labelled(*(part[:LOOKED_AT] for part in data))
         ever = torch.zeros(model.classes.n_in, dtype=torch.bool, device=device)
-        with watching(model):
-            for batch in in_order(first, self.n_at_once, device, getattr(model, "augment", ())):
+        with evaluating(model):
+            for batch in in_order(first, self.n_at_once, device, augment):
                 primary, laddered = model.ladder(batch.images)
                 code = laddered.kept.code
                 kept_sum, other_sum = kept_sum + (code * primary.activity).sum(), other_sum + ((1 - code) * primary.activity).sum()

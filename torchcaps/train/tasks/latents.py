@@ -1,17 +1,25 @@
 """What latent capsules do, in numbers: who wins how often, and how support and activity fall from rank to rank (Rawlinson 2018)."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from torchcaps.analysis.routing import watching
+from torchcaps.analysis.routing import evaluating
 from torchcaps.data.batches.images import Batch
 from torchcaps.ops import boosted_ranks, count_wins
 from torchcaps.ops.sparse import winning_frequency
+
+
+@runtime_checkable
+class HasLatents(Protocol):
+    """A model whose capsules can be looked at as latent ones."""
+
+    def latent(self, images: Float[Tensor, "b c h w"]) -> Any: ...
+
 
 MIDDLE = 8  # the rank whose support is told as a number of its own: the middle of 16
 
@@ -24,7 +32,7 @@ def latent_numbers(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]
     average that training left. A model of several layers tells of each; one that knows both readings of support, of each.
     """
     levels, readings = [], {}
-    with watching(model):
+    with evaluating(model):
         if hasattr(model, "levels_of"):
             seen = [[(level.latent.support.cpu(), level.activity.cpu()) for level in model.levels_of(batch.images)] for batch in batches]
             levels = [tuple(map(torch.cat, zip(*parts, strict=True))) for parts in zip(*seen, strict=True)]

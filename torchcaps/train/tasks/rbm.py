@@ -1,20 +1,21 @@
 """What expert capsules are compared with: a restricted Boltzmann machine by CD-1, and a bottleneck by backpropagation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.sample_quality import linear_probe
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Batch
+from torchcaps.data.batches.images import Augmentation, Batch
 from torchcaps.ops.neurons import contrast
-from torchcaps.train.tasks.reconstruct import Reconstruct
+from torchcaps.train.tasks.reconstruct import ReconstructionTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnBottleneck(Reconstruct):
+class LearnBottleneck(ReconstructionTask):
     """Squared error of the standardised maps, mean over the numbers; the autoencoder around them is held fixed."""
 
     def init(self, model: nn.Module, batch: Batch) -> None:
@@ -28,19 +29,17 @@ class LearnBottleneck(Reconstruct):
             visible = model.visible(batch.images)
         return {"loss": (model.decode(model.code(visible)) - visible).square().mean()}
 
-    def extras(self, model: nn.Module, data: Labelled, device: torch.device) -> dict[str, Any]:
-        return {}
-
-    def study(self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int) -> dict[str, Any]:
+    def study(
+        self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, augment: Sequence[Augmentation], seed: int
+    ) -> dict[str, Any]:
+        """How well a linear probe classifies the code."""
         model.eval()
         return {"probe_accuracy": linear_probe(lambda images: model(images).poses, train, test, device)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnNeurons(LearnBottleneck):
+class LearnRBM(LearnBottleneck):
     """CD-1, hidden neurons drawn, visible ones at their mean; Gaussian visible neurons."""
-
-    backpropagates: ClassVar[bool] = False
 
     def updates(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         visible = model.visible(batch.images)

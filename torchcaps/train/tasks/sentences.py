@@ -1,5 +1,6 @@
 """Sentences told apart by the scores of class capsules, or by logits (Heinsen 2019, section 5)."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,10 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from torchcaps.analysis.metrics import error_percent
 from torchcaps.data.augment.mixup import class_shares, main_labels
+from torchcaps.data.batches.images import Augmentation
 from torchcaps.data.batches.sentences import SentenceBatch, sentences_in_order
 from torchcaps.data.sets.sst import Sentences
 from torchcaps.layers import Capsules
-from torchcaps.train.tasks import Evaluation, Task
+from torchcaps.train.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +34,16 @@ class ClassifySentences(Task):
         wrong = 100 * (logits.argmax(-1) != main_labels(batch)).float().mean()
         return {"loss": cross_entropy(logits.float(), class_shares(batch, logits.shape[-1])), "error_percent": wrong}
 
-    @torch.no_grad()
-    def evaluate(self, model: nn.Module, data: Sentences, device: torch.device) -> Evaluation:
-        was_training = model.training
-        model.eval()
-        scores = torch.cat([self.logits(model, batch) for batch in sentences_in_order(data, self.n_at_once, device)]).cpu()
-        model.train(was_training)
-        said = scores.argmax(-1)
-        return Evaluation(self.score(said, data.labels), said.to(torch.uint8), scores)
+    def batches(self, data: Sentences, device: torch.device, augment: Sequence[Augmentation]) -> Iterator[SentenceBatch]:
+        return sentences_in_order(data, self.n_at_once, device)
 
-    def image_losses(self, model: nn.Module, scores: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
-        return cross_entropy(scores.float(), labels, reduction="none")
+    def answer(self, model: nn.Module, batch: SentenceBatch) -> Float[Tensor, "b k"]:
+        return self.logits(model, batch)
 
-    def extras(self, model: nn.Module, data: Sentences, device: torch.device) -> dict[str, Any]:
+    def image_losses(self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return cross_entropy(answers.float(), labels, reduction="none")
+
+    def extras(self, model: nn.Module, data: Sentences, device: torch.device, augment: Sequence[Augmentation]) -> dict[str, Any]:
         """Which weights made the embeddings: the data's own hash is of words and labels."""
         encoder = data.encoder.load(device)
         return {"encoder": encoder.name, "encoder_weights_sha256": encoder.weights_sha256, "n_sentences": len(data.texts)}

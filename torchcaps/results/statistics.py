@@ -1,0 +1,65 @@
+"""Numbers over seeds, from the result files of today's recipes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+
+from torchcaps.analysis.metrics import error_percent
+from torchcaps.probes.kinds import Ensemble
+from torchcaps.results.claims import Recipe
+from torchcaps.results.store import read_result, unpack
+from torchcaps.train.plain import unlike
+
+LEAST_MEMBERS = 3  # of an ensemble
+
+
+def todays(recipe: Recipe, folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """Results of today's recipe, for an ensemble those of its members; and how many there are of another run by that name."""
+    run, name = recipe.make(), recipe.name
+    if isinstance(run, Ensemble):
+        run, name = run.network, run.of
+    results = [read_result(path) for path in sorted((folder / name).glob("*.json"))]
+    fresh = [result for result in results if not unlike(result["run"], run)]
+    return fresh, len(results) - len(fresh)
+
+
+def measured(result: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers by name: a metric of the test part or an extra alone, one of another part as `test_unmixed.error_percent`; `seconds`."""
+    parts = {f"{part}.{what}": value for part, metrics in result["metrics"].items() for what, value in metrics.items()}
+    named = {"seconds": result.get("seconds", [])} | result.get("extras", {})
+    named |= {name.removeprefix("test."): value for name, value in parts.items()}
+    numbers = {what: value if isinstance(value, list) else [value] for what, value in named.items()}
+    return {what: mean(found) for what, found in numbers.items() if found and all(isinstance(one, (int, float)) for one in found)}
+
+
+def by_seed(recipe: Recipe, folder: Path, name: str) -> dict[int, float]:
+    """One number of all results of today's recipe; an ensemble, which has no files of its own, has one number under seed 0."""
+    fresh = todays(recipe, folder)[0]
+    if isinstance(recipe.make(), Ensemble):
+        split, metric = recipe.claim.metric.split(".")
+        if name != metric:
+            raise ValueError(f"{recipe.name} is not measured by {name}; an ensemble has {metric} alone")
+        return {0: ensemble_error_percent(fresh, split)} if len(fresh) >= LEAST_MEMBERS else {}
+    found = {result["seed"]: measured(result) for result in fresh}
+    for numbers in found.values():
+        if name not in numbers:
+            raise ValueError(f"{recipe.name} is not measured by {name}; it has {', '.join(sorted(numbers))}")
+    return {seed: numbers[name] for seed, numbers in found.items()}
+
+
+def ensemble_error_percent(results: Sequence[Mapping[str, Any]], split: str) -> float:
+    """Error of runs that answer together: each one's scores are added up."""
+    parts = [result["ensemble"][split] for result in results]
+    labels = unpack(parts[0]["labels"]).long()
+    if any(not torch.equal(unpack(part["labels"]).long(), labels) for part in parts[1:]):
+        raise ValueError(f"the runs of an ensemble must have the same {split} images; those of {results[0]['recipe']} have other labels")
+    scores = sum(unpack(part["scores"]).view(torch.float16).double() for part in parts)
+    return error_percent(scores.argmax(-1), labels)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean to four digits, and ± sd to two if there are several."""
+    return f"{mean(values):.4g}" + (f" ± {float(f'{stdev(values):.2g}'):g}" if len(values) > 1 else "")

@@ -1,0 +1,109 @@
+"""Runs as plain JSON: writing, bringing stored ones up to date, comparing them with today's.
+
+Files that were written once are never rewritten. `MIGRATIONS` maps what they hold, kinds, fields, models and recipe names, to
+what these are called today; it is applied to every stored run, whether from a result file, a checkpoint or another commit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Migrations:
+    """What was renamed, by its old name; what is gone, with the only value that may still be read."""
+
+    kinds: Mapping[str, str]
+    fields: Mapping[str, Mapping[str, str]]  # by today's kind
+    gone: Mapping[str, Mapping[str, Any]]  # by today's kind
+    models: Mapping[str, str]
+    recipes: Mapping[str, str]
+
+
+MIGRATIONS = Migrations(
+    kinds={"Reading": "FrozenClassifier", "LearnNeurons": "LearnRBM"},
+    fields={
+        "Stage": {"rate": "learning_rate"},
+        "Exponential": {"rate": "decay"},
+    },
+    gone={},
+    models={"neurons": "rbm"},
+    recipes={},
+)
+
+
+def to_plain(value: Any) -> Any:
+    """Convert a value to what JSON holds: a dataclass becomes a dict that names its kind."""
+    if is_dataclass(value):
+        return {"kind": type(value).__name__} | {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {key: to_plain(part) for key, part in value.items()}
+    return [to_plain(part) for part in value] if isinstance(value, tuple | list) else value
+
+
+def from_plain(value: Any, kinds: Mapping[str, type]) -> Any:
+    """Build the value again from up-to-date plain data. Lists become tuples, since a run is frozen."""
+    if isinstance(value, list):
+        return tuple(from_plain(part, kinds) for part in value)
+    if not isinstance(value, dict):
+        return value
+    parts = {key: from_plain(part, kinds) for key, part in value.items() if key != "kind"}
+    if "kind" not in value:
+        return parts
+    if value["kind"] not in kinds:
+        known = ", ".join(kinds)
+        raise ValueError(f"a stored run has a part {value['kind']!r} that this version does not know; it knows {known}")
+    return kinds[value["kind"]](**parts)
+
+
+def up_to_date(stored: Any) -> Any:
+    """Plain data as today's code would name it."""
+    if isinstance(stored, list):
+        return [up_to_date(part) for part in stored]
+    if not isinstance(stored, dict):
+        return stored
+    found = {key: up_to_date(part) for key, part in stored.items()}
+    if "kind" not in found:
+        return found
+    kind = MIGRATIONS.kinds.get(found["kind"], found["kind"])
+    renamed, gone = MIGRATIONS.fields.get(kind, {}), MIGRATIONS.gone.get(kind, {})
+    kept = {renamed.get(key, key): part for key, part in found.items() if key not in gone or part != gone[key]}
+    if "model" in kept:
+        kept["model"] = MIGRATIONS.models.get(kept["model"], kept["model"])
+    return nested(kept | {"kind": kind})
+
+
+def nested(plain: dict[str, Any]) -> dict[str, Any]:
+    """A classifier of frozen features used to be a run with more fields; now it holds the run of its network."""
+    if plain["kind"] not in ("FrozenClassifier", "Attack") or "network" in plain:
+        return plain
+    own = {key: plain[key] for key in OF_A_RUN if key in plain}
+    return {key: part for key, part in plain.items() if key not in own} | {"network": {"kind": "Run"} | own}
+
+
+OF_A_RUN = "data", "model", "model_args", "augment", "hold_out", "views", "tests", "stages", "keep_scores"
+
+
+def differences(one: Any, other: Any, where: str = "") -> list[str]:
+    """What differs between two plain values, as `path: this, that`."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = dict.fromkeys([*one, *other])
+        return [line for key in keys for line in differences(one.get(key), other.get(key), f"{where}.{key}".lstrip("."))]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [line for n, pair in enumerate(zip(one, other, strict=True)) for line in differences(*pair, f"{where}[{n}]")]
+    return [] if one == other else [f"{where}: {one}, {other}"]
+
+
+def unlike(stored: dict[str, Any], run: Any) -> list[str]:
+    """What differs between a stored run and one of today. A field that did not exist then has today's default."""
+    return differences(_completed(up_to_date(stored), run), to_plain(run))
+
+
+def _completed(stored: Any, like: Any) -> Any:
+    """Stored plain data with the defaults of fields that are newer than it, as far as its kinds are those of `like`."""
+    if isinstance(stored, list) and isinstance(like, tuple | list) and len(stored) == len(like):
+        return [_completed(*pair) for pair in zip(stored, like, strict=True)]
+    if not is_dataclass(like) or not isinstance(stored, dict) or stored.get("kind") != type(like).__name__:
+        return stored
+    found = {key: _completed(part, getattr(like, key, None)) for key, part in stored.items()}
+    return {f.name: to_plain(f.default) for f in fields(like) if f.default is not MISSING} | found

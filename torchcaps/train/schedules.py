@@ -1,0 +1,60 @@
+"""How the learning rate changes over a stage."""
+
+from dataclasses import dataclass
+from math import cos, pi
+
+
+class Schedule:
+    """Called with a step, it gives the factor of the learning rate in that step."""
+
+    def momentum(self, step: int, n_steps: int) -> float:
+        """The factor of beta1; by default 1."""
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exponential(Schedule):
+    """Multiply by `decay` every `every` steps, smoothly, down to a floor (the authors' schedule for CapsNet)."""
+
+    decay: float = 0.96
+    every: int = 2000
+    floor: float = 1e-3  # relative to the initial learning rate
+
+    def __call__(self, step: int, n_steps: int) -> float:
+        return max(self.decay ** (step / self.every), self.floor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine(Schedule):
+    """Linear warm-up over the first `warmup` of the steps, then half a cosine down to `floor`."""
+
+    warmup: float = 0.0
+    floor: float = 0.0
+
+    def __call__(self, step: int, n_steps: int) -> float:
+        rise = self.warmup * n_steps
+        if step < rise:
+            return (step + 1) / (rise + 1)
+        return self.floor + (1 - self.floor) * (1 + cos(pi * (step - rise) / max(n_steps - rise, 1))) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneCycle(Schedule):
+    """Linear rise and half a cosine back; beta1 falls and returns with it (Heinsen 2019, section 4.2)."""
+
+    start: float = 0.02  # factor in the first and the last step
+    warmup: float = 0.1  # fraction of the steps until the learning rate is highest
+    low: float = 0.9  # factor of beta1 where the learning rate is highest
+
+    def __call__(self, step: int, n_steps: int) -> float:
+        return self.start + (1 - self.start) * self._height(step, n_steps)
+
+    def momentum(self, step: int, n_steps: int) -> float:
+        return 1 + (self.low - 1) * self._height(step, n_steps)
+
+    def _height(self, step: int, n_steps: int) -> float:
+        """0 in the first and the last step, 1 where the learning rate is highest."""
+        rise = self.warmup * n_steps
+        if step < rise:
+            return step / rise
+        return (1 + cos(pi * min((step - rise) / max(n_steps - 1 - rise, 1), 1))) / 2

@@ -1,0 +1,98 @@
+"""Runs that differ from another one in a few fields: rows written as a table, and settings that are tuned.
+
+A field is a path from the run, `stages.1.task.sparse`, `model_args.n_iters`, `augment.0.pixels`; or its name alone where only one
+part of the run has such a field: `learning_rate`, `n_iters`, `hold_out`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from torchcaps.data import info
+from torchcaps.models import MODELS, SENTENCE_MODELS
+from torchcaps.train.recipe import KINDS, Run
+
+
+def vary(run: Run, changes: Mapping[str, Any]) -> Run:
+    """The run with these fields set; a name that it does not have is an error."""
+    for name, value in changes.items():
+        run = _set(run, _path(run, name).split("."), value)
+    return run
+
+
+def value_of(run: Run, name: str) -> Any:
+    """What the field holds; None for an argument of the model that is left to its default."""
+    part: Any = run
+    for step in _path(run, name).split("."):
+        part = part[int(step)] if isinstance(part, tuple) else part.get(step) if isinstance(part, dict) else getattr(part, step)
+    return part
+
+
+def parsed(text: str) -> Any:
+    """A value as typed: a number, a tuple, True, None, `Cosine(warmup=0.05)`; everything else is a word."""
+    try:
+        return _evaluated(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError):
+        return text.strip()
+
+
+def _evaluated(node: ast.expr) -> Any:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS:
+        named = {word.arg: _evaluated(word.value) for word in node.keywords}
+        return KINDS[node.func.id](*map(_evaluated, node.args), **named)
+    if isinstance(node, ast.Tuple | ast.List):
+        return tuple(map(_evaluated, node.elts))
+    return ast.literal_eval(node)
+
+
+def _set(part: Any, path: list[str], value: Any) -> Any:
+    """A copy of `part` with the value at the end of the path."""
+    if not path:
+        return value
+    step, *rest = path
+    if isinstance(part, tuple):
+        number = int(step)
+        return (*part[:number], _set(part[number], rest, value), *part[number + 1 :])
+    if isinstance(part, dict):
+        return part | {step: _set(part.get(step), rest, value)}
+    return replace(part, **{step: _set(getattr(part, step), rest, value)})
+
+
+def _path(run: Run, name: str) -> str:
+    known = _fields(run)
+    if name in known:
+        return name
+    found = [path for path in known if path.rsplit(".", 1)[-1] == name]
+    if len(found) == 1:
+        return found[0]
+    if len(found) > 1:
+        raise ValueError(f"{name!r} may be {', '.join(found)}; give the whole path")
+    near = get_close_matches(name, [*known, *(path.rsplit(".", 1)[-1] for path in known)], n=3)
+    raise ValueError(f"this run has no field {name!r}; " + (f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known)}"))
+
+
+def _fields(run: Run) -> list[str]:
+    """Paths of everything that can be set, arguments of the model that are left to their defaults included."""
+    models = SENTENCE_MODELS if info(run.data).kind == "sentences" else MODELS
+    arguments = inspect.signature(models[run.model]).parameters.values()
+    taken = [word.name for word in arguments if word.kind is word.KEYWORD_ONLY or word.default is not word.empty]
+    return list(dict.fromkeys([*_below(run), *(f"model_args.{word}" for word in taken)]))
+
+
+def _below(part: Any, where: str = "") -> list[str]:
+    if isinstance(part, tuple):
+        inside = {str(number): item for number, item in enumerate(part)}
+    elif is_dataclass(part):
+        inside = {field.name: getattr(part, field.name) for field in fields(part)}
+    else:
+        inside = part if isinstance(part, dict) and where == "model_args" else {}
+    found = []
+    for name, item in inside.items():
+        path = f"{where}.{name}".lstrip(".")
+        found += [path, *(_below(item, path) if where != "model_args" else [])]
+    return found
