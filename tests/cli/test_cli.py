@@ -14,7 +14,7 @@ from commands import refuses, run
 from torchcaps import cli
 from torchcaps.data import DATASETS, DataError, load
 from torchcaps.papers import RECIPES
-from torchcaps.probes.kinds import Linear, Reading
+from torchcaps.probes.kinds import FrozenClassifier, Linear
 from torchcaps.results.claims import Claim, Recipe
 from torchcaps.results.store import pack, read_result
 from torchcaps.train import Options, train
@@ -288,7 +288,7 @@ def test_rows_that_read_a_network_follow_it_and_need_only_its_features(command, 
     """Trained and classified by one command; then, without the checkpoint, from the features alone; then from nothing, which is said."""
     network = RECIPES["smoke/sparsecaps"].make()
     how = {"of": "smoke/net", "classifier": Linear(), "fit": "generated-16/train", "n_fit": 300, "on": ("generated-16/test",)}
-    read = Reading(**{field.name: getattr(network, field.name) for field in fields(Run)}, **how)
+    read = FrozenClassifier(**{field.name: getattr(network, field.name) for field in fields(Run)}, **how)
     claims = {"net": "test.squared_error", "read": "generated-16/test.error_percent"}
     made = {"net": lambda: network, "read": lambda: read}
     recipes = {f"smoke/{name}": Recipe(f"smoke/{name}", made[name], Claim(table="1", row=name, metric=claims[name])) for name in made}

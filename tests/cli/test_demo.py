@@ -9,13 +9,12 @@ from rich.console import Console
 from torchcaps.cli import demo as demo_module
 from torchcaps.figures.report import SECTIONS
 from torchcaps.train import Interrupted
-from torchcaps.train.recipe import quick
 
 
 @pytest.fixture
 def seconds_long(monkeypatch):
     short = {
-        name: replace(demo_module.RECIPES[name], make=lambda make=demo_module.RECIPES[name].make: quick(make()))
+        name: replace(demo_module.RECIPES[name], make=lambda make=demo_module.RECIPES[name].make: make().quick())
         for name in demo_module.SPLITS
     }
     monkeypatch.setattr(demo_module, "RECIPES", short)

@@ -21,9 +21,9 @@ from torchcaps.data.batches.images import (
     shape_after,
 )
 from torchcaps.papers import RECIPES
+from torchcaps.probes.kinds import stored
 from torchcaps.train import Options, train
 from torchcaps.train.plain import to_plain
-from torchcaps.train.recipe import from_plain, quick
 
 CPU = torch.device("cpu")
 
@@ -152,10 +152,10 @@ def test_an_own_augmentation_overrides_what_it_needs(rng):
 ])  # fmt: skip
 def test_the_model_is_built_for_what_it_sees(data, augment, side):
     run = replace(RECIPES["smoke/capsnet"].make(), data=data, augment=augment)
-    assert from_plain(to_plain(run)) == run
+    assert stored(to_plain(run)) == run
     with torch.device("meta"):
         model = run.build()
-        small = quick(run).build()
+        small = run.quick().build()
     channels = 2 if "norb" in data else 3
     assert model.conv.in_channels == channels and tuple(model.image) == (channels, side, side)
     assert model.augment == small.augment == augment

@@ -9,7 +9,6 @@ from torchcaps.figures.ladder import Coupled, Ranked, activity_curves, coupled_b
 from torchcaps.models import CapsNet, LCapsNet
 from torchcaps.papers.jeong2019 import figures as paper
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import quick
 
 pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")
@@ -83,7 +82,7 @@ def small_rows(monkeypatch):
     """Today's rows, made small."""
 
     def small(run):
-        run = quick(run, steps=2)
+        run = run.quick(steps=2)
         kept = {"n_kept": 5} if run.model == "lcapsnet" else {}
         return replace(run, model_args=run.model_args | SMALL | kept | {"kernel": 9, "primary_kernel": 9})
 

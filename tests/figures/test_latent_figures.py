@@ -14,7 +14,6 @@ from torchcaps.papers import RECIPES
 from torchcaps.papers.rawlinson2018.figures import figures
 from torchcaps.results.store import make_result, result_path, write_result
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import quick
 
 pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")
@@ -87,7 +86,7 @@ def test_the_paper_draws_what_is_there_and_nothing_of_another_run(tmp_path, monk
     def small(name):
         run = RECIPES[f"rawlinson2018/{name}"].make()
         args = SMALL if run.model != "supcaps" else {key: value for key, value in SMALL.items() if "latent" not in key}
-        return replace(quick(replace(run, model_args=run.model_args | args), steps=2), data="generated-16")
+        return replace(replace(run, model_args=run.model_args | args).quick(steps=2), data="generated-16")
 
     def put(name, stale=False):
         run = small(name)

@@ -14,7 +14,6 @@ from torchcaps.papers import RECIPES
 from torchcaps.papers.hauser2019 import figures as drawing
 from torchcaps.results.store import make_result, read_result, result_path, write_result
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import quick
 
 pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")
@@ -61,7 +60,7 @@ def test_the_growth_that_was_run_is_counted_from_the_first_step_of_the_experts()
 
 def test_figures_of_the_paper_need_their_runs(tmp_path, monkeypatch):
     def small(name):
-        run = quick(RECIPES[f"hauser2019/{name}"].make(), steps=2)
+        run = RECIPES[f"hauser2019/{name}"].make().quick(steps=2)
         stages = tuple(
             replace(stage, task=replace(stage.task, samples=0)) if hasattr(stage.task, "samples") else stage for stage in run.stages
         )

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from torchcaps.analysis.metrics import wrong
 from torchcaps.pretrained.registry import FOLDER
+from torchcaps.probes.kinds import stored
 from torchcaps.results.compare import sd_of_mean, sources_of
 from torchcaps.results.store import read_result, unpack
 from torchcaps.train import splits
-from torchcaps.train.recipe import Run, from_plain
+from torchcaps.train.recipe import Run
 
 HOME = Path(__file__).parents[2]
 PAGE = (HOME / "docs/papers/heinsen2019.md").read_text()
@@ -58,7 +59,7 @@ def amiss(found: dict, labels: Tensor, part: str = "test") -> Tensor:
 @cache
 def shown(row: str, fold: int = 0) -> tuple[Tensor, Tensor]:
     """The label of each picture that `row` is judged on, and its toy, as `torchcaps compare` has them."""
-    run = from_plain(result(row, fold)["run"])
+    run = stored(result(row, fold)["run"])
     data = splits.part(run, "test", None, fold)
     return data.labels, sources_of(run, "test", data, None).of
 

@@ -17,7 +17,7 @@ from torchcaps.papers.heinsen2019 import image_figures
 from torchcaps.papers.heinsen2019.figures import figures
 from torchcaps.results.store import make_result, pack, result_path, write_result
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import Watch, quick
+from torchcaps.train.recipe import Watch
 
 pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ SMALL = {"channels": 4, "strides": (2, 2), "n_types": 2, "n_parts": 3, "d_pose":
 def small(run):
     """Two epochs of generated pictures."""
     watch = Watch(n_images=64) if run.stages[0].watch else None
-    run = quick(replace(run, data="generated-16", augment=(), model_args=run.model_args | SMALL), steps=4)
+    run = replace(run, data="generated-16", augment=(), model_args=run.model_args | SMALL).quick(steps=4)
     return replace(run, data="generated-16", stages=(replace(run.stages[0], batch=256, watch=watch),))
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from torchcaps.analysis.metrics import wrong
 from torchcaps.papers import RECIPES
+from torchcaps.probes.kinds import stored
 from torchcaps.results.store import unpack
 from torchcaps.train import splits
-from torchcaps.train.recipe import from_plain
 
 AHEAD = {  # lines of the page's table: the routing, the baseline
     "SST-5, chosen, MLP": ("sst5", "sst5-mlp-dropout"),
@@ -41,7 +41,7 @@ def chance(p: float) -> str:
 
 def right(row: str) -> Tensor:
     """100 for every test sentence that is answered right, 0 for the others, by seed [3 n]."""
-    truth = splits.part(from_plain(result(row.split("-")[0], 0)["run"]), "test", None, 0).labels
+    truth = splits.part(stored(result(row.split("-")[0], 0)["run"]), "test", None, 0).labels
     answers = torch.stack([unpack(result(row, seed)["predictions"]["test"]).long() for seed in range(3)])
     return 100 - 100 * wrong(answers, truth).double()
 

@@ -9,7 +9,6 @@ from torchcaps.papers import RECIPES
 from torchcaps.papers.sabour2017.figures import figures
 from torchcaps.results.store import make_result, result_path, write_result
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import quick
 
 pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")
@@ -24,7 +23,7 @@ def small_rows(monkeypatch):
 
 
 def small(run):
-    run = quick(run, steps=4)
+    run = run.quick(steps=4)
     return replace(run, model_args=run.model_args | SMALL) if run.model == "capsnet" else run
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.papers.pages import NUMBER, filled, pages
+from torchcaps.probes.kinds import stored
 from torchcaps.results.store import read_result, write_result
 from torchcaps.results.verify import check_metrics, check_recipe
 from torchcaps.train.plain import to_plain
-from torchcaps.train.recipe import from_plain
 
 HOME = Path(__file__).parents[2]
 README = (HOME / "README.md").read_text()
@@ -222,7 +222,7 @@ def test_every_number_in_a_table_is_of_todays_recipe_and_of_committed_code(path)
 @pytest.mark.parametrize("path", [path for path in CLAIMED if path.parts[-3] == "digits"], ids=lambda path: "-".join(path.parts[-2:]))
 def test_every_metric_on_the_digits_recomputes(path):
     result = read_result(path)
-    checks = check_metrics(result, from_plain(result["run"]), None)
+    checks = check_metrics(result, stored(result["run"]), None)
     assert checks
     assert all(check.passed for check in checks), checks
 
@@ -234,7 +234,7 @@ def test_every_metric_on_mnist_recomputes():
     assert len(paths) >= 12
     for path in paths:
         result = read_result(path)
-        assert all(check.passed for check in check_metrics(result, from_plain(result["run"]), None)), path
+        assert all(check.passed for check in check_metrics(result, stored(result["run"]), None)), path
 
 
 @pytest.mark.parametrize("paper", [*PAPERS])

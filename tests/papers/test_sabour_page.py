@@ -12,10 +12,10 @@ from scipy import stats
 
 from torchcaps.analysis.metrics import wrong
 from torchcaps.papers import RECIPES
+from torchcaps.probes.kinds import stored
 from torchcaps.results.compare import Comparison, compare, sources_of
 from torchcaps.results.store import read_result, unpack
 from torchcaps.train import splits
-from torchcaps.train.recipe import from_plain
 
 HOME = Path(__file__).parents[2]
 PAGE = (HOME / "docs/papers/sabour2017.md").read_text()
@@ -176,7 +176,7 @@ def over_seeds(first: str, second: str) -> tuple[float, float]:
     found = []
     for row in (first, second):
         n_seeds = len(list((HOME / f"results/sabour2017/{row}").glob("*.json")))
-        labels = splits.part(from_plain(result(row, 0)["run"]), "test", None, 0).labels
+        labels = splits.part(stored(result(row, 0)["run"]), "test", None, 0).labels
         answers = [unpack(result(row, seed)["predictions"]["test"]).long() for seed in range(n_seeds)]
         found.append(100 * torch.stack([wrong(answer, labels).double() for answer in answers]).mean(0))
     more = found[0] - found[1]
@@ -238,7 +238,7 @@ def test_the_three_toys_that_most_mistakes_are_of():
     hard = {"airplane 1": 21, "car 5": 45, "car 2": 42}  # category and number
     shares, others, of_toy = [], [], {toy: [] for toy in hard}
     for row, n in (("smallnorb", 2), ("smallnorb-types", 3), ("smallnorb-authors", 1)):
-        run = from_plain(result(row, 0)["run"])
+        run = stored(result(row, 0)["run"])
         data = splits.part(run, "test", None, 0)
         toys = sources_of(run, "test", data, None).of[:, 0]
         of_hard = torch.isin(toys, torch.tensor(list(hard.values())))

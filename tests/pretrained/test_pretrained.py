@@ -19,10 +19,10 @@ from torchcaps.papers import RECIPES
 from torchcaps.pretrained import FOLDER, entries, entry, file_of, loading, locate, open_model, prepare
 from torchcaps.pretrained.card import card
 from torchcaps.pretrained.release import measure
+from torchcaps.probes.kinds import stored
 from torchcaps.results.store import read_result, unpack
 from torchcaps.train import splits
 from torchcaps.train.plain import unlike
-from torchcaps.train.recipe import from_plain
 
 NAMES = list(entries())
 
@@ -82,9 +82,9 @@ def test_its_errors_recompute(name):
 def test_its_answers_are_those_of_its_result_file(name):
     """On some of the real test pictures, since a network of this size takes minutes for all on a CPU."""
     model, wanted, some = torchcaps.load(name), unpack(read_result(FOLDER / f"{name}.json")["predictions"]["test"]), slice(None, None, 40)
-    data = splits.part(from_plain(model.about["run"]), "test", None, model.about["seed"])
+    data = splits.part(stored(model.about["run"]), "test", None, model.about["seed"])
     pictures = Labelled(data.images[some], data.labels[some])
-    said = from_plain(model.about["run"]).judge().evaluate(model, pictures, torch.device("cpu")).predictions
+    said = stored(model.about["run"]).judge().evaluate(model, pictures, torch.device("cpu")).predictions
     assert len(said) >= 200 and (said != wanted[some]).float().mean() < 0.01
     assert (said != pictures.labels).float().mean() < 0.05
 
@@ -193,4 +193,4 @@ def test_commands_take_names(command, tmp_path):
 def test_a_run_stored_in_a_file_says_everything():
     """What `about` holds builds the model again."""
     model = torchcaps.load("capsnet-digits-pairs")
-    assert str(from_plain(model.about["run"]).build().eval()) == str(model)
+    assert str(stored(model.about["run"]).build().eval()) == str(model)

@@ -1,4 +1,4 @@
-"""Rows that train no network: from a finished one to a verified result, with features from files, and nothing from half a run."""
+"""Probes: from a finished network to a verified result, with features from files, and nothing from half a run."""
 
 import json
 from dataclasses import replace
@@ -9,27 +9,30 @@ import torch
 from torchcaps.analysis.attacks import frozen, lead_of_the_wrong
 from torchcaps.data import load
 from torchcaps.papers import RECIPES
-from torchcaps.probes.carry_out import Place, _answering, derive
+from torchcaps.probes.attack import _answering
 from torchcaps.probes.features import Missing, look, network, require
-from torchcaps.probes.kinds import Attack, Linear, Reading
+from torchcaps.probes.kinds import Attack, FrozenClassifier, Linear, stored
 from torchcaps.results.store import make_result, unpack
 from torchcaps.results.verify import check_metrics
 from torchcaps.train import Options, train
 from torchcaps.train.plain import to_plain
-from torchcaps.train.recipe import from_plain, quick
+from torchcaps.train.vary import vary
 
 pytest.importorskip("sklearn")
 CPU = torch.device("cpu")
 SMALL = {"channels": 8, "n_types": 2, "hidden": (8, 8), "kernel": 5, "primary_kernel": 5}
-READ = [name for name, recipe in RECIPES.items() if isinstance(recipe.make(), Reading)]
+READ = [name for name, recipe in RECIPES.items() if isinstance(recipe.make(), FrozenClassifier)]
 
 
-def small(name: str) -> Reading:
-    run = RECIPES[f"rawlinson2018/{name}"].make()
-    run = replace(run, model_args=run.model_args | SMALL)
-    if isinstance(run, Attack) and run.source:
-        run = replace(run, source=replace(run.source, model_args=run.source.model_args | SMALL))
-    return quick(run, steps=6)
+def small(name: str) -> FrozenClassifier:
+    probe = _small(RECIPES[f"rawlinson2018/{name}"].make())
+    if isinstance(probe, Attack) and probe.source:
+        probe = replace(probe, source=_small(probe.source))
+    return probe.quick(steps=6)
+
+
+def _small(probe: FrozenClassifier) -> FrozenClassifier:
+    return replace(probe, network=replace(probe.network, model_args=probe.network.model_args | SMALL))
 
 
 @pytest.fixture(scope="module")
@@ -38,42 +41,29 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for name in ("mnist-sparse-svm", "attack-supervised"):
         run = small(name)
-        train(run.network(), name=run.of, seed=0, options=Options(out=folder / run.of / "0", progress=False))
+        train(run.network, name=run.of, seed=0, options=Options(out=folder / run.of / "0", progress=False))
     return folder
 
 
-def place(folder, name: str) -> Place:
-    return Place(folder_of=lambda of: folder / of / "0", own=folder / name / "0", device=CPU, seed=0, progress=False)
+def options(folder, name: str) -> Options:
+    return Options(out=folder / name / "0", rows=lambda of, seed: folder / of / str(seed), progress=False)
 
 
 def carried_out(folder, name: str):
     run = small(name)
-    trained = derive(run, place(folder, name))
+    trained = run.execute(name, 0, options(folder, name))
     return run, trained, json.loads(json.dumps(make_result(name, 0, run, trained)))
 
 
 def test_every_such_row_names_a_row_that_trains_and_has_its_run():
-    assert len(READ) >= 35
+    assert len(READ) >= 15
     for name in READ:
         run = RECIPES[name].make()
         if run.features != "pixels":
-            assert RECIPES[run.of].make() == run.network(), name
+            assert RECIPES[run.of].make() == run.network, name
         assert isinstance(run, Attack) or RECIPES[name].claim.metric == f"{run.on[0]}.error_percent"
         if isinstance(run, Attack) and run.source:
-            assert RECIPES[run.source.of].make() == run.source.network(), name
-
-
-def test_rows_that_share_digits_say_so():
-    for name in READ:
-        run = RECIPES[name].make()
-        assert ("the same digits on both sides" in RECIPES[name].claim.row) == (run.fit == "affnist-like/0-60000"), name
-        assert ("digit-disjoint" in RECIPES[name].claim.row) == (run.fit == "affnist-like/fit-digits"), name
-
-
-def test_rows_fitted_to_fewer_say_so():
-    for name in READ:
-        run = RECIPES[name].make()
-        assert ("fitted to 20,000" in RECIPES[name].claim.row) == (run.n_fit == 20_000) == (run.features == "masked"), name
+            assert RECIPES[run.source.of].make() == run.source.network, name
 
 
 @pytest.mark.parametrize("name", ["mnist-sparse-svm", "mnist-sparse-svm-masked", "mnist-sparse-linear", "pixels-svm-a"])
@@ -85,7 +75,7 @@ def test_a_classifier_is_fitted_and_its_result_verified(runs, name):
     if name in ("mnist-sparse-linear", "pixels-svm-a"):  # after six steps capsules differ too little for the machine's one scale
         assert trained.evaluations[asked].metrics["error_percent"] < 70
     assert ("n_support_vectors" in result["extras"]) == (not isinstance(run.classifier, Linear))
-    checks = check_metrics(result, from_plain(result["run"]), None)
+    checks = check_metrics(result, stored(result["run"]), None)
     assert [check.passed for check in checks] == [True], checks
     result["metrics"][asked]["error_percent"] += 1
     assert not check_metrics(result, run, None)[0].passed
@@ -123,7 +113,7 @@ def test_masked_and_pre_mask_features_are_not_the_same(runs):
 
 def test_features_outlive_the_checkpoint_and_another_training_is_noticed(runs, tmp_path):
     run = small("mnist-sparse-svm")
-    train(run.network(), name=run.of, seed=0, options=Options(out=tmp_path, progress=False))
+    train(run.network, name=run.of, seed=0, options=Options(out=tmp_path, progress=False))
     here = {"device": CPU, "root": None, "seed": 0, "shown": False}
     first = look(run, "generated/test", tmp_path, **here)
     (tmp_path / "checkpoint.safetensors").rename(tmp_path / "aside")
@@ -134,19 +124,19 @@ def test_features_outlive_the_checkpoint_and_another_training_is_noticed(runs, t
     with pytest.raises(Missing, match="no finished checkpoint"):
         look(run, "generated/train", tmp_path, **here)
     (tmp_path / "features" / "generated-test-0.npz").rename(tmp_path / "features" / "generated-train-0.npz")
-    train(run.network(), name=run.of, seed=1, options=Options(out=tmp_path, progress=False))
+    train(run.network, name=run.of, seed=1, options=Options(out=tmp_path, progress=False))
     other = look(run, "generated/train", tmp_path, **here)
     assert other.weights != first.weights and len(other.poses) == 512  # of the new weights, not from the old file
 
 
 def test_half_a_run_and_another_run_are_not_read(tmp_path):
     run = small("mnist-sparse-svm")
-    train(run.network(), name="x", seed=0, options=Options(out=tmp_path, progress=False, max_steps=3))
+    train(run.network, name="x", seed=0, options=Options(out=tmp_path, progress=False, max_steps=3))
     here = {"device": CPU, "root": None, "seed": 0, "shown": False}
     with pytest.raises(Missing, match="no finished checkpoint"):
         look(run, "generated/test", tmp_path, **here)
-    train(run.network(), name="x", seed=0, options=Options(out=tmp_path, progress=False))
-    other = replace(run, stages=(replace(run.stages[0], learning_rate=0.1),))
+    train(run.network, name="x", seed=0, options=Options(out=tmp_path, progress=False))
+    other = replace(run, network=vary(run.network, {"learning_rate": 0.1}))
     with pytest.raises(ValueError, match="is of another run than rawlinson2018/mnist-sparse is today"):
         look(other, "generated/test", tmp_path, **here)
 
@@ -155,12 +145,12 @@ def test_half_a_run_and_another_run_are_not_read(tmp_path):
 def test_attacks_only_make_answers_worse_and_are_verified(runs, name):
     run, _, result = carried_out(runs, name)
     errors = [part["error_percent"] for part in result["metrics"].values()]
-    assert list(result["metrics"]) == list(run.judged_on())
+    assert list(result["metrics"]) == list(run.parts())
     if run.source is None:
         assert max(errors[1:]) >= errors[0] and errors[-1] > errors[0]
         assert min(part for name, part in zip(result["metrics"], errors, strict=True) if name.startswith("pgd")) >= errors[0]
-    assert all(check.passed for check in check_metrics(result, from_plain(result["run"]), None))
-    assert from_plain(json.loads(json.dumps(to_plain(run)))) == run
+    assert all(check.passed for check in check_metrics(result, stored(result["run"]), None))
+    assert stored(json.loads(json.dumps(to_plain(run)))) == run
 
 
 @pytest.mark.parametrize("name", ["attack-sparse", "attack-sparse-masked", "attack-supervised"])
@@ -169,7 +159,7 @@ def test_gradients_of_an_attack_are_those_of_the_whole_chain(runs, name, monkeyp
     monkeypatch.setattr("torchcaps.analysis.classifiers.SvmDecision.float", lambda machine: machine)  # differences need float64 all the way
     run = small(name)
     with frozen(network(run, runs / run.of / "0", CPU).double()) as model:
-        scores, _ = _answering(run, model, place(runs, name))
+        scores, _ = _answering(run, model, 0, options(runs, name))
         images = load("generated", "test").images[:4].double() / 255
         labels = load("generated", "test").labels[:4]
         asked = images.clone().requires_grad_()
@@ -183,10 +173,10 @@ def test_gradients_of_an_attack_are_those_of_the_whole_chain(runs, name, monkeyp
 
 def test_a_machine_is_fitted_once(runs, monkeypatch):
     carried_out(runs, "mnist-sparse-svm")
-    monkeypatch.setattr("torchcaps.probes.carry_out.fit_svm", lambda *args: pytest.fail("it lies in its file"))
+    monkeypatch.setattr("torchcaps.probes.classifier.fit_svm", lambda *args: pytest.fail("it lies in its file"))
     carried_out(runs, "mnist-sparse-svm")
 
 
 def test_an_attack_needs_the_checkpoint(tmp_path):
     with pytest.raises(Missing, match="no finished checkpoint of rawlinson2018/mnist-supervised in"):
-        derive(small("attack-supervised"), place(tmp_path, "attack-supervised"))
+        small("attack-supervised").execute("x", 0, options(tmp_path, "attack-supervised"))

@@ -20,20 +20,11 @@ from torchcaps.analysis.metrics import (
 )
 from torchcaps.data import load
 from torchcaps.papers import RECIPES
+from torchcaps.probes.kinds import Ensemble
 from torchcaps.results.claims import Claim, Recipe
-from torchcaps.results.store import (
-    by_seed,
-    ensemble_error_percent,
-    make_result,
-    markdown,
-    pack,
-    read_result,
-    result_path,
-    table,
-    thin,
-    unpack,
-    write_result,
-)
+from torchcaps.results.statistics import by_seed, ensemble_error_percent
+from torchcaps.results.store import make_result, pack, read_result, result_path, thin, unpack, write_result
+from torchcaps.results.tables import markdown, table
 from torchcaps.results.verify import check_commit, check_metrics, check_recipe, check_replay, verify
 from torchcaps.train import Options, train
 from torchcaps.train.plain import to_plain
@@ -206,9 +197,10 @@ def test_an_ensemble_adds_up_what_its_members_say():
 def test_the_row_of_an_ensemble_is_computed_from_its_members(tmp_path):
     pytest.importorskip("sklearn")
     run = replace(RECIPES["smoke/capsnet"].make(), data="digits-writers", keep_scores=True)  # the same test images for every seed
+    together = Ensemble(network=run, of="smoke/one")
     recipes = {
         "smoke/one": Recipe("smoke/one", lambda: run, None),
-        "smoke/all": Recipe("smoke/all", lambda: run, Claim(table="-", row="-", metric="test.error_percent", members="one")),
+        "smoke/all": Recipe("smoke/all", lambda: together, Claim(table="-", row="-", metric="test.error_percent")),
     }
     for seed in (0, 3, 7):
         trained = train(run, name="smoke/one", seed=seed, options=Options(out=tmp_path / "runs" / str(seed), progress=False))

@@ -13,7 +13,7 @@ from torchcaps.train import Options
 from torchcaps.train import train as train_run
 from torchcaps.train.optimizers import SGD, Adam, RAdam, RectifiedAdam
 from torchcaps.train.plain import to_plain
-from torchcaps.train.recipe import Stage, from_plain
+from torchcaps.train.recipe import Stage
 from torchcaps.train.schedules import Cosine, OneCycle
 
 N_STEPS = 12  # the spread is trusted from the sixth on
@@ -155,8 +155,8 @@ def test_a_stage_stored_before_there_was_a_choice_was_trained_by_adam():
     stage = Stage(schedule=Cosine())
     stored = to_plain(stage)
     del stored["optimizer"]
-    assert from_plain(stored) == stage
-    assert from_plain(to_plain(replace(stage, optimizer=RAdam(beta1=0.5)))).optimizer == RAdam(beta1=0.5)
+    assert stored(stored) == stage
+    assert stored(to_plain(replace(stage, optimizer=RAdam(beta1=0.5)))).optimizer == RAdam(beta1=0.5)
 
 
 def test_golden_losses_notice_a_beta1_that_does_not_change(tmp_path):

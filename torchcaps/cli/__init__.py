@@ -13,6 +13,7 @@ from torchcaps.cli.options import console
 from torchcaps.cli.play import play
 from torchcaps.cli.pretrained import pretrained, release
 from torchcaps.cli.sweep import Failed
+from torchcaps.cli.tune import tune
 from torchcaps.runtime.distributed import Lost, started
 from torchcaps.train import Diverged, Interrupted
 
@@ -60,6 +61,7 @@ app.command("ls")(recipes.list_recipes)
 app.command()(recipes.show)
 app.command("train")(training.train_one)
 app.command()(reproduction.reproduce)
+app.command()(tune)
 app.command("table")(recipes.print_table)
 app.command("verify")(recipes.verify_result)
 app.command("compare")(recipes.compare_results)

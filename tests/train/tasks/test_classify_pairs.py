@@ -12,14 +12,14 @@ from torchcaps.data import load
 from torchcaps.data.batches.pairs import PairBatch, PairBatches, pairs_in_order
 from torchcaps.ops import margin_loss
 from torchcaps.papers import RECIPES
+from torchcaps.probes.kinds import stored
 from torchcaps.results.claims import Recipe
 from torchcaps.results.store import make_result, unpack
 from torchcaps.results.verify import check_metrics, check_recipe, check_replay
 from torchcaps.train import Options, train
 from torchcaps.train.plain import to_plain
-from torchcaps.train.recipe import Run, Stage, from_plain, quick
-from torchcaps.train.tasks.classify_pairs import ClassifyPairs, iou, reconstruct_both, segmentation_iou
-from torchcaps.train.tasks.classify_pairs import ClassifyPairLogits
+from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.tasks.classify_pairs import ClassifyPairLogits, ClassifyPairs, iou, reconstruct_both, segmentation_iou
 
 CPU = torch.device("cpu")
 SMALL = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "hidden": (32, 64)}
@@ -200,9 +200,9 @@ def test_choices_are_made_on_pairs_of_held_out_digits(tmp_path):
 
 def test_a_run_on_pairs_survives_json_and_its_quick_variant_stays_on_pairs():
     run = replace(RUN, data="multimnist-4")
-    assert from_plain(json.loads(json.dumps(to_plain(run)))) == run
-    assert quick(run).data == "generated-pairs"
-    assert quick(RECIPES["sabour2017/mnist-r1"].make()).data == "generated"
+    assert stored(json.loads(json.dumps(to_plain(run)))) == run
+    assert run.quick().data == "generated-pairs"
+    assert RECIPES["sabour2017/mnist-r1"].make().quick().data == "generated"
 
 
 def test_multimnist_capsnet_has_the_papers_number_of_parameters():

@@ -58,7 +58,7 @@ def test_evaluation_is_of_every_sentence_whatever_its_batch():
     found = TASK.evaluate(model, data, CPU)
     with torch.no_grad():
         scores = torch.cat([model(batch.embeddings, batch.present).activity for batch in sentences_in_order(data, 7, CPU)])
-    torch.testing.assert_close(found.scores, scores)
+    torch.testing.assert_close(found.answers, scores)
     right = (scores.argmax(-1) == data.labels).float()
     assert found.metrics["accuracy_percent"] == pytest.approx(100 * right.mean().item())
     assert found.metrics["accuracy_percent"] + found.metrics["error_percent"] == pytest.approx(100)
