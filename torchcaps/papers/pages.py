@@ -97,6 +97,15 @@ def _recipes(paper: str, names: list[str]) -> dict[str, Recipe]:
     return {name: find(name, recipes) for name in (f"{paper}/{row}" for row in names)} if names else recipes
 
 
+def all_rows(paper: str, results: Path) -> str:
+    """The page of a paper's result files: every row that has any, with the command that makes it."""
+    title = f"# {paper}: every row\n\n"
+    page = Path("docs/papers") / f"{paper}.md"
+    links = f"What holds and what does not: [the paper's page](../../{page}). " if page.exists() else ""
+    rows = [row for row in table(_recipes(paper, []), results) if row.values]
+    return f"{title}{links}Mean ± sd over the seeds; generated from the files in this folder by `make table`.\n\n{markdown(rows, bare=True)}"
+
+
 def pages(home: Path) -> list[Path]:
     return [home / "README.md", *sorted((home / "docs").rglob("*.md"))]
 
@@ -104,3 +113,5 @@ def pages(home: Path) -> list[Path]:
 if __name__ == "__main__":
     for page in pages(Path()):
         page.write_text(filled(page.read_text(), Path("results")))
+    for paper in sorted(path.name for path in Path("results").iterdir() if path.is_dir()):
+        (Path("results") / paper / "README.md").write_text(all_rows(paper, Path("results")))
