@@ -1,8 +1,8 @@
 """Dynamic Routing Between Capsules (Sabour, Frosst, Hinton 2017)."""
 
-from torchcaps.papers.sabour2017 import affine, photographs, rows
+from torchcaps.papers.sabour2017 import ablations, affine, rows
 from torchcaps.papers.sabour2017.figures import figures
 
-ROWS = (rows, affine, photographs)
+ROWS = (rows, affine, ablations)
 
 __all__ = ["ROWS", "figures"]

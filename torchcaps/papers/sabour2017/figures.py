@@ -9,7 +9,7 @@ from torchcaps.data import load
 from torchcaps.figures import all_figures
 from torchcaps.figures.routing_curves import error_by_passes, logit_change_curves, loss_curves
 from torchcaps.papers.made import finished, results_of, runs_of
-from torchcaps.papers.sabour2017 import photographs, rows
+from torchcaps.papers.sabour2017 import ablations, rows
 from torchcaps.train.loading import load_model
 from torchcaps.train.recipe import Run
 
@@ -54,4 +54,4 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
 
 
 def _today() -> dict[str, Run]:
-    return runs_of("sabour2017", rows, photographs)
+    return runs_of("sabour2017", rows, ablations)

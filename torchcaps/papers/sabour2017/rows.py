@@ -1,153 +1,152 @@
-"""Table 1 of "Dynamic Routing Between Capsules": MNIST and MultiMNIST. Paper's page: docs/papers/sabour2017.md."""
+"""Table 1 and section 7: MNIST, MultiMNIST, smallNORB, SVHN and CIFAR-10. The paper's page: docs/papers/sabour2017.md.
 
-from dataclasses import replace
+Photographs are standardised one by one, and a sigmoid cannot draw standardised pixels. So section 7 has no decoder, except in
+the row that follows the authors' code.
+"""
 
-from torchcaps.data.batches.images import Shift
-from torchcaps.papers.changes import with_model, with_stage
-from torchcaps.results.claims import reproduces
+from torchcaps.data.batches.images import Crop, Flip, Light, Shift, Standardise
+from torchcaps.probes.kinds import Ensemble
+from torchcaps.results.claims import Variant, reproduces, variants
 from torchcaps.train.recipe import Run, Stage
 from torchcaps.train.schedules import Cosine
 from torchcaps.train.tasks.classify_pairs import ClassifyPairLogits, ClassifyPairs
 from torchcaps.train.tasks.logits import ClassifyLogits
+from torchcaps.train.vary import vary
 
-_MNIST = Run(
-    data="mnist",
-    model="capsnet",
-    model_args={"preset": "official", "n_iters": 3, "reconstruction": True},
-    augment=(Shift(2),),
-    stages=(Stage(epochs=60, batch=128, learning_rate=1e-3, schedule=Cosine(), ema=0.999),),
-)
-_BEST = {"table": "1", "metric": "test.error_percent", "printed": 0.25, "printed_sd": 0.005, "selected": "mean of 3"}
-
-
-def _with(**model_args) -> Run:
-    return with_model(_MNIST, **model_args)
+_ERROR = {"metric": "test.error_percent"}
+_MNIST = {"table": "1", "selected": "mean of 3"} | _ERROR
+_BEST = {"printed": 0.25, "printed_sd": 0.005}
+_CNN = {"table": "1", "printed": 0.39, "selected": "selection not said"} | _ERROR
+EXACT = {"table": "1", "metric": "test.exact_match_error_percent"}  # both digits of a pair right
+HALF, SEGMENTED = "test.half_credit_error_percent", "extras.segmentation_iou"
+_PAIRS = {"selected": "selection not said", "beside": (HALF, SEGMENTED)} | EXACT
+_PHOTOGRAPHS = {"table": "7", "selected": "selection not said"} | _ERROR
+_CIFAR = {"table": "7", "printed": 10.6, "selected": "7 together"} | _ERROR
 
 
-@reproduces(table="1", row="CapsNet, 1 iteration", metric="test.error_percent", printed=0.34, printed_sd=0.032, selected="mean of 3")
-def mnist_r1() -> Run:
-    """MNIST, one routing pass, no reconstruction."""
-    return _with(n_iters=1, reconstruction=False)
-
-
-@reproduces(
-    table="1", row="CapsNet, 1 iteration, reconstruction", metric="test.error_percent", printed=0.29, printed_sd=0.011, selected="mean of 3"
-)
-def mnist_r1_recon() -> Run:
-    """MNIST, one routing pass, with reconstruction."""
-    return _with(n_iters=1)
-
-
-@reproduces(table="1", row="CapsNet, 3 iterations", metric="test.error_percent", printed=0.35, printed_sd=0.036, selected="mean of 3")
-def mnist_r3() -> Run:
-    """MNIST, three routing passes, no reconstruction."""
-    return _with(reconstruction=False)
-
-
-@reproduces(row="CapsNet, 3 iterations, reconstruction", **_BEST)
+@reproduces(row="CapsNet, 3 iterations, reconstruction", **_BEST, **_MNIST)
 def mnist_r3_recon() -> Run:
-    """MNIST, three routing passes, with reconstruction."""
-    return _MNIST
+    """MNIST, 60 epochs. H200, 1.5 min a seed; 0.35 % error (3 seeds)."""
+    return Run(
+        data="mnist",
+        model="capsnet",
+        model_args={"preset": "official", "n_iters": 3, "reconstruction": True},
+        augment=(Shift(2),),
+        stages=(Stage(epochs=60, batch=128, learning_rate=1e-3, schedule=Cosine(), ema=0.999),),
+    )
 
 
-@reproduces(row="CapsNet, 3 iterations, reconstruction, 300 epochs", **_BEST)
-def mnist_r3_recon_long() -> Run:
-    """The same, five times as long; the authors trained 640 epochs."""
-    return with_stage(_MNIST, epochs=300)
+@reproduces(row="CapsNet, 3 iterations", printed=0.35, printed_sd=0.036, **_MNIST)
+def mnist_r3() -> Run:
+    """MNIST without the decoder. H200, 1 min a seed; 0.37 % error (3 seeds)."""
+    return vary(mnist_r3_recon(), {"reconstruction": False})
 
 
-@reproduces(row="CapsNet, 3 iterations, reconstruction, batches of 64", **_BEST)
-def mnist_r3_recon_64() -> Run:
-    """The same with half the batch, so twice the steps."""
-    return with_stage(_MNIST, batch=64)
-
-
-@reproduces(row="CapsNet, 3 iterations, reconstruction, batches of 64, preset official-torch-init", **_BEST)
+@reproduces(row="CapsNet, 3 iterations, reconstruction, batches of 64, preset official-torch-init", **_BEST, **_MNIST)
 def mnist_r3_recon_64_torch_init() -> Run:
-    """The same with the first weights of the preset `paper`: on held-out digits better by two images of 5,000, with two seeds."""
-    return with_model(mnist_r3_recon_64(), preset="official-torch-init")
+    """Batches of 64 and PyTorch's initialisation, chosen on held-out digits. H200, 5 min a seed; 0.32 % error (5 seeds)."""
+    return vary(mnist_r3_recon(), {"batch": 64, "preset": "official-torch-init"})
 
 
-@reproduces(table="A", row="CapsNet, 2 iterations, reconstruction", metric="test.error_percent")
-def mnist_r2_recon() -> Run:
-    """MNIST, two routing passes: for the error against passes."""
-    return _with(n_iters=2)
-
-
-@reproduces(table="A", row="CapsNet, 4 iterations, reconstruction", metric="test.error_percent")
-def mnist_r4_recon() -> Run:
-    """MNIST, four routing passes: for the error against passes."""
-    return _with(n_iters=4)
-
-
-@reproduces(table="A", row="CapsNet, 5 iterations, reconstruction", metric="test.error_percent")
-def mnist_r5_recon() -> Run:
-    """MNIST, five routing passes; how far each pass moves the logits goes to the journal once per epoch, for figure A.1."""
-    return with_stage(_with(n_iters=5), probe_every=468)
-
-
-@reproduces(table="1", row="baseline CNN", metric="test.error_percent", printed=0.39, selected="selection not said")
-def mnist_cnn() -> Run:
-    """MNIST, the convolutional network of 35.4M parameters, trained as CapsNet is."""
-    stage = replace(_MNIST.stages[0], task=ClassifyLogits())
-    return replace(_MNIST, model="baseline", model_args={"preset": "mnist"}, stages=(stage,))
-
-
-@reproduces(table="1", row="baseline CNN, half the rate", metric="test.error_percent", printed=0.39, selected="selection not said")
-def mnist_cnn_half() -> Run:
-    """The same with half the rate: on held-out digits better by three images of 5,000 with either of two seeds; the best of four rates."""
-    return with_stage(mnist_cnn(), learning_rate=5e-4)
-
-
-def _pairs(shift: int, learning_rate: float = 2e-3, **model_args) -> Run:  # the best of four rates on held-out pairs, three passes, shift 4
-    stage = Stage(task=ClassifyPairs(), steps=300_000, batch=128, learning_rate=learning_rate, schedule=Cosine())
-    return Run(data=f"multimnist-{shift}", model="capsnet", model_args=_MNIST.model_args | model_args, stages=(stage,))
-
-
-def _pairs_cnn(shift: int) -> Run:
-    run = _pairs(shift)
-    stage = replace(run.stages[0], task=ClassifyPairLogits(), learning_rate=3e-4)  # the best of three on held-out pairs
-    return replace(run, model="baseline", model_args={"preset": "multimnist", "dropout": 0.0}, stages=(stage,))
-
-
-_EXACT = "test.exact_match_error_percent"
-_BESIDE = "test.half_credit_error_percent", "extras.segmentation_iou"
-_PAIRS = {"table": "1", "metric": _EXACT, "selected": "selection not said", "beside": _BESIDE}
-
-
-@reproduces(row="MultiMNIST, shift 4: CapsNet, 1 iteration, reconstruction, twice MNIST's rate", printed=7.5, **_PAIRS)
-def multimnist_4_r1() -> Run:
-    """Two overlapping digits, each moved by up to 4 pixels, one routing pass, twice MNIST's rate."""
-    return _pairs(4, n_iters=1)
-
-
-@reproduces(row="MultiMNIST, shift 4: CapsNet, 3 iterations, reconstruction", printed=5.2, **_PAIRS)
-def multimnist_4_r3() -> Run:
-    """Two overlapping digits, each moved by up to 4 pixels, three routing passes, MNIST's rate."""
-    return _pairs(4, learning_rate=1e-3)
-
-
-@reproduces(row="MultiMNIST, shift 4: CapsNet, 3 iterations, reconstruction, twice MNIST's rate", printed=5.2, **_PAIRS)
-def multimnist_4_r3_high() -> Run:
-    """The same with twice the rate, which is better on held-out pairs."""
-    return _pairs(4)
-
-
-@reproduces(table="1", row="MultiMNIST, shift 6: CapsNet, 3 iterations, reconstruction, twice MNIST's rate", metric=_EXACT, beside=_BESIDE)
-def multimnist_6_r3() -> Run:
-    """Three passes, twice MNIST's rate, moves of up to 6 pixels, as the released generator makes them."""
-    return _pairs(6)
-
-
-@reproduces(
-    table="1", row="MultiMNIST, shift 4: baseline CNN", metric=_EXACT, printed=8.1, selected="width by test accuracy", beside=_BESIDE[:1]
+MNIST = variants(
+    mnist_r3_recon,
+    {
+        "mnist-r1": Variant("CapsNet, 1 iteration", {"n_iters": 1, "reconstruction": False}, printed=0.34, printed_sd=0.032),
+        "mnist-r1-recon": Variant("CapsNet, 1 iteration, reconstruction", {"n_iters": 1}, printed=0.29, printed_sd=0.011),
+        "mnist-r3-recon-64": Variant("CapsNet, 3 iterations, reconstruction, batches of 64", {"batch": 64}, **_BEST),
+    },
+    **_MNIST,
 )
+
+
+@reproduces(row="baseline CNN", **_CNN)
+def mnist_cnn() -> Run:
+    """The CNN of 35.4M parameters, trained as CapsNet is. H200, 4 min a seed; 0.48 % error (3 seeds)."""
+    return vary(mnist_r3_recon(), {"model": "baseline", "model_args": {"preset": "mnist"}, "task": ClassifyLogits()})
+
+
+@reproduces(row="baseline CNN, half the learning rate", **_CNN)
+def mnist_cnn_half() -> Run:
+    """The learning rate that held-out digits chose for the CNN. H200, 7 min a seed; 0.38 % error (3 seeds)."""
+    return vary(mnist_cnn(), {"learning_rate": 5e-4})
+
+
+@reproduces(row="MultiMNIST, shift 4: CapsNet, 3 iterations, reconstruction, twice MNIST's learning rate", printed=5.2, **_PAIRS)
+def multimnist_4_r3_high() -> Run:
+    """Pairs of digits, the best of four learning rates on held-out pairs. H200, 26 min; 5.2 % error (1 seed)."""
+    stage = Stage(task=ClassifyPairs(), steps=300_000, batch=128, learning_rate=2e-3, schedule=Cosine())
+    return Run(data="multimnist-4", model="capsnet", model_args=mnist_r3_recon().model_args, stages=(stage,))
+
+
+PAIRS = variants(
+    multimnist_4_r3_high,
+    {
+        "multimnist-4-r3": Variant("MultiMNIST, shift 4: CapsNet, 3 iterations, reconstruction", {"learning_rate": 1e-3}, printed=5.2),
+        "multimnist-4-r1": Variant(
+            "MultiMNIST, shift 4: CapsNet, 1 iteration, reconstruction, twice MNIST's learning rate", {"n_iters": 1}, printed=7.5
+        ),
+    },
+    **_PAIRS,
+)
+
+
+@reproduces(row="MultiMNIST, shift 4: baseline CNN", printed=8.1, selected="width by test accuracy", beside=(HALF,), **EXACT)
 def multimnist_4_cnn() -> Run:
-    """Two overlapping digits, the convolutional network of 24.6M parameters, without dropout as section 6 describes it."""
-    return _pairs_cnn(4)
+    """The CNN of 24.6M parameters, the best of three learning rates on held-out pairs. H200, 16 min; 5.4 % error (1 seed)."""
+    cnn = {"model": "baseline", "model_args": {"preset": "multimnist", "dropout": 0.0}, "task": ClassifyPairLogits()}
+    return vary(multimnist_4_r3_high(), cnn | {"learning_rate": 3e-4})
 
 
-@reproduces(table="1", row="MultiMNIST, shift 6: baseline CNN", metric=_EXACT, beside=_BESIDE[:1])
-def multimnist_6_cnn() -> Run:
-    """The same with moves of up to 6 pixels."""
-    return _pairs_cnn(6)
+@reproduces(row="smallNORB (a lossy copy), CapsNet, 3 iterations", printed=2.7, **_PHOTOGRAPHS)
+def smallnorb() -> Run:
+    """smallNORB at 48x48, random light, crops of 32x32, two eyes as two channels. H200, 2 min a seed; 5.2 % error (2 seeds)."""
+    return Run(
+        data="smallnorb-48",
+        model="capsnet",
+        model_args={"preset": "official", "n_iters": 3, "reconstruction": False},
+        augment=(Light(), Crop(32), Standardise()),
+        stages=(Stage(epochs=200, batch=128, learning_rate=1e-3, schedule=Cosine()),),
+    )
+
+
+@reproduces(row="smallNORB (a lossy copy), the same as the authors' code has it", printed=2.7, **_PHOTOGRAPHS)
+def smallnorb_authors() -> Run:
+    """Every second pixel, light that does not saturate, a decoder: the authors' code. H200, 3 min; 5.8 % error (1 seed)."""
+    return vary(smallnorb(), {"data": "smallnorb-48-thinned", "reconstruction": True, "saturates": False})
+
+
+@reproduces(row="smallNORB (a lossy copy), a transform per type and class for all places", printed=2.7, **_PHOTOGRAPHS)
+def smallnorb_types() -> Run:
+    """Transforms shared over places, chosen on held-out toys. H200, 4 min a seed; 4.6 % error (3 seeds)."""
+    return vary(smallnorb(), {"sharing": "places"})
+
+
+@reproduces(row="SVHN (cut anew), small CapsNet, 3 iterations", printed=4.3, **_PHOTOGRAPHS)
+def svhn() -> Run:
+    """SVHN's 73,257 training digits, the small network of the text. H200, 1.5 min a seed; 4.6 % error (3 seeds)."""
+    small = {"channels": 64, "n_types": 16, "d_primary": 6, "d_class": 8}
+    return vary(smallnorb(), {"data": "svhn", "augment": (Crop(28), Standardise()), "epochs": 100} | small)
+
+
+@reproduces(table="7", row="CIFAR-10, CapsNet, 3 iterations, not leaky, one model", **_ERROR)
+def cifar10_plain() -> Run:
+    """CIFAR-10, crops of 24x24, 64 types, no logit for none of the above. H200, 13 min; 14.8 % error (1 seed)."""
+    return Run(
+        data="cifar10",
+        model="capsnet",
+        model_args={"preset": "official", "n_iters": 3, "reconstruction": False, "n_types": 64, "same": True},
+        augment=(Crop(24), Flip(), Light(saturates=False), Standardise()),  # the authors' order, and their light
+        stages=(Stage(steps=60_000, batch=128, learning_rate=1e-3, schedule=Cosine()),),
+    )
+
+
+@reproduces(row="CIFAR-10, CapsNet, 3 iterations, leaky, one model", **_CIFAR)
+def cifar10() -> Run:
+    """The same with a logit for none of the above, as the paper has it. H200, 14 min a seed; 15.0 % error (3 seeds)."""
+    return vary(cifar10_plain(), {"couplings": "leaky", "keep_scores": True})
+
+
+@reproduces(row="CIFAR-10, several of these, lengths added up", **_CIFAR)
+def cifar10_ensemble() -> Ensemble:
+    """The seeds of `cifar10` together: no training of its own; 13.3 % error (3 models)."""
+    return Ensemble(network=cifar10(), of="sabour2017/cifar10")
