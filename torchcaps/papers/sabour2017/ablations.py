@@ -1,6 +1,14 @@
-"""Rows without a printed number: routing iterations (appendix A), and MultiMNIST as the released generator shifts it."""
+"""Rows without a printed number: routing iterations (appendix A), MultiMNIST with the released generator's shift."""
 
-from torchcaps.papers.sabour2017.rows import EXACT, HALF, SEGMENTED, cifar10_plain, mnist_r3_recon, multimnist_4_cnn, multimnist_4_r3_high
+from torchcaps.papers.sabour2017.rows import (
+    EXACT,
+    HALF,
+    SEGMENTED,
+    cifar10_plain,
+    mnist_r3_recon,
+    multimnist_4_cnn,
+    multimnist_4_r3_high,
+)
 from torchcaps.results.claims import Variant, variants
 
 _APPENDIX = {"table": "A", "metric": "test.error_percent"}
@@ -15,22 +23,31 @@ MNIST_BY_ITERATIONS = variants(
     },
     **_APPENDIX,
 )
+_LEAKY = {"couplings": "leaky"}
 CIFAR_BY_ITERATIONS = variants(
     cifar10_plain,
     {
-        "cifar10-r1": Variant("CIFAR-10, CapsNet, 1 iteration, leaky, one model", {"n_iters": 1, "couplings": "leaky"}),
-        "cifar10-r2": Variant("CIFAR-10, CapsNet, 2 iterations, leaky, one model", {"n_iters": 2, "couplings": "leaky"}),
-        "cifar10-r5": Variant("CIFAR-10, CapsNet, 5 iterations, leaky, one model", {"n_iters": 5, "couplings": "leaky"}),
+        "cifar10-r1": Variant("CIFAR-10, CapsNet, 1 iteration, leaky, one model", {"n_iters": 1} | _LEAKY),
+        "cifar10-r2": Variant("CIFAR-10, CapsNet, 2 iterations, leaky, one model", {"n_iters": 2} | _LEAKY),
+        "cifar10-r5": Variant("CIFAR-10, CapsNet, 5 iterations, leaky, one model", {"n_iters": 5} | _LEAKY),
     },
     **_APPENDIX,
 )
 _SHIFT_6 = {"data": "multimnist-6"}
 SHIFT_6 = variants(
     multimnist_4_r3_high,
-    {"multimnist-6-r3": Variant("MultiMNIST, shift 6: CapsNet, 3 iterations, reconstruction, twice MNIST's learning rate", _SHIFT_6)},
+    {
+        "multimnist-6-r3": Variant(
+            "MultiMNIST, shift 6: CapsNet, 3 iterations, reconstruction, twice MNIST's learning rate",
+            _SHIFT_6,
+        ),
+    },
     beside=(HALF, SEGMENTED),
     **EXACT,
 )
 SHIFT_6_CNN = variants(
-    multimnist_4_cnn, {"multimnist-6-cnn": Variant("MultiMNIST, shift 6: baseline CNN", _SHIFT_6)}, beside=(HALF,), **EXACT
+    multimnist_4_cnn,
+    {"multimnist-6-cnn": Variant("MultiMNIST, shift 6: baseline CNN", _SHIFT_6)},
+    beside=(HALF,),
+    **EXACT,
 )

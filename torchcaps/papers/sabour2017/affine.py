@@ -1,10 +1,10 @@
-"""Section 5.2: train on digits placed at random on 40x40, test on affine digits. The generated test set is `affnist-like`.
+"""Section 5.2: train on digits placed at random on 40x40, test on affine digits (the generated set `affnist-like`).
 
-Rows end in the protocol: `stopped` is the paper's, which stops when the placed TEST digits reach 99.23 % and so selects on test;
-`end` trains to the end of the schedule and selects nothing.
-"Placed at random" means the 13x13 places of a 28x28 image in the frame. Affine digits lie up to 20 pixels from the middle, and
-nearly all errors are out there. So rows "placed anywhere" train on every place that keeps the ink inside the frame. That idea
-came from errors on the test set.
+Rows end in the protocol: `stopped` is the paper's, which stops when the placed TEST digits reach 99.23 % and so selects
+on test; `end` trains to the end of the schedule and selects nothing.
+"Placed at random" means the 13x13 places of a 28x28 image in the frame. Affine digits lie up to 20 pixels from the
+middle, and nearly all errors are out there. So rows "placed anywhere" train on every place that keeps the ink inside
+the frame. That idea came from errors on the test set.
 """
 
 from torchcaps.data.batches.images import Anywhere, Shift
@@ -47,7 +47,7 @@ def like_r3_stopped() -> Run:
 
 @reproduces(row="affnist-like (printed: affNIST), CapsNet, preset paper, stopped on test", printed=21.0, **_STOPPED)
 def like_paper_stopped() -> Run:
-    """The paper's protocol, the text's preset, chosen on warped held-out digits. H200, 1 min a seed; 18.7 % error (3 seeds)."""
+    """The paper's protocol, preset chosen on warped held-out digits. H200, 1 min a seed; 18.7 % error (3 seeds)."""
     return vary(like_r3_stopped(), {"preset": "paper"})
 
 
@@ -67,10 +67,15 @@ CAPSNETS = variants(
             {"preset": "paper", "sharing": "places", "couplings": "uniform"},
         ),
         "like-anywhere-r3-end": Variant("affnist-like, CapsNet, placed anywhere, trained to the end", _ANYWHERE),
-        "like-anywhere-r3-long": Variant("affnist-like, CapsNet, placed anywhere, 60 epochs", _ANYWHERE | {"epochs": 60}),
+        "like-anywhere-r3-long": Variant(
+            "affnist-like, CapsNet, placed anywhere, 60 epochs",
+            _ANYWHERE | {"epochs": 60},
+        ),
     },
     **_LIKE,
 )
 CNN_ANYWHERE = variants(
-    like_cnn_end, {"like-anywhere-cnn-end": Variant("affnist-like, CNN, placed anywhere, trained to the end", _ANYWHERE)}, **_LIKE
+    like_cnn_end,
+    {"like-anywhere-cnn-end": Variant("affnist-like, CNN, placed anywhere, trained to the end", _ANYWHERE)},
+    **_LIKE,
 )
