@@ -123,12 +123,6 @@ def test_a_mark_that_would_fill_nothing_is_refused(mark):
         filled(mark[1], HOME / "results")
 
 
-def test_the_table_of_equivariance_is_its_files():
-    found = json.loads((HOME / "docs/papers/sabour2017/equivariance.json").read_text()).values()
-    lines = [" | ".join(f"{value:.2f}" for value in part["r2"].values()) for part in found]
-    assert len(lines) == 2 and all(f"{line} |" in (HOME / "docs/papers/sabour2017.md").read_text() for line in lines)
-
-
 def test_a_typed_result_would_be_noticed():
     typed = re.sub(r"\d\.\d+ ± \d\.\d+ \(n=3\)", "0.001 ± 0.001 (n=3)", README)
     assert typed != README

@@ -179,7 +179,7 @@ def test_pictures_of_one_toy_belong_together(monkeypatch, data, part):
 
 
 def test_folds_and_viewpoints_have_their_own_toys(monkeypatch):
-    run = RECIPES["sabour2017/choose-smallnorb-folds"].make()
+    run = replace(RECIPES["sabour2017/smallnorb"].make(), data="smallnorb-48-folds")
     assert sources_of(run, "test", pictures_with(torch.tensor([0, 4, 4])), None).of.unique().tolist() == [0, 40]
     factors = smallnorb.Factors(*(torch.tensor(column) for column in ([7, 2, 4], [0, 0, 3], [0, 20, 0], [0, 0, 0])))
     monkeypatch.setattr(smallnorb, "factors", lambda split, root: {"test": factors}[split])
