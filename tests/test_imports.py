@@ -10,8 +10,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "torchcaps"
 # floors from the ground up; rooms of one floor do not import each other
 FLOORS = [
-    {"ops", "runtime"}, {"layers"}, {"models"}, {"data"}, {"analysis"}, {"train"}, {"probes"}, {"results"}, {"figures"}, {"papers"},
-    {"pretrained", "integrations"}, {"bench", "play"}, {"cli"}, {"__main__"},
+    {"ops", "runtime"}, {"layers"}, {"models"}, {"data"}, {"analysis"}, {"train"}, {"probes"}, {"results"}, {"figures"}, {"bench"},
+    {"papers"}, {"pretrained", "integrations"}, {"play"}, {"cli"}, {"__main__"},
 ]  # fmt: skip
 SOURCES = {path: path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 

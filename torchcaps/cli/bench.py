@@ -8,6 +8,7 @@ import typer
 from torchcaps import bench as benches
 from torchcaps.cli.options import Device, console, say
 from torchcaps.papers import RECIPES
+from torchcaps.papers.jeong2019 import bench as jeong2019
 from torchcaps.results.claims import find
 from torchcaps.runtime.environment import pick_device
 
@@ -46,4 +47,4 @@ def bench_ladder(
     only: Annotated[list[str] | None, typer.Option(help="methods whose name contains this; again for more")] = None,
 ) -> None:
     """Table 3 of Jeong 2019: a training step of ladder capsule networks and of CapsNets at batch 100, in one run."""
-    benches.bench_ladder(pick_device(device), steps, console, only or (), say=say)
+    jeong2019.bench_ladder(pick_device(device), steps, console, only or (), say=say)

@@ -1,8 +1,8 @@
 """Ladder Capsule Network (Jeong, Lee, Kim 2019)."""
 
-from torchcaps.papers.jeong2019 import affine, claims, rows
+from torchcaps.papers.jeong2019 import ablations, rows
 from torchcaps.papers.jeong2019.figures import figures
 
-ROWS = (rows, affine, claims)
+ROWS = (rows, ablations)
 
 __all__ = ["ROWS", "figures"]

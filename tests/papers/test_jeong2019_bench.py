@@ -10,11 +10,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from torchcaps import cli
-from torchcaps.bench import ladder, train
-from torchcaps.bench.ladder import PRINTED, Contender, bench_ladder, contenders
+from torchcaps.bench import train
 from torchcaps.bench.train import make_step
 from torchcaps.ops import dynamic_blocked
 from torchcaps.papers import RECIPES
+from torchcaps.papers.jeong2019 import bench
+from torchcaps.papers.jeong2019.bench import PRINTED, Contender, bench_ladder, contenders
 
 CPU = torch.device("cpu")
 
@@ -28,7 +29,7 @@ def small(monkeypatch):
         Contender(name="CapsNet, r = 3", run=capsnet),
         Contender(name="CapsNet, r = 3, reference ops", run=capsnet, reference=True),
     ]
-    monkeypatch.setattr(ladder, "contenders", lambda: few)
+    monkeypatch.setattr(bench, "contenders", lambda: few)
     monkeypatch.setattr(train, "CHUNK", 2)
 
 
@@ -36,7 +37,8 @@ def rows(**how) -> dict[str, list[str]]:
     """The cells by method, from the parameters on."""
     text = io.StringIO()
     bench_ladder(CPU, 2, Console(file=text, width=300), **how)
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.getvalue().splitlines() if line.startswith("│")]
+    printed = [line for line in text.getvalue().splitlines() if line.startswith("│")]
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed]
     return {line[0]: line[1:] for line in lines} | {"text": text.getvalue()}
 
 
@@ -47,7 +49,8 @@ def test_every_network_is_timed_with_and_without_the_optimiser(small):
         assert float(row[1]) > 0 and float(row[3]) > 0
     assert float(found[name][2]) == pytest.approx(float(found[name][1]) / float(found[yard][1]), abs=0.02)
     assert found[yard][2] == found[yard][4] == "1.00"
-    assert found[name][-2:] == ["0.2159", "0.12"] and found[yard][-2:] == ["1.732", "1.00"] and found[plain][-2:] == ["-", "-"]
+    assert found[name][-2:] == ["0.2159", "0.12"] and found[yard][-2:] == ["1.732", "1.00"]
+    assert found[plain][-2:] == ["-", "-"]
     assert "batch 16" in found["text"]
 
 
@@ -67,7 +70,8 @@ def test_the_contenders_are_the_papers_at_its_batch():
     for one in found:
         stage = one.run.stages[0]
         assert (stage.batch, stage.ema, one.run.augment, one.run.data) == (100, 0.0, (), "mnist")
-        assert replace(stage, task=found[0].run.stages[0].task) == found[0].run.stages[0]  # optimiser and rate: all but the losses
+        # one optimiser and learning rate: only the losses differ
+        assert replace(stage, task=found[0].run.stages[0].task) == found[0].run.stages[0]
         with torch.device("meta"):
             model = one.run.build()
         said = one.name.removesuffix(", reference ops").rpartition(" = ")[-1]
@@ -78,7 +82,8 @@ def test_the_contenders_are_the_papers_at_its_batch():
 
 def test_the_command_takes_methods_by_name(small):
     answer = CliRunner().invoke(cli.app, ["bench", "ladder", "--device", "cpu", "--steps", "2", "--only", "L-CapsNet"])
-    assert answer.exit_code == 0 and "L-CapsNet" in answer.stdout and "r = 3 " not in answer.stdout.replace("by CapsNet, r = 3", "")
+    assert answer.exit_code == 0 and "L-CapsNet" in answer.stdout
+    assert "r = 3 " not in answer.stdout.replace("by CapsNet, r = 3", "")
     with pytest.raises(ValueError, match="--only 'none' fits no method; there are:\n  L-CapsNet, K = 70"):
         bench_ladder(CPU, 10, Console(file=io.StringIO()), ["none"])
 

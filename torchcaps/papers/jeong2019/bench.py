@@ -1,4 +1,4 @@
-"""Table 3 of Jeong 2019: the time of a training iteration of 100 images, ladder capsule networks beside CapsNets in one run."""
+"""Table 3: time of a training step on 100 images, ladder capsule networks beside CapsNets in one run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +11,12 @@ from rich.table import Table
 from torchcaps.bench import train
 from torchcaps.bench.timing import here, print_table, time_ms
 from torchcaps.bench.train import TOLERANCE, Trained, agree, repeated, trained
-from torchcaps.papers.jeong2019 import rows as ladders
-from torchcaps.papers.sabour2017 import rows as capsnets
+from torchcaps.papers import RECIPES
 from torchcaps.train.recipe import Run
 from torchcaps.train.step import TrainingStep
 
 BATCH = 100
+LADDER, CAPSNET = "jeong2019/mnist-k70", "sabour2017/mnist-r3-recon"
 YARDSTICK = "CapsNet, r = 3"  # what the others are divided by
 REFERENCE = ", reference ops"
 # seconds for one iteration, on hardware that the paper does not name
@@ -36,7 +36,7 @@ class Contender:
 
 
 class Found(NamedTuple):
-    """Of one contender."""
+    """Sizes and times of one contender."""
 
     contender: Contender
     n_parameters: int
@@ -45,42 +45,50 @@ class Found(NamedTuple):
 
 
 def contenders() -> list[Contender]:
-    """Those of the paper's table, CapsNets with the decoder, by kernels and by the reference; and two more to compare sizes."""
-    made = [Contender(name=f"L-CapsNet, K = {k}", run=_alike(ladders.mnist_k70(), n_kept=k)) for k in (50, 70, 100)]
-    made.append(Contender(name="L-CapsNet, K = 70, shared nets", run=_alike(ladders.mnist_k70(), preset="shared")))
-    routed = [Contender(name=f"CapsNet, r = {r}", run=_alike(capsnets.mnist_r3_recon(), n_iters=r)) for r in (3, 4, 5)]
+    """Networks of the paper's table, CapsNets by kernels and by the reference, and two more to compare sizes."""
+    made = [Contender(name=f"L-CapsNet, K = {k}", run=_alike(LADDER, n_kept=k)) for k in (50, 70, 100)]
+    made.append(Contender(name="L-CapsNet, K = 70, shared nets", run=_alike(LADDER, preset="shared")))
+    routed = [Contender(name=f"CapsNet, r = {r}", run=_alike(CAPSNET, n_iters=r)) for r in (3, 4, 5)]
     made += routed + [replace(one, name=one.name + REFERENCE, reference=True) for one in routed]
-    made.append(Contender(name="CapsNet, r = 3, no decoder", run=_alike(capsnets.mnist_r3_recon(), reconstruction=False)))
+    made.append(Contender(name="CapsNet, r = 3, no decoder", run=_alike(CAPSNET, reconstruction=False)))
     return made
 
 
 def bench_ladder(
-    device: torch.device, steps: int, console: Console, only: Sequence[str] = (), say: Callable[[str], object] = lambda text: None
+    device: torch.device,
+    steps: int,
+    console: Console,
+    only: Sequence[str] = (),
+    say: Callable[[str], object] = lambda text: None,
 ) -> None:
-    """Print the table, with the paper's ratios beside ours. Kernels that do not learn as the reference does get no time."""
+    """Print the table with the paper's ratios. Kernels that do not learn as the reference does get no time."""
     found = []
     for contender in _select(contenders(), only):
         found.append(_measure(contender, device, steps))
         say(f"{contender.name}: {found[-1].both_ms:.3f} ms forward and backward, {found[-1].whole.ms:.3f} ms in all")
     batch, repeats = found[0].contender.run.stages[0].batch, max(1, steps // train.CHUNK)
-    words = f"{here(device)}; medians of {repeats} means of {train.CHUNK} steps, batch {batch}, noise for images, no augmentation"
-    console.print(f"{words}; a CapsNet has its decoder unless said otherwise, a ladder has none", highlight=False, soft_wrap=True)
+    how = f"medians of {repeats} means of {train.CHUNK} steps, batch {batch}, noise for images, no augmentation"
+    decoders = "a CapsNet has its decoder unless said otherwise, a ladder has none"
+    console.print(f"{here(device)}; {how}; {decoders}", highlight=False, soft_wrap=True)
     wrong = _wrong(found)
     print_table(console, _table(found, wrong))
     for line in wrong.values():
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _alike(run: Run, **model_args) -> Run:
-    """Of the paper's batch, with one optimiser, and nothing in the step that one network has and another has not."""
-    stage = replace(capsnets.mnist_r3_recon().stages[0], task=run.stages[0].task, batch=BATCH, ema=0.0)
+def _alike(row: str, **model_args) -> Run:
+    """Build a run with the paper's batch, one optimiser, and nothing in the step that only one of the networks has."""
+    run = RECIPES[row].make()
+    stage = replace(RECIPES[CAPSNET].make().stages[0], task=run.stages[0].task, batch=BATCH, ema=0.0)
     return replace(run, model_args=run.model_args | model_args, augment=(), stages=(stage,))
 
 
 def _select(all_of_them: list[Contender], only: Sequence[str]) -> list[Contender]:
-    chosen = [one for one in all_of_them if not only or any(part in one.name for part in only)]  # no commas: names have them
+    # not split at commas: names have them
+    chosen = [one for one in all_of_them if not only or any(part in one.name for part in only)]
     if not chosen:
-        raise ValueError(f"--only {'; '.join(only)!r} fits no method; there are:\n  " + "\n  ".join(one.name for one in all_of_them))
+        names = "\n  ".join(one.name for one in all_of_them)
+        raise ValueError(f"--only {'; '.join(only)!r} fits no method; there are:\n  {names}")
     return chosen
 
 
@@ -92,7 +100,7 @@ def _measure(contender: Contender, device: torch.device, steps: int) -> Found:
 
 
 def _forward_and_backward(step: TrainingStep, device: torch.device) -> Callable[[], object]:
-    """Without the optimiser; on CUDA a graph as the step itself is one."""
+    """Build the step without its optimiser; on CUDA a graph, as the step itself is one."""
     if device.type != "cuda":
         return step.gradients
     side = torch.cuda.Stream(device)
@@ -108,21 +116,22 @@ def _forward_and_backward(step: TrainingStep, device: torch.device) -> Callable[
 
 
 def _wrong(found: Sequence[Found]) -> dict[str, str]:
-    """Of networks that were run in both ways and do not learn alike, the reason, by name."""
+    """Explain, by name, which networks do not learn alike by kernels and by the reference."""
     plain = {one.contender.name.removesuffix(REFERENCE): one for one in found if one.contender.reference}
-    pairs = [(one, plain[one.contender.name]) for one in found if one.contender.name in plain and not one.contender.reference]
+    fast = {one.contender.name: one for one in found if not one.contender.reference}
+    losses = {name: (one.whole.losses, plain[name].whole.losses) for name, one in fast.items() if name in plain}
     return {
-        one.contender.name: f"{one.contender.name}: wrong: mean losses {one.whole.losses}, with the reference {other.whole.losses}, "
+        name: f"{name}: wrong: mean losses {ours}, with the reference {reference}, "
         f"more than {100 * TOLERANCE:g} % apart; no times until they agree"
-        for one, other in pairs
-        if not agree(one.whole.losses, other.whole.losses)
+        for name, (ours, reference) in losses.items()
+        if not agree(ours, reference)
     }
 
 
 def _table(found: Sequence[Found], wrong: dict[str, str]) -> Table:
     lines = Table(
-        "method", "parameters", "forward and backward, ms", f"by {YARDSTICK}", "whole step, ms", f"by {YARDSTICK}", "peak memory",
-        "printed, s", "printed ratio",
+        "method", "parameters", "forward and backward, ms", f"by {YARDSTICK}", "whole step, ms", f"by {YARDSTICK}",
+        "peak memory", "printed, s", "printed ratio",
     )  # fmt: skip
     by_name = {one.contender.name: one for one in found if one.contender.name not in wrong}
     yard = by_name.get(YARDSTICK)
@@ -132,7 +141,8 @@ def _table(found: Sequence[Found], wrong: dict[str, str]) -> Table:
         last = ["-", "-"] if printed is None else [f"{printed:g}", f"{printed / PRINTED[YARDSTICK]:.2f}"]
         times = ["wrong", "-", "wrong", "-"]
         if name not in wrong:
-            ratios = ["-", "-"] if yard is None else [f"{one.both_ms / yard.both_ms:.2f}", f"{one.whole.ms / yard.whole.ms:.2f}"]
-            times = [f"{one.both_ms:.3f}", ratios[0], f"{one.whole.ms:.3f}", ratios[1]]
+            both = "-" if yard is None else f"{one.both_ms / yard.both_ms:.2f}"
+            whole = "-" if yard is None else f"{one.whole.ms / yard.whole.ms:.2f}"
+            times = [f"{one.both_ms:.3f}", both, f"{one.whole.ms:.3f}", whole]
         lines.add_row(name, f"{one.n_parameters:,}", *times, one.whole.memory, *last)
     return lines
