@@ -82,7 +82,7 @@ def code_nets(layer=layers.CodeNets):
 
 
 def ladder(layer=layers.LadderCapsules):
-    for options in (dict(), dict(shared=True, agreement="both", threshold=0.3, learn_threshold=True), dict(agreement="none")):
+    for options in (dict(), dict(shared=True, agreement="both"), dict(agreement="none")):
         made = layer(6, 3, 4, 5, 2, **options)
         for batch in ((), (2,), (2, 3)):
             differentiate(made(torch.randn(*batch, 6, 4)))

@@ -125,7 +125,7 @@ def test_sizes_are_table_1():
 
 @pytest.mark.parametrize(("agreement", "n_nets"), [("down", 4), ("both", 4), ("up", 2), ("none", 2)])
 def test_nobody_regresses_without_a_ladder_and_every_parameter_learns(agreement, n_nets, rng):
-    layer = layer_of(agreement=agreement, threshold=0.4, learn_threshold=True)
+    layer = layer_of(agreement=agreement)
     assert layer.hidden.n_nets == n_nets == 2 * len(layer.makers)
     (layer(some_capsules(rng, 6)).activity ** 2).sum().backward()
     assert {name for name, p in layer.named_parameters() if p.grad is None or not p.grad.any()} == set()
@@ -140,24 +140,6 @@ def test_only_the_code_tells_where_the_kept_rows_stood(code, rng):
     found = layer.ladder(capsules)
     assert torch.equal(*found.kept.poses) and not torch.equal(*found.kept.code)  # the loss of the code sees the difference
     assert torch.allclose(*found.misfit) == (code == "constant")
-
-
-def test_what_is_below_the_threshold_changes_nothing(rng):
-    layer, capsules = layer_of(threshold=0.75), some_capsules(rng, 3)
-    found = layer.ladder(capsules)
-    assert layer.lowest() == pytest.approx(0.75)
-    faint = (found.kept.weights == 0).unsqueeze(-1)
-    assert faint.any() and not faint.all()
-    index = found.kept.index.unsqueeze(-1).expand_as(found.kept.poses)
-    turned = capsules.poses.scatter(-2, index, torch.where(faint, -found.kept.poses, found.kept.poses))  # as long as before
-    torch.testing.assert_close(layer(Capsules(turned, capsules.activity)), found.capsules)
-
-
-def test_a_learnt_threshold_starts_where_it_is_told():
-    assert layer_of().lowest() is None
-    layer = LadderCapsules(9, 2, 3, 4, 4, threshold=0.3, learn_threshold=True)
-    assert layer.lowest() == pytest.approx(0.3)
-    assert "threshold" in dict(layer.named_parameters())
 
 
 @pytest.mark.parametrize("n_kept", [1, 9, None])
@@ -204,17 +186,6 @@ def told_alone(layer: LadderCapsules, capsules: Capsules) -> torch.Tensor:
     return unsquash(layer.ladder(capsules).regressed)
 
 
-def test_rows_below_a_threshold_have_a_part_in_the_first_poses_as_often_as_they_count(rng):
-    """Poses of 0.8 that never vary, of which four, one, one and two count: over the images a pose is as long as it should be."""
-    mean = 0.8 * torch.nn.functional.normalize(torch.randn(9, 3, generator=rng, dtype=torch.float64), dim=-1)
-    activity = torch.full((4, 9), 0.1, dtype=torch.float64)
-    activity[:, 5:] = torch.tensor([[0.6, 0.6, 0.6, 0.9], [0.2, 0.2, 0.2, 0.9], [0.2, 0.2, 0.2, 0.9], [0.2, 0.2, 0.8, 0.9]])
-    told = told_alone(untrained(threshold=0.5), Capsules(mean.expand(4, 9, 3), activity))
-    shorter = 1 - (-math.log(0.245) / 5.12 / 0.64) ** 0.5
-    wanted = unsquash(shorter * mean[5:]) * (torch.tensor([4, 1, 1, 2]) / 2)[:, None, None, None]
-    torch.testing.assert_close(told, wanted.expand(4, 2, 4, 3))
-
-
 @pytest.mark.parametrize("form", [{}, {"from_direction": True, "squared": False}])
 def test_telling_from_a_direction_and_by_distances_starts_as_active(form, rng):
     mean = 0.8 * torch.nn.functional.normalize(torch.randn(9, 3, generator=rng, dtype=torch.float64), dim=-1)
@@ -252,8 +223,6 @@ def test_an_unknown_start_is_refused():
         ({"n_kept": 0}, "0 of 9 capsules cannot be kept"),
         ({"agreement": "sideways"}, "agreement must be one of down, up, both, none; got 'sideways'"),
         ({"code": "random"}, "code must be one of kept, constant; got 'random'"),
-        ({"threshold": 1.5}, "threshold is an activity between 0 and 1; got 1.5"),
-        ({"learn_threshold": True}, "give threshold too"),
     ],
 )
 def test_what_cannot_be_is_refused(how, message):
@@ -266,9 +235,7 @@ def test_other_capsules_are_refused(rng):
         layer_of()(torch.zeros(2, 8, 3, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(
-    "how", [{"agreement": "both", "threshold": 0.4, "learn_threshold": True}, pytest.param({"shared": True}, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("how", [{"agreement": "both"}, pytest.param({"shared": True}, marks=pytest.mark.slow)])
 def test_training_compiles_whole(how, fresh_dynamo, rng):
     """What a captured step is made of: no branch on values, no shape that depends on them."""
     layer = layer_of(**how)
@@ -287,10 +254,9 @@ def test_training_compiles_whole(how, fresh_dynamo, rng):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("learnt", [False, True])
-def test_a_threshold_compiles_for_the_device(learnt, fresh_dynamo, rng):
-    """TorchInductor of PyTorch 2.11 failed where the weights of the kept rows were found by a search and then summed."""
-    layer = LadderCapsules(1152, 10, 8, 16, 100, threshold=0.94, learn_threshold=learnt, width=8).cuda()
+def test_it_compiles_for_the_device(fresh_dynamo, rng):
+    """TorchInductor of PyTorch 2.11 failed where the kept rows were found by a search and then summed."""
+    layer = LadderCapsules(1152, 10, 8, 16, 100, width=8).cuda()
     poses = squash(torch.randn(128, 1152, 8, generator=rng).cuda())
     activity = torch.compile(layer, fullgraph=True)(poses).activity
     torch.testing.assert_close(activity, layer(poses).activity, rtol=1e-3, atol=0)

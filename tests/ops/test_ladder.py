@@ -11,7 +11,6 @@ from torchcaps.ops.ladder import (
     direction,
     disagreement,
     distance_loss,
-    drop_below,
     mean_code_loss,
     mean_distance,
     predictions,
@@ -86,29 +85,6 @@ def test_more_or_fewer_than_there_are_cannot_be_kept(n_kept):
 def test_an_activity_for_every_capsule_is_wanted():
     with pytest.raises(ValueError, match=r"one activity per capsule, \[2, 4\]; got \[2, 5\]"):
         keep_most_active(torch.ones(2, 4, 3), torch.ones(2, 5), 2)
-
-
-# a threshold instead of a number
-
-
-def test_below_the_threshold_nothing_counts_but_the_most_active():
-    activity = torch.tensor([[0.7, 0.1, 0.4, 0.9], [0.2, 0.1, 0.3, 0.0]])
-    kept = drop_below(keep_most_active(activity.unsqueeze(-1), activity, 3), activity, torch.tensor(0.5))
-    assert kept.code.tolist() == [[1, 0, 0, 1], [0, 0, 1, 0]]
-    assert kept.weights.tolist() == [[1, 0, 1], [0, 0, 1]]  # rows 0, 2, 3 and 0, 1, 2
-
-
-def test_a_learnt_threshold_has_the_gradient_of_a_logistic():
-    activity = torch.tensor([0.7, 0.1, 0.4], dtype=torch.float64)
-    threshold = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    kept = drop_below(keep_most_active(activity.unsqueeze(-1), activity, 2), activity, threshold, softness=0.1)
-    assert kept.weights.tolist() == [1, 0]
-    kept.weights.sum().backward()
-
-    def slope(x: float) -> float:
-        return exp(-x) / (1 + exp(-x)) ** 2
-
-    assert threshold.grad.item() == pytest.approx(-(slope(2) + slope(-1)) / 0.1)
 
 
 # Eq. 1 to 4

@@ -18,7 +18,6 @@ from torchcaps.ops.ladder import (
     Made,
     direction,
     disagreement,
-    drop_below,
     keep_most_active,
     ladder_activity,
     mean_distance,
@@ -36,7 +35,6 @@ AGREEMENTS = {
     "none": "no ladder: a parent is as active as its squashed pose is long",
 }
 CODES = ("kept", "constant")
-SOFTNESS = 0.1  # of a threshold that is learnt
 AT_FIRST = 0.245  # activity: with margin loss and ten classes the pull on one and the push on nine cancel there
 POSE = 3.0  # length of a first pose
 
@@ -67,7 +65,7 @@ class LadderCapsules(nn.Module):
 
     `agreement`: what the activity is made of, one of `AGREEMENTS`. `shared`: one network of a kind for all outputs, told by an
     embedding which output it is asked for. `width`: the unit of its hidden layers, d_in · d_out in the paper. `code` constant: the
-    networks are not told what was kept. `threshold`: of the kept only those count that are so active; learnt with `learn_threshold`.
+    networks are not told what was kept.
     Before it is trained, `tell` it what a first batch has: `ClassifyLadder` does, a training loop of your own has to. Weights that are
     loaded have been told already, and it works without; but then it may never learn to tell anything.
     """
@@ -84,13 +82,11 @@ class LadderCapsules(nn.Module):
         shared: bool = False,
         width: int | None = None,
         code: str = "kept",
-        threshold: float | None = None,
-        learn_threshold: bool = False,
         form: LadderForm = LadderForm(),  # noqa: B008, frozen
     ) -> None:
         super().__init__()
         n_kept = n_in if n_kept is None else n_kept
-        _check(n_in, n_kept, agreement, code, threshold, learn_threshold)
+        _check(n_in, n_kept, agreement, code)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_kept = n_in, n_out, d_in, d_out, n_kept
         self.agreement, self.code, self.form = agreement, code, form
         # no regressors where nobody regresses: parameters that never get a gradient break distributed training
@@ -105,11 +101,6 @@ class LadderCapsules(nn.Module):
         self.shares = CodeNets(n_in, (*(n_kept * n for n in form.share_hidden), n_kept), n_nets, **nets)
         if form.start == "told":
             self._start()
-        self.softness = SOFTNESS if learn_threshold else 0.0
-        if learn_threshold:
-            self.threshold = nn.Parameter(torch.logit(torch.tensor(float(threshold))))  # its logit: it stays within 0 and 1
-        else:
-            self.register_buffer("threshold", None if threshold is None else torch.tensor(float(threshold)))
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         return self.ladder(capsules).capsules
@@ -122,7 +113,7 @@ class LadderCapsules(nn.Module):
         told = kept.code if self.code == "kept" else torch.full_like(kept.code, self.n_kept / self.n_in)
         up, *down = self._made(told)
         shares = self.shares(told).flatten(0, 1).movedim(0, -2)  # [*b j k]: nets and copies are outputs
-        shares = torch.sigmoid(shares.to(kept.poses.dtype)) * kept.weights.unsqueeze(-2)
+        shares = torch.sigmoid(shares.to(kept.poses.dtype))
         pose_sum = self._propagate(kept.poses, up, shares)
         if self.agreement == "none":
             parents = Capsules.of(squash(pose_sum))
@@ -136,10 +127,6 @@ class LadderCapsules(nn.Module):
         off = sum(misfits) / len(misfits)
         activity = ladder_activity(off, SHARPNESS)
         return Laddered(Capsules(activity.unsqueeze(-1) * direction(pose_sum), activity), kept, off, regressed)
-
-    def lowest(self) -> float | None:
-        """The activity that a kept capsule must reach to count."""
-        return None if self.threshold is None else self._threshold().item()
 
     def extra_repr(self) -> str:
         kept = f"{self.n_kept} of {self.n_in}x{self.d_in}"
@@ -159,16 +146,14 @@ class LadderCapsules(nn.Module):
         capsules = Capsules.of(capsules)
         check_capsules("LadderCapsules", capsules.poses, self.n_in, self.d_in)
         kept = self._keep(capsules)
-        weights = kept.weights.unsqueeze(-1)
-        mean = (kept.poses * weights).sum(0) / weights.sum(0).clamp(min=1)  # [k d]
+        mean = kept.poses.mean(0)  # [k d]
         spread = misfit(mean.unsqueeze(0), kept.poses, kept.weights).mean()
-        often = kept.weights.mean(0)  # that a row counts: 1, but where a threshold decides
-        squares = (often * mean.square().sum(-1)).sum().clamp(min=EPS)
+        squares = mean.square().sum().clamp(min=EPS)
         wanted = -math.log(AT_FIRST) / SHARPNESS
         wanted = wanted if self.form.squared else wanted**2  # what is compared here are squares
         # shorter than they are, where they hardly vary: whoever starts more active is pushed down by nine classes of ten, and below zero
         # tells the opposite, where no gradient is left
-        room = (wanted - spread).clamp(min=0) * often.sum() / squares
+        room = (wanted - spread).clamp(min=0) * self.n_kept / squares
         told = unsquash((1 - room.sqrt()).clamp(min=0.3) * mean)
         # a pose along one direction, the same for all outputs, from means by shares of 1/2; and the means again from such a pose
         along = mean.new_full((self.d_out,), self.d_out**-0.5)
@@ -189,11 +174,7 @@ class LadderCapsules(nn.Module):
         return 1.0 if self.form.from_direction else POSE
 
     def _keep(self, capsules: Capsules) -> Kept:
-        kept = keep_most_active(capsules.poses, capsules.activity, self.n_kept)
-        return kept if self.threshold is None else drop_below(kept, capsules.activity, self._threshold(), self.softness)
-
-    def _threshold(self) -> Float[Tensor, ""]:
-        return torch.sigmoid(self.threshold) if self.softness else self.threshold
+        return keep_most_active(capsules.poses, capsules.activity, self.n_kept)
 
     def _made(self, code: Float[Tensor, "*b i"]) -> list[Made]:
         """Transforms and, where they are asked for, regressors, not formed yet."""
@@ -218,14 +199,10 @@ class LadderCapsules(nn.Module):
         return rows.reshape(self.n_out, *batch, rows.shape[-1]).movedim(0, -2)
 
 
-def _check(n_in: int, n_kept: int, agreement: str, code: str, threshold: float | None, learn_threshold: bool) -> None:
+def _check(n_in: int, n_kept: int, agreement: str, code: str) -> None:
     if not 1 <= n_kept <= n_in:
         raise ValueError(f"LadderCapsules: {n_kept} of {n_in} capsules cannot be kept; give n_kept from 1 to {n_in}, or None for all")
     if agreement not in AGREEMENTS:
         raise ValueError(f"LadderCapsules: agreement must be one of {', '.join(AGREEMENTS)}; got {agreement!r}")
     if code not in CODES:
         raise ValueError(f"LadderCapsules: code must be one of {', '.join(CODES)}; got {code!r}")
-    if threshold is not None and not 0 < threshold < 1:
-        raise ValueError(f"LadderCapsules: threshold is an activity between 0 and 1; got {threshold}")
-    if learn_threshold and threshold is None:
-        raise ValueError("LadderCapsules: a learnt threshold has to start somewhere; give threshold too")

@@ -42,7 +42,7 @@ PRESETS = {
 class LCapsNet(nn.Module):
     """Images [b c h w] -> one capsule per class, as active as it tells its parts well. `n_kept` None keeps all: no pruning.
 
-    `agreement`, `code`, `threshold` and `learn_threshold` are those of `LadderCapsules`; `start` is one of `STARTS`, the preset's if None.
+    `agreement` and `code` are those of `LadderCapsules`; `start` is one of `STARTS`, the preset's if None.
     A training loop of your own calls `tell(images)` with its first batch before the first step, as `ClassifyLadder` does.
     """
 
@@ -64,8 +64,6 @@ class LCapsNet(nn.Module):
         d_class: int = 16,
         agreement: str = "down",
         code: str = "kept",
-        threshold: float | None = None,
-        learn_threshold: bool = False,
         start: str | None = None,
     ) -> None:
         super().__init__()
@@ -84,8 +82,7 @@ class LCapsNet(nn.Module):
             )
         self.classes = LadderCapsules(
             n_types * self.grid[0] * self.grid[1], n_classes, d_primary, d_class, n_kept,
-            agreement=agreement, shared=plan.shared, width=plan.width, code=code, threshold=threshold, learn_threshold=learn_threshold,
-            form=form,
+            agreement=agreement, shared=plan.shared, width=plan.width, code=code, form=form,
         )  # fmt: skip
         self._start(form.start)
 

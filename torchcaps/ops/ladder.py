@@ -39,9 +39,9 @@ class Kept(NamedTuple):
     """The capsules that are left, in the order in which they stood: only then does the code say which row is which."""
 
     poses: Float[Tensor, "*b k d"]
-    code: Float[Tensor, "*b i"]  # 1 for a capsule that counts, 0 for the others
+    code: Float[Tensor, "*b i"]  # 1 for a capsule that is kept, 0 for the others
     index: Int64[Tensor, "*b k"]  # rising
-    weights: Float[Tensor, "*b k"]  # 1 for a row that counts; all do, but where a threshold decides
+    weights: Float[Tensor, "*b k"]  # of the rows in means: 1
 
 
 def keep_most_active(poses: Float[Tensor, "*b i d"], activity: Float[Tensor, "*b i"], n_kept: int) -> Kept:
@@ -65,21 +65,6 @@ def keep_most_active(poses: Float[Tensor, "*b i d"], activity: Float[Tensor, "*b
         index = torch.zeros_like(place).scatter(-1, place, capsule)[..., :n_kept]
     rows = poses.gather(-2, index.unsqueeze(-1).expand(*index.shape, poses.shape[-1]))
     return Kept(rows, mask.to(poses.dtype), index, torch.ones_like(rows[..., 0]))
-
-
-def drop_below(kept: Kept, activity: Float[Tensor, "*b i"], threshold: Float[Tensor, ""], softness: float = 0.0) -> Kept:
-    """Of the kept ones only those count whose activity reaches `threshold`; the most active always does.
-
-    `softness` 0 gives the threshold no gradient. Else it has that of a logistic so wide, while the weights stay 0 and 1.
-    """
-    with torch.no_grad():
-        counts = (activity >= threshold) | (activity == activity.amax(-1, keepdim=True))
-        code = kept.code * counts.to(kept.code.dtype)
-        weights = code.gather(-1, kept.index)
-    if softness:
-        soft = torch.sigmoid((activity.detach().gather(-1, kept.index) - threshold) / softness)
-        weights = weights + (soft - soft.detach())  # a zero with a gradient
-    return kept._replace(code=code, weights=weights)
 
 
 def propagate(

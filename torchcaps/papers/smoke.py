@@ -123,8 +123,8 @@ def lcapsnet() -> Run:
 
 
 def lcapsnet_shared() -> Run:
-    """One net of a kind for all classes, agreement in both directions, a threshold that is learnt."""
-    return _ladder(ClassifyLadder(), preset="shared", agreement="both", threshold=0.3, learn_threshold=True)
+    """One net of a kind for all classes, agreement in both directions."""
+    return _ladder(ClassifyLadder(), preset="shared", agreement="both")
 
 
 def lcapsnet_withdrawn() -> Run:

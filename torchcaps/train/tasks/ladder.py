@@ -63,7 +63,7 @@ class ClassifyLadder(ClassifyScores):
                 kept_sum, other_sum = kept_sum + (code * primary.activity).sum(), other_sum + ((1 - code) * primary.activity).sum()
                 n_kept, n_other, n = n_kept + code.sum(), n_other + (1 - code).sum(), n + len(code)
                 ever |= code.bool().any(0)
-        found = {
+        return {
             "n_capsules": model.classes.n_in,
             "n_kept": float(n_kept) / n,
             "kept_activity": float(kept_sum / n_kept),
@@ -71,5 +71,3 @@ class ClassifyLadder(ClassifyScores):
             "never_kept": int((~ever).sum()),
             "n_images": int(n),
         }
-        lowest = model.classes.lowest()
-        return found if lowest is None else found | {"threshold": lowest}
