@@ -56,18 +56,16 @@ class Laddered(NamedTuple):
     capsules: Capsules
     kept: Kept
     misfit: Float[Tensor, "*b j"]  # 1 - activity where there is no ladder
-    regressed: Float[Tensor, "*b j k d"] | None  # what each parent says of the kept capsules; None where it says nothing
+    regressed: Float[Tensor, "*b j k d"] | None  # kept poses as each parent says; None without a ladder
 
 
 class LadderCapsules(nn.Module):
-    """The `n_kept` most active inputs, and which they are, decide everything: transforms, shares and regressors are functions of the
-    code, made by networks for all outputs at once. [*b i d] -> [*b j e].
+    """Ladder of the `n_kept` most active inputs; networks turn the code into transforms. [*b i d] -> [*b j e].
 
-    `agreement`: what the activity is made of, one of `AGREEMENTS`. `shared`: one network of a kind for all outputs, told by an
-    embedding which output it is asked for. `width`: the unit of its hidden layers, d_in · d_out in the paper. `code` constant: the
-    networks are not told what was kept.
-    Before it is trained, `tell` it what a first batch has: `ClassifyLadder` does, a training loop of your own has to. Weights that are
-    loaded have been told already, and it works without; but then it may never learn to tell anything.
+    `agreement`: source of the activity, one of `AGREEMENTS`. `shared`: one network of a kind for all outputs, with an
+    embedding for each output. `width`: the unit of its hidden layers, d_in · d_out in the paper. `code` constant: the
+    networks do not see which inputs were kept.
+    Call `tell` with a first batch before training, as `ClassifyLadder` does; without it the layer may never learn.
     """
 
     def __init__(
@@ -97,7 +95,8 @@ class LadderCapsules(nn.Module):
         nets = {"n_copies": n_copies, "n_active": n_kept, "start": form.start}
         # all kinds and outputs side by side but for the last layer, whose gradients would have to be brought together
         self.hidden = CodeNets(n_in, sizes, len(kinds) * n_nets, linear=False, **nets)
-        self.makers = nn.ModuleDict({kind: MatrixLayer(n_nets, sizes[-1], n_kept * d_in, d_out, start=form.start) for kind in kinds})
+        last = (n_nets, sizes[-1], n_kept * d_in, d_out)
+        self.makers = nn.ModuleDict({kind: MatrixLayer(*last, start=form.start) for kind in kinds})
         self.shares = CodeNets(n_in, (*(n_kept * n for n in form.share_hidden), n_kept), n_nets, **nets)
         if form.start == "told":
             self._start()
@@ -106,7 +105,7 @@ class LadderCapsules(nn.Module):
         return self.ladder(capsules).capsules
 
     def ladder(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Laddered:
-        """The same with all that led to it: the code for its loss, the rest for figures and the curious."""
+        """Compute the outputs with all that led to them: the code for its loss, the rest for figures."""
         capsules = Capsules.of(capsules)
         check_capsules("LadderCapsules", capsules.poses, self.n_in, self.d_in)
         kept = self._keep(capsules)
@@ -123,7 +122,8 @@ class LadderCapsules(nn.Module):
             regressed = self._regress(direction(pose_sum) if self.form.from_direction else pose_sum, *down)
             misfits.append((misfit if self.form.squared else mean_distance)(regressed, kept.poses, kept.weights))
         if self.agreement in ("up", "both"):
-            misfits.append(disagreement(predictions(kept.poses, self._formed(up, kept.poses.shape[:-2])), pose_sum, shares, kept.weights))
+            predicted = predictions(kept.poses, self._formed(up, kept.poses.shape[:-2]))
+            misfits.append(disagreement(predicted, pose_sum, shares, kept.weights))
         off = sum(misfits) / len(misfits)
         activity = ladder_activity(off, SHARPNESS)
         return Laddered(Capsules(activity.unsqueeze(-1) * direction(pose_sum), activity), kept, off, regressed)
@@ -136,10 +136,9 @@ class LadderCapsules(nn.Module):
     def tell(self, capsules: Capsules | Float[Tensor, "b i d"]) -> None:
         """Let every output tell, to begin with, the mean of what these inputs keep: to be called once, before training.
 
-        Regressors that start at random tell noise, and the fastest way to a smaller misfit is then to tell nothing and to keep
-        nothing long: every output 0.245 active, where the pull on one class and the push on nine cancel. A vector that is told
-        short has next to no gradient (squash), so nets stay there. Here misfits start as the variance of what is kept, and what is
-        learnt first is how outputs differ.
+        Regressors that start at random predict noise, and the fastest way to a smaller misfit is to predict zeros. Then
+        every output is 0.245 active, where the pull on one class and the push on nine cancel, and squash leaves short
+        vectors next to no gradient. Here misfits start as the variance of the kept poses instead.
         """
         if "down" not in self.makers or self.form.start != "told" or self.makers["down"].bias.any():
             return  # nobody regresses, another start is wanted, or it was told already
@@ -151,18 +150,19 @@ class LadderCapsules(nn.Module):
         squares = mean.square().sum().clamp(min=EPS)
         wanted = -math.log(AT_FIRST) / SHARPNESS
         wanted = wanted if self.form.squared else wanted**2  # what is compared here are squares
-        # shorter than they are, where they hardly vary: whoever starts more active is pushed down by nine classes of ten, and below zero
-        # tells the opposite, where no gradient is left
+        # shorter than the means where poses hardly vary: an output that starts more active is pushed down by nine
+        # classes of ten, until it predicts the opposite, where no gradient is left
         room = (wanted - spread).clamp(min=0) * self.n_kept / squares
         told = unsquash((1 - room.sqrt()).clamp(min=0.3) * mean)
-        # a pose along one direction, the same for all outputs, from means by shares of 1/2; and the means again from such a pose
+        # up: a pose along one direction, the same for all outputs, by shares of 1/2; down: the means from such a pose
         along = mean.new_full((self.d_out,), self.d_out**-0.5)
-        for maker, rows in zip(self.makers.values(), (mean * (2 * POSE / squares), told / self._told_from()), strict=True):
+        ways = mean * (2 * POSE / squares), told / self._told_from()
+        for maker, rows in zip(self.makers.values(), ways, strict=True):
             maker.bias.copy_(rows.flatten().unsqueeze(-1) * along)
 
     @torch.no_grad()
     def _start(self) -> None:
-        """Beside what `tell` adds, at random: a pose as long again, from inputs of about 0.7 and shares of 1/2, and down a tenth."""
+        """Set random weights beside what `tell` adds: a pose as long again, and a tenth on the way down."""
         spread = self.hidden.sizes[-1] ** -0.5 / FAINT  # what a hidden layer gives is so long
         pose = 1.0 if self.agreement == "none" else POSE  # squashed it is the activity, a half
         stds = pose * (8 / (self.d_out * self.n_kept)) ** 0.5, 0.1 / self._told_from() * self.d_in**-0.5
@@ -170,7 +170,7 @@ class LadderCapsules(nn.Module):
             maker.weight.normal_(std=std * spread)
 
     def _told_from(self) -> float:
-        """How long at first is what parts are told from."""
+        """Length, at first, of the vector that poses are regressed from."""
         return 1.0 if self.form.from_direction else POSE
 
     def _keep(self, capsules: Capsules) -> Kept:
@@ -178,9 +178,15 @@ class LadderCapsules(nn.Module):
 
     def _made(self, code: Float[Tensor, "*b i"]) -> list[Made]:
         """Transforms and, where they are asked for, regressors, not formed yet."""
-        return [maker(hidden) for maker, hidden in zip(self.makers.values(), self.hidden(code).chunk(len(self.makers)), strict=True)]
+        hidden = self.hidden(code).chunk(len(self.makers))
+        return [maker(part) for maker, part in zip(self.makers.values(), hidden, strict=True)]
 
-    def _propagate(self, poses: Float[Tensor, "*b k d"], up: Made, shares: Float[Tensor, "*b j k"]) -> Float[Tensor, "*b j e"]:
+    def _propagate(
+        self,
+        poses: Float[Tensor, "*b k d"],
+        up: Made,
+        shares: Float[Tensor, "*b j k"],
+    ) -> Float[Tensor, "*b j e"]:
         weighted = (shares.unsqueeze(-1) * poses.unsqueeze(-3)).flatten(-2)
         return self._to_outputs(propagate_made(self._to_nets(weighted, up), up), poses.shape[:-2])
 
@@ -201,7 +207,8 @@ class LadderCapsules(nn.Module):
 
 def _check(n_in: int, n_kept: int, agreement: str, code: str) -> None:
     if not 1 <= n_kept <= n_in:
-        raise ValueError(f"LadderCapsules: {n_kept} of {n_in} capsules cannot be kept; give n_kept from 1 to {n_in}, or None for all")
+        room = f"give n_kept from 1 to {n_in}, or None for all"
+        raise ValueError(f"LadderCapsules: {n_kept} of {n_in} capsules cannot be kept; {room}")
     if agreement not in AGREEMENTS:
         raise ValueError(f"LadderCapsules: agreement must be one of {', '.join(AGREEMENTS)}; got {agreement!r}")
     if code not in CODES:

@@ -1,7 +1,8 @@
-"""L-CapsNet: CapsNet's convolutions and primary capsules, of which the most active are kept; a ladder in place of routing.
+"""L-CapsNet: CapsNet's primary capsules, of which the most active are kept; a ladder in place of routing.
 
-Jeong, Lee, Kim 2019, "Ladder Capsule Network", section 5, table 1 and figure 3. Paper's names: ReLuConv1 `conv`, PrimaryCaps `primary`,
-pruning, propagation and ladder layer together `classes`. With K = 70 on 28x28 it has 42,795,724 parameters, which the paper does not say.
+Jeong, Lee, Kim 2019, "Ladder Capsule Network", section 5, table 1 and figure 3. Paper's names: ReLuConv1 `conv`,
+PrimaryCaps `primary`; pruning, propagation and ladder layer together are `classes`. With K = 70 on 28x28 it has
+42,795,724 parameters, which the paper does not say.
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +33,14 @@ PRESETS = {
     "paper": Preset(),
     # the file was withdrawn and could not run; its losses are settings of the task
     "withdrawn": Preset(
-        form=LadderForm(hidden=(1, 2, 3), share_hidden=(1, 1, 1), from_direction=True, squared=False, start="xavier"), rectify=True
+        form=LadderForm(
+            hidden=(1, 2, 3),
+            share_hidden=(1, 1, 1),
+            from_direction=True,
+            squared=False,
+            start="xavier",
+        ),
+        rectify=True,
     ),
     # 96 leaves it smaller than a CapsNet with its decoder
     "shared": Preset(shared=True, width=96),
@@ -40,10 +48,11 @@ PRESETS = {
 
 
 class LCapsNet(nn.Module):
-    """Images [b c h w] -> one capsule per class, as active as it tells its parts well. `n_kept` None keeps all: no pruning.
+    """Images [b c h w] -> one capsule per class, active if the kept poses can be regressed from its pose.
 
+    `n_kept`: how many primary capsules are kept (paper: K); None keeps all.
     `agreement` and `code` are those of `LadderCapsules`; `start` is one of `STARTS`, the preset's if None.
-    A training loop of your own calls `tell(images)` with its first batch before the first step, as `ClassifyLadder` does.
+    Call `tell(images)` with a first batch before training, as `ClassifyLadder` does.
     """
 
     decoder = None  # none in the paper; whoever looks for one is told
@@ -73,12 +82,13 @@ class LCapsNet(nn.Module):
         form = plan.form if start is None else replace(plan.form, start=start)
         self.image, self.n_classes, self.preset = tuple(image), n_classes, preset
         self.conv = nn.Conv2d(self.image[0], channels, kernel)
-        self.primary = PrimaryCapsules(channels, n_types, d_primary, primary_kernel, primary_stride, rectify=plan.rectify)
+        sizes = (channels, n_types, d_primary, primary_kernel, primary_stride)
+        self.primary = PrimaryCapsules(*sizes, rectify=plan.rectify)
         self.grid = tuple(self.primary.places(size - kernel + 1) for size in self.image[1:])
         if min(self.grid) < 1:
             raise ValueError(
-                f"LCapsNet: an image of {self.image[1]}x{self.image[2]} is too small for kernels of {kernel} and {primary_kernel}; "
-                "give smaller kernels"
+                f"LCapsNet: an image of {self.image[1]}x{self.image[2]} is too small for kernels of "
+                f"{kernel} and {primary_kernel}; give smaller kernels"
             )
         self.classes = LadderCapsules(
             n_types * self.grid[0] * self.grid[1], n_classes, d_primary, d_class, n_kept,
@@ -89,18 +99,22 @@ class LCapsNet(nn.Module):
     @torch.no_grad()
     def _start(self, start: str) -> None:
         for weight, after in ((self.conv.weight, "relu"), (self.primary.weight, "linear")):
-            nn.init.xavier_uniform_(weight) if start == "xavier" else nn.init.kaiming_normal_(weight, nonlinearity=after)
+            if start == "xavier":
+                nn.init.xavier_uniform_(weight)
+            else:
+                nn.init.kaiming_normal_(weight, nonlinearity=after)
         if start != "told":
             return
-        # the same poses from fainter features: a step of Adam's moves a pose by the sum of all that its kernel sees, here 20,736 features
+        # the same poses from fainter features: a step of Adam's moves a pose by all 20,736 features of its kernel
         self.conv.weight.mul_(FAINT)
         self.primary.weight.div_(FAINT)
         nn.init.zeros_(self.conv.bias)
-        # types that are loud by themselves, the first ones more, by how many types make up the kept: so what is kept, and with it the
-        # code, begins much the same for all images
+        # first biases make the first types loud, as many types as the kept capsules fill: so the same capsules, and one
+        # code, begin for all images
         types = self.primary.bias.view(self.primary.n_types, -1)
         share = torch.exp(torch.arange(len(types)) * (-self.grid[0] * self.grid[1] / self.classes.n_kept))
-        types.copy_(nn.functional.normalize(torch.randn_like(types), dim=-1) * (FAINTEST + (LOUDEST - FAINTEST) * share).unsqueeze(-1))
+        lengths = FAINTEST + (LOUDEST - FAINTEST) * share
+        types.copy_(nn.functional.normalize(torch.randn_like(types), dim=-1) * lengths.unsqueeze(-1))
 
     def tell(self, images: Float[Tensor, "b c h w"]) -> None:
         """Let every class tell, to begin with, the mean of what these images keep (`LadderCapsules.tell`)."""
@@ -111,9 +125,10 @@ class LCapsNet(nn.Module):
         return self.classes(self.primary_capsules(images))
 
     def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
-        """What is pruned, ordered (type, row, column) over `grid`."""
+        """Compute the capsules that are pruned, ordered (type, row, column) over `grid`."""
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
-            raise ValueError(f"LCapsNet expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}")
+            wanted = ", ".join(map(str, self.image))
+            raise ValueError(f"LCapsNet expects images [b, {wanted}], got {list(images.shape)}")
         return self.primary(relu(convolve(images, self.conv.weight, self.conv.bias)))
 
     def ladder(self, images: Float[Tensor, "b c h w"]) -> tuple[Capsules, Laddered]:

@@ -1,4 +1,4 @@
-"""Classes told apart by the activity of ladder capsules; kept inputs are drawn to 1, the others to 0 (Jeong 2019, section 4)."""
+"""Classification by the activity of ladder capsules; the kept are drawn to 1, others to 0 (Jeong 2019, section 4)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class ClassifyLadder(ClassifyScores):
     `withdrawn`: the losses of the authors' file instead: on distances, and with the mean of |code - activity|.
     """
 
-    n_at_once: ClassVar[int] = 200  # transforms lie in memory where predictions are asked for: 0.4 MB for an image, K = 70
+    n_at_once: ClassVar[int] = 200  # images: transforms of one take 0.4 MB with K = 70
 
     code_weight: float = 1e-4
     withdrawn: bool = False
@@ -45,12 +45,23 @@ class ClassifyLadder(ClassifyScores):
         classes, code = classes.mean(), self.code_weight * code.mean()
         return {"loss": classes + code, "error_percent": wrong, "margin": classes, "code": code}
 
-    def image_losses(self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def image_losses(
+        self,
+        model: nn.Module,
+        answers: Float[Tensor, "n j"],
+        labels: Int64[Tensor, "n"],
+    ) -> Float[Tensor, "n"]:
         """The margin loss alone."""
         return margin_loss(answers, one_hot(labels, answers.shape[-1]).to(answers.dtype))
 
-    def extras(self, model: nn.Module, data: Labelled, device: torch.device, augment: Sequence[Augmentation]) -> dict[str, Any]:
-        """How far the kept capsules stand out, on the first images: what figure 4 is about."""
+    def extras(
+        self,
+        model: nn.Module,
+        data: Labelled,
+        device: torch.device,
+        augment: Sequence[Augmentation],
+    ) -> dict[str, Any]:
+        """Measure on the first images how far the kept capsules stand out, as in figure 4."""
         if not hasattr(model, "ladder"):
             return {}
         kept_sum = other_sum = n_kept = n_other = n = 0.0
@@ -60,7 +71,8 @@ class ClassifyLadder(ClassifyScores):
             for batch in in_order(first, self.n_at_once, device, augment):
                 primary, laddered = model.ladder(batch.images)
                 code = laddered.kept.code
-                kept_sum, other_sum = kept_sum + (code * primary.activity).sum(), other_sum + ((1 - code) * primary.activity).sum()
+                kept_sum += (code * primary.activity).sum()
+                other_sum += ((1 - code) * primary.activity).sum()
                 n_kept, n_other, n = n_kept + code.sum(), n_other + (1 - code).sum(), n + len(code)
                 ever |= code.bool().any(0)
         return {
