@@ -45,7 +45,7 @@ COUNTS = {
     "sabour2017": (38, 38),
     "heinsen2019": (44, 40),
     "hauser2019": (27, 27),
-    "jeong2019": (47, 47),
+    "jeong2019": (24, 24),
     "rawlinson2018": (98, 98),
     "digits": (6, 2),
     "smoke": (23, 0),
