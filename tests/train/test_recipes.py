@@ -46,7 +46,7 @@ COUNTS = {
     "heinsen2019": (44, 40),
     "hauser2019": (27, 27),
     "jeong2019": (24, 24),
-    "rawlinson2018": (98, 98),
+    "rawlinson2018": (42, 42),
     "digits": (6, 2),
     "smoke": (23, 0),
 }
