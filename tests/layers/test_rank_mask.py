@@ -137,7 +137,6 @@ def test_other_numbers_of_capsules_are_refused(shape):
         ({"frequencies": (4, 10)}, "within 0 and 1"),
         ({"boost_every": 0}, "1 or more; got boost_every=0"),
         ({"gain": -0.1}, "would boost those that win most; give 0, for steps, or more; got -0.1"),
-        ({"gain": 0.1, "relative": True}, "give gain=0.1 or relative=True, not both"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused(options, message):
@@ -147,15 +146,14 @@ def test_rules_that_make_no_sense_are_refused(options, message):
 
 def test_it_prints_what_it_is():
     assert repr(RankMask(16)) == "RankMask(16, sharpness=12, frequencies=0.04 to 0.1, boost=0.1 every 50)"
-    assert repr(RankMask(16, relative=True)) == "RankMask(16, sharpness=12, frequencies=0.04 to 0.1, boost=factor 1.1 every 50)"
     assert repr(RankMask(16, gain=0.02)) == "RankMask(16, sharpness=12, gain=0.02)"
 
 
 def test_a_model_hands_its_rule_to_its_mask():
-    rules = {"boost_relative": True, "boost_step": 0.02}, {"boost_gain": 0.02}
-    factors, steered = (SparseCaps((1, 8, 8), **SMALL, **rule).mask.rule for rule in rules)
-    assert (factors["relative"], factors["step"], factors["gain"]) == (True, 0.02, 0)
-    assert (steered["relative"], steered["gain"]) == (False, 0.02)
+    rules = {"boost_step": 0.02}, {"boost_gain": 0.02}
+    stepped, steered = (SparseCaps((1, 8, 8), **SMALL, **rule).mask.rule for rule in rules)
+    assert (stepped["step"], stepped["gain"]) == (0.02, 0)
+    assert (steered["step"], steered["gain"]) == (0.1, 0.02)
 
 
 # several processes

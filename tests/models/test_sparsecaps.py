@@ -7,7 +7,7 @@ import torch
 
 from torchcaps.data import load
 from torchcaps.models import CapsNet, SparseCaps, SupervisedCaps
-from torchcaps.ops import dynamic_routing_steps, length, reconstruction_loss, routing_support
+from torchcaps.ops import length, reconstruction_loss, routing_support
 
 SMALL = {"channels": 8, "kernel": 3, "n_types": 2, "d_primary": 4, "primary_kernel": 3, "hidden": (16, 8)}
 LATENT = SMALL | {"n_latent": 5, "d_latent": 6, "frequencies": (0.1, 0.4)}
@@ -201,29 +201,3 @@ def test_without_boosting_one_capsule_wins_always():
 def test_with_boosting_every_capsule_comes_to_win():
     shares = winning_shares(boost_step=0.1)
     assert shares.min() > 0.1 and shares.max() < 0.5, shares
-
-
-def test_boosts_inside_the_routing_multiply_couplings_and_ranks_follow_the_support(rng):
-    """Every pass shares out g_j exp(b_ij); with equal boosts that is the plain routing."""
-    images = torch.rand(3, 1, 12, 12, generator=rng)
-    inside, plain = SparseCaps((1, 12, 12), boost_inside=True, **LATENT), SparseCaps((1, 12, 12), **LATENT)
-    plain.load_state_dict(inside.state_dict())
-    torch.testing.assert_close(inside.latent(images), plain.latent(images))
-    boost = torch.tensor([1.0, 1.0, 3.0, 1.0, 1.0])
-    inside.mask.boost.copy_(boost), plain.mask.boost.copy_(boost)
-    primary, layer = inside.net.primary_capsules(images), inside.net.classes
-    *_, last = dynamic_routing_steps(primary.poses, layer.weight, layer.bias, 3, prior=boost.log().expand(layer.n_in, 5))
-    latent = inside.latent(images)
-    torch.testing.assert_close(latent.poses, last.poses)
-    torch.testing.assert_close(latent.support, routing_support(last.couplings, 2))
-    assert torch.equal(latent.mask.argmax(-1), latent.support.argmax(-1))
-    assert (latent.support[:, 2] > 1.5 * plain.latent(images).support[:, 2]).all()
-
-
-def test_with_boosts_inside_the_backend_told_is_the_one_that_runs(monkeypatch):
-    """No kernel knows prior logits, which is what those boosts are."""
-    seen = []
-    monkeypatch.setattr("torchcaps.layers.routed.dynamic_routing_backend", lambda *args, **rule: seen.append(rule["prior"]) or "reference")
-    for inside in (True, False):
-        SparseCaps((1, 12, 12), boost_inside=inside, **LATENT).net.classes.backend_here()
-    assert seen[0].shape == (2 * 16, 5) and seen[1] is None

@@ -166,15 +166,6 @@ def test_the_rare_are_boosted_and_the_frequent_lose_their_boost_down_to_1():
     assert updated_boost(boost.double(), frequency.double()).dtype == torch.float64
 
 
-def test_relative_boosts_move_by_a_factor_and_the_least_is_1():
-    """The rare one to 2.2, the frequent one to 2: their ratio moves by 1.1 twice, whatever their size. Then all by the least."""
-    boost, frequency = torch.tensor([2.0, 2.2, 4.0], dtype=torch.float64), torch.tensor([0.01, 0.5, 0.07], dtype=torch.float64)
-    once = updated_boost(boost, frequency, relative=True)
-    assert once.tolist() == pytest.approx([1.1, 1.0, 2.0])
-    assert updated_boost(100 * boost, frequency, relative=True).tolist() == pytest.approx(once.tolist())
-    assert updated_boost(torch.ones(3), torch.tensor([0.5, 0.5, 0.07]), relative=True).tolist() == pytest.approx([1.0, 1.0, 1.1])
-
-
 def test_steered_boosts_follow_what_is_missing_and_the_least_is_1():
     """Two capsules, shares of 0.5: the winner of all by exp(-0.2), the other by exp(0.2); a fair one stays where it is."""
     boost, frequency = torch.tensor([3.0, 2.0], dtype=torch.float64), torch.tensor([1.0, 0.0])

@@ -56,7 +56,6 @@ class RoutedCapsules(nn.Module):
         coupling(couplings)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
         self.couplings, self.detach, self.backend = couplings, detach, backend
-        self.favours = False  # whether `with_support` is given outputs to favour, for those who ask which backend runs
         self.weight = nn.Parameter(torch.empty(_weight_shape(n_in, n_out, d_in, d_out, sharing, n_types)))
         # an output sums over n_in inputs, each with a share of 1 / n_out: keep that sum's length of order 1 at the start
         nn.init.normal_(self.weight, std=(n_out / ((n_in or n_out) * d_in)) ** 0.5)
@@ -86,20 +85,16 @@ class RoutedCapsules(nn.Module):
         return Coupled(Capsules.of(routed.poses), couplings)
 
     def with_support(
-        self, capsules: Capsules | Float[Tensor, "*b i d"], n_types: int, favour: Float[Tensor, "j"] | None = None, groups: str = "places"
+        self,
+        capsules: Capsules | Float[Tensor, "*b i d"],
+        n_types: int,
+        groups: str = "places",
     ) -> Supported:
-        """The same with the largest coupling among the types at each place, summed over the places: for masks.
-
-        `favour` multiplies what an output gets in every pass before the shares are made to sum to 1. `groups`: see `routing_support`.
-        """
-        poses, rule = self._checked(capsules), self._rule()
-        if favour is not None:
-            if self.couplings != "softmax" or self.prior is not None:
-                raise ValueError("RoutedCapsules: outputs are favoured in softmax couplings without a prior; build it so")
-            rule["prior"] = favour.log().expand(poses.shape[-2], self.n_out)
-        routed = dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **rule)
+        """The same with the largest coupling of each group (`routing_support`), summed over the groups: for masks."""
+        poses = self._checked(capsules)
+        routed = dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule())
         with torch.no_grad():
-            rule = {"prior": rule["prior"], "couplings": self.couplings, "groups": groups}
+            rule = {"prior": self.prior, "couplings": self.couplings, "groups": groups}
             support = recover_support(poses, self.weight, routed.pose_sum, n_types, **rule)
         return Supported(Capsules.of(routed.poses), support)
 
@@ -110,8 +105,6 @@ class RoutedCapsules(nn.Module):
     def backend_here(self, compiling: bool = False) -> str:
         """The backend that routing takes with the weights where they are."""
         poses, rule = self.weight.new_empty(1, self.n_in or 1, self.d_in), self._rule()
-        if self.favours:
-            rule["prior"] = self.weight.new_empty(self.n_in or 1, self.n_out)
         return dynamic_routing_backend(poses, self.weight, self.backend, compiling, bias=self.bias, n_iters=self.n_iters, **rule)
 
     def extra_repr(self) -> str:

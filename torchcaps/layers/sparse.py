@@ -14,9 +14,7 @@ class RankMask(nn.Module):
     A training call also counts who won, and after every `boost_every` of them boosts capsules that win too rarely. These
     statistics are part of the state, stand still in evaluation, and count the wins on all processes of a distributed run.
     `frequencies`: how often a capsule shall win, at least and at most. `sharpness` 0 keeps all, `boost_step` 0 helps nobody.
-    `relative`: boosts change by a factor of 1 + step (`updated_boost`). `gain` above 0: they follow the wins of every batch
-    (`steered_boost`), whatever range, step and interval say. `inside`: the routing that gave the support was boosted itself, and
-    ranks are those of the support as it is.
+    `gain` above 0: boosts follow the wins of every batch (`steered_boost`), whatever range, step and interval say.
     """
 
     NOT_AVERAGED = "frequency", "boost"  # of a run, not of its weights: an average of weights goes with them as they are
@@ -30,9 +28,7 @@ class RankMask(nn.Module):
         boost_step: float = 0.1,
         boost_every: int = 50,
         decay: float = 0.99,
-        relative: bool = False,
         gain: float = 0.0,
-        inside: bool = False,
     ) -> None:
         super().__init__()
         low, high = frequencies
@@ -42,11 +38,8 @@ class RankMask(nn.Module):
             raise ValueError(f"RankMask: boosts change every so many batches, 1 or more; got boost_every={boost_every}")
         if gain < 0:
             raise ValueError(f"RankMask: a gain below 0 would boost those that win most; give 0, for steps, or more; got {gain}")
-        if gain and relative:
-            raise ValueError(f"RankMask: boosts follow either every batch or steps; give gain={gain} or relative=True, not both")
-        self.n, self.sharpness, self.inside = n, sharpness, inside
-        steps = {"step": boost_step, "every": boost_every, "frequencies": (low, high), "decay": decay}
-        self.rule = {**steps, "relative": relative, "gain": gain}
+        self.n, self.sharpness = n, sharpness
+        self.rule = {"step": boost_step, "every": boost_every, "frequencies": (low, high), "decay": decay, "gain": gain}
         self.register_buffer("frequency", torch.zeros(n))
         self.register_buffer("boost", torch.ones(n))
         self.register_buffer("n_batches", torch.zeros((), dtype=torch.int64))
@@ -65,15 +58,14 @@ class RankMask(nn.Module):
         return rank_mask(self.ranks(support), self.sharpness, dtype=support.dtype)
 
     def ranks(self, support: Float[Tensor, "*b j"]) -> Int64[Tensor, "*b j"]:
-        """By the support, boosted as it is ranked here."""
-        return boosted_ranks(support, torch.ones_like(self.boost) if self.inside else self.boost)
+        """Rank by the boosted support."""
+        return boosted_ranks(support, self.boost)
 
     def extra_repr(self) -> str:
         if self.rule["gain"]:
             return f"{self.n}, sharpness={self.sharpness:g}, gain={self.rule['gain']:g}"
         (low, high), step, every = self.rule["frequencies"], self.rule["step"], self.rule["every"]
-        by = f"factor {1 + step:g}" if self.rule["relative"] else f"{step:g}"
-        return f"{self.n}, sharpness={self.sharpness:g}, frequencies={low:g} to {high:g}, boost={by} every {every}"
+        return f"{self.n}, sharpness={self.sharpness:g}, frequencies={low:g} to {high:g}, boost={step:g} every {every}"
 
     def _count(self, support: Float[Tensor, "*b j"]) -> None:
         wins = sum_of_all(count_wins(self.ranks(support)))  # whole numbers: every process comes to the same bits

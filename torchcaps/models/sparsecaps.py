@@ -43,11 +43,9 @@ class Features(NamedTuple):
 class SparseCaps(nn.Module):
     """Images [b c h w] -> latent capsules, of which a few are left; the decoder draws the picture from them.
 
-    `sharpness`, `frequencies`, `boost_step`, `boost_every`, `decay`, `boost_relative` and `boost_gain` are those of `RankMask`;
-    `network` those of `CapsNet`.
-    `boost_inside`: the boosts take part in every routing pass (an open idea of section 2.3), where they multiply couplings before
-    these are made to sum to 1, and the ranks are those of the support that comes out. `support`: the groups of `routing_support`,
-    `places` by the paper's text and `runs` by the authors' code.
+    `sharpness`, `frequencies`, `boost_step`, `boost_every`, `decay` and `boost_gain` are those of `RankMask`, `network`
+    those of `CapsNet`. `support`: the groups of `routing_support`, `places` by the paper's text and `runs` by the
+    authors' code.
     """
 
     def __init__(
@@ -63,9 +61,7 @@ class SparseCaps(nn.Module):
         boost_step: float = 0.1,
         boost_every: int = 50,
         decay: float = 0.99,
-        boost_relative: bool = False,
         boost_gain: float = 0.0,
-        boost_inside: bool = False,
         support: str = "places",
         **network,
     ) -> None:
@@ -76,10 +72,8 @@ class SparseCaps(nn.Module):
             raise ValueError(f"SparseCaps: support must be one of {', '.join(GROUPS)}; got {support!r}")
         self.net = CapsNet(image, n_latent, d_class=d_latent, reconstruction=True, **network)
         rule = {"sharpness": sharpness, "frequencies": frequencies, "boost_step": boost_step, "boost_every": boost_every, "decay": decay}
-        mask = RankMask(n_latent, **rule, relative=boost_relative, gain=boost_gain, inside=boost_inside)
-        self.mask = mask if preset == "sparse" else None
+        self.mask = RankMask(n_latent, **rule, gain=boost_gain) if preset == "sparse" else None
         self.support = support
-        self.net.classes.favours = self.mask is not None and boost_inside
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """What is left of the latent capsules; in training the winners are counted."""
@@ -110,8 +104,7 @@ class SparseCaps(nn.Module):
         return self._routed(self.net.primary_capsules(images), self.support)
 
     def _routed(self, primary: Capsules, groups: str) -> Supported:
-        favour = self.mask.boost if self.mask is not None and self.mask.inside else None
-        return self.net.classes.with_support(primary, self.net.primary.n_types, favour, groups)
+        return self.net.classes.with_support(primary, self.net.primary.n_types, groups)
 
 
 class SupervisedCaps(CapsNet):
@@ -125,7 +118,7 @@ class SupervisedCaps(CapsNet):
 
     def supports(self, images: Float[Tensor, "b c h w"]) -> dict[str, Float[Tensor, "b j"]]:
         primary = self.primary_capsules(images)
-        return {groups: self.classes.with_support(primary, self.primary.n_types, groups=groups).support for groups in GROUPS}
+        return {groups: self.classes.with_support(primary, self.primary.n_types, groups).support for groups in GROUPS}
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Features:
         return features_of(self.latent(images))

@@ -110,20 +110,11 @@ def updated_boost(
     frequency: Float[Tensor, "j"],
     step: float = 0.1,
     frequencies: tuple[float, float] = FREQUENCIES,
-    relative: bool = False,
 ) -> Float[Tensor, "j"]:
-    """Algorithm 1: a step more for a capsule that wins too rarely, a step less, but no less than 1, for one that wins too often.
-
-    `relative`: boosts are multiplied and divided by 1 + step instead. What decides is the ratio of two boosts, which steps of 0.1 hardly
-    move where all boosts are large.
-    """
+    """Add a step where a capsule wins too rarely, subtract one, to 1 at least, where too often (Algorithm 1)."""
     low, high = frequencies
-    more, less = (boost * (1 + step), boost / (1 + step)) if relative else (boost + step, boost - step)
-    raised = torch.where(frequency < low, more, boost)
-    changed = torch.where(frequency > high, less, raised)
-    if relative:
-        changed = changed / changed.min()  # ratios alone decide; the least stays at the paper's floor and none grows without end
-    return changed.clamp(min=1)
+    raised = torch.where(frequency < low, boost + step, boost)
+    return torch.where(frequency > high, boost - step, raised).clamp(min=1)
 
 
 def steered_boost(boost: Float[Tensor, "j"], frequency: Float[Tensor, "j"], gain: float) -> Float[Tensor, "j"]:
@@ -145,7 +136,6 @@ def after_batch(
     every: int = 50,
     frequencies: tuple[float, float] = FREQUENCIES,
     decay: float = 0.99,
-    relative: bool = False,
     gain: float = 0.0,
 ) -> Winning:
     """Eq. 7, then Algorithm 1: the average moves with every batch, the boosts with every fiftieth.
@@ -157,5 +147,5 @@ def after_batch(
     n_batches = before.n_batches + 1
     if gain:
         return Winning(frequency, steered_boost(before.boost, now, gain), n_batches)
-    boost = torch.where(n_batches % every == 0, updated_boost(before.boost, frequency, step, frequencies, relative), before.boost)
+    boost = torch.where(n_batches % every == 0, updated_boost(before.boost, frequency, step, frequencies), before.boost)
     return Winning(frequency, boost, n_batches)

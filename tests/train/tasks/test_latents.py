@@ -50,13 +50,6 @@ def test_both_readings_of_support_are_told_and_the_network_s_own_decides(rng):
         assert told["winning_frequency_in_training"]["11"] == 11
 
 
-def test_boosts_inside_the_routing_rank_nothing_twice(rng):
-    model = SparseCaps((1, 12, 12), n_latent=4, boost_inside=True, **SMALL)
-    model.mask.boost[3] = 1.0001  # too little to win by, but a factor of the support would decide ties
-    told = latent_numbers(model, in_order(pictures(rng), 4, CPU))
-    assert told["winning_frequency"] == told["winning_frequency_without_boost"]
-
-
 @pytest.mark.parametrize("routing", ["dynamic", "em"])
 def test_a_model_of_several_layers_tells_of_each(routing, rng):
     model, data = StackedCaps((1, 12, 12), routing=routing, n_latent=4, d_latent=8, n_layers=2, **SMALL), pictures(rng)

@@ -45,8 +45,7 @@ def latent_numbers(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]
             support = torch.cat([model.latent(batch.images).support.cpu() for batch in batches])
     mask = getattr(model, "mask", None)
     boost = torch.ones(support.shape[-1]) if mask is None else mask.boost.cpu()
-    ranked_by = torch.ones_like(boost) if getattr(mask, "inside", False) else boost
-    ranks = boosted_ranks(support, ranked_by)
+    ranks = boosted_ranks(support, boost)
     wins = winning_frequency(count_wins(ranks))
     relative = by_rank(support)
     return {
