@@ -64,5 +64,5 @@ def test_a_model_of_several_layers_tells_of_each(routing, rng):
 
 def test_a_supervised_model_tells_its_support_and_a_plain_capsnet_nothing(rng):
     model, data = SupervisedCaps((1, 12, 12), 3, **SMALL), pictures(rng)
-    assert set(Classify().extras(model, data, CPU)["relative_support"]) == {"0", "1", "2"}
-    assert Classify().extras(torch.nn.Linear(1, 1), data, CPU) == {}
+    assert set(Classify().extras(model, data, CPU, ())["relative_support"]) == {"0", "1", "2"}
+    assert Classify().extras(torch.nn.Linear(1, 1), data, CPU, ()) == {}
