@@ -1,4 +1,4 @@
-"""Networks of Tables 1 and section 3.5. Paper's page: docs/papers/rawlinson2018.md.
+"""Networks of Table 1 and section 3.5. Paper's page: docs/papers/rawlinson2018.md.
 
 `mnist-*` see 28x28 images, `like-*` see MNIST digits placed on 40x40, as the network of Table 1 does. Only the two
 supervised networks see labels; probes.py fits classifiers to the features of the others.
