@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, fingerprint, hold_out, info, load
-from torchcaps.data.batches.images import Batches, Shift
+from torchcaps.data.augment import Shift
+from torchcaps.data.batches import Batches
 from torchcaps.data.sets import affine
 from torchcaps.data.sets.affine import BRIGHT, FRAME, allowed_offsets, matrices, placed, transform, warped
 from torchcaps.data.sets.generated import generate

@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from torchcaps.data import DataError, load
-from torchcaps.data.augment.mixup import Mixup
-from torchcaps.data.batches import embeddings
+from torchcaps.data.augment import Mixup, Shift
+from torchcaps.data.batches import SentenceBatch, SentenceBatches, batches_for, embeddings, sentences_in_order
 from torchcaps.data.batches.embeddings import InMemory, Shards, Window, groups, padded, store_for
-from torchcaps.data.batches.images import Shift
-from torchcaps.data.batches.pairs import batches_for
-from torchcaps.data.batches.sentences import SentenceBatch, SentenceBatches, mixed, sentences_in_order
+from torchcaps.data.batches.sentences import mixed
 from torchcaps.data.sets.sst import GeneratedEncoder, Sentences
 from torchcaps.papers import RECIPES
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from torchcaps.data import DataError, info, load
+from torchcaps.data.batches import Batches
 from torchcaps.data.batches.balance import balanced_order, members
-from torchcaps.data.batches.images import Batches
 from torchcaps.data.sets.image_folder import LEAST, list_folder, read_files, split_by_class, survey
 from torchcaps.data.sources.user_images import look_at, open_picture, read_picture
 from torchcaps.train.recipe import from_plain, to_plain

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from torchcaps.data import Labelled
-from torchcaps.data.augment.mixup import Mixup, class_shares, main_labels
-from torchcaps.data.batches.images import Batch, Batches, Crop
+from torchcaps.data.augment import Crop, Mixup, class_shares, main_labels
+from torchcaps.data.batches import Batch, Batches
 from torchcaps.models import CapsNet
 from torchcaps.papers import RECIPES
 from torchcaps.train.tasks.classify import Classify

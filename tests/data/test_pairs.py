@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, fingerprint, hold_out, info, load
-from torchcaps.data.batches.images import Batches, Shift
-from torchcaps.data.batches.pairs import PairBatches, batches_for, pairs_in_order
+from torchcaps.data.augment import Shift
+from torchcaps.data.batches import Batches, PairBatches, batches_for, pairs_in_order
 from torchcaps.data.sets.pairs import (  # fmt: skip
     Pairs,
     PairSource,

@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from torchcaps.data.augment.warp import Warp
-from torchcaps.data.batches.images import Light, as_seen
+from torchcaps.data.augment import Light, Warp, as_seen
 from torchcaps.train.recipe import from_plain, to_plain
 
 

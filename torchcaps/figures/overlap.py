@@ -7,7 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from torchcaps.analysis.routing import watching
-from torchcaps.data.batches.pairs import pairs_in_order
+from torchcaps.data.batches import pairs_in_order
 from torchcaps.data.sets.pairs import Pairs
 from torchcaps.figures.canvas import BLUE, INK, MUTED, ORANGE, canvas, place, show, write
 from torchcaps.train.tasks.classify_pairs import reconstruct_both

@@ -8,7 +8,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from torchcaps.data import OwnImages
-from torchcaps.data.batches.images import Shift
+from torchcaps.data.augment import Shift
 from torchcaps.train.recipe import Cosine, Run, Stage
 from torchcaps.train.tasks import Task
 from torchcaps.train.tasks.classify import Classify

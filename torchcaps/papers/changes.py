@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from torchcaps.data.augment import Anywhere, Augmentation, Flip
 from torchcaps.data.augment.mixup import Mixup
 from torchcaps.data.augment.warp import Warp
-from torchcaps.data.batches.images import Anywhere, Augmentation, Flip
 from torchcaps.train.recipe import Exponential, Run, Stop
 
 VARIED = Warp(turn=0.15, slant=0.1, stretch=0.15, edge=True), Flip(eyes=True)  # so little that a toy of the category might look so

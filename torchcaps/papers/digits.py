@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from torchcaps.data.augment import Shift
 from torchcaps.data.augment.warp import Warp
-from torchcaps.data.batches.images import Shift
 from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.train.tasks.classify import Classify
 from torchcaps.train.tasks.classify_pairs import ClassifyPairs

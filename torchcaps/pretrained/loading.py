@@ -8,7 +8,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from torchcaps.data import info
-from torchcaps.data.batches.images import as_seen
+from torchcaps.data.augment import as_seen
 from torchcaps.data.class_names import class_names
 from torchcaps.pretrained.registry import entries, entry, file_of
 from torchcaps.train.checkpoint import load_model

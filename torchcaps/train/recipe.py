@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 from torchcaps.data import DataInfo, OwnImages, info
+from torchcaps.data.augment import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, shape_after
 from torchcaps.data.augment.mixup import Mixup
 from torchcaps.data.augment.warp import Warp
-from torchcaps.data.batches.images import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, shape_after
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.train.optimizers import SGD, Adam, RAdam
 from torchcaps.train.tasks import Task

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from torchcaps.data.batches.images import Augmentation, Batch
+from torchcaps.data.augment.base import Augmentation, Batch
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Hands differ: pictures a little turned, slanted and stretched."""
+"""Hands differ: images a little turned, slanted and stretched."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from torchcaps.data.batches.images import Augmentation
+from torchcaps.data.augment.base import Augmentation
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Warp(Augmentation):
         turn, slant, *stretch = drawn.unbind(1)
         wide, tall = (log.exp() for log in stretch)
         cos, sin, nothing = turn.cos(), turn.sin(), torch.zeros_like(turn)
-        # where each pixel of the new picture comes from: [x, y] of the old one, in -1..1
+        # where each pixel of the new image comes from: [x, y] of the old one, in -1..1
         rows = [cos * wide, (slant - sin) * tall, nothing], [sin * wide, (cos + slant * sin) * tall, nothing]
         maps = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)  # [b 2 3]
         grid = affine_grid(maps, list(images.shape), align_corners=False)

@@ -8,7 +8,8 @@ from jaxtyping import Float, Int, Int64, UInt8
 from torch import Tensor
 
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Augmentation, Batches
+from torchcaps.data.augment import Augmentation
+from torchcaps.data.batches.images import Batches
 from torchcaps.data.batches.sentences import SentenceBatches
 from torchcaps.data.sets.pairs import Pairs, PairSource, draw_moves, draw_partners, overlay
 from torchcaps.data.sets.sst import Sentences
@@ -53,7 +54,7 @@ def batches_for(
 
 
 def pairs_in_order(pairs: Pairs, batch: int, device: torch.device) -> Iterator[PairBatch]:
-    """Every fixed pair once, in order. Pictures exist for one batch at a time."""
+    """Every fixed pair once, in order. Images exist for one batch at a time."""
     digits, classes = pairs.digits.to(device), pairs.classes.to(device)
     for start in range(0, len(pairs.picks), batch):
         part = slice(start, start + batch)

@@ -8,9 +8,9 @@ from einops import rearrange
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from torchcaps.data.augment.mixup import Mixup
+from torchcaps.data.augment import Augmentation, Mixup
 from torchcaps.data.batches.embeddings import store_for
-from torchcaps.data.batches.images import Augmentation, Batches
+from torchcaps.data.batches.images import Batches
 from torchcaps.data.sets.sst import Sentences
 
 

@@ -5,7 +5,7 @@ No run here sees a test set.
 
 from dataclasses import replace
 
-from torchcaps.data.batches.images import Light, Standardise
+from torchcaps.data.augment import Light, Standardise
 from torchcaps.papers.changes import VARIED, with_first, with_mixup
 from torchcaps.papers.heinsen2019 import rows
 from torchcaps.train.optimizers import RAdam

@@ -4,7 +4,7 @@ The paper says neither when it stopped nor what it chose by, so the rows beside 
 schedule. Protocols and places are those of papers/sabour2017/affine.py, whose CapsNet and CNN stand beside these rows.
 """
 
-from torchcaps.data.batches.images import Shift
+from torchcaps.data.augment import Shift
 from torchcaps.papers.changes import anywhere, stopped, stopped_on_held_out, with_model, with_stage
 from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.train.tasks.ladder import ClassifyLadder

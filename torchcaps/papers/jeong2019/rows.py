@@ -5,7 +5,7 @@ Rows without a shift are as the paper has it, which names no augmentation; rows 
 
 from dataclasses import replace
 
-from torchcaps.data.batches.images import Shift
+from torchcaps.data.augment import Shift
 from torchcaps.papers.changes import with_model
 from torchcaps.train.recipe import Cosine, Exponential, Run, Stage, reproduces
 from torchcaps.train.tasks.ladder import ClassifyLadder

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches.images import Crop
+from torchcaps.data.augment import Crop
 from torchcaps.papers.rawlinson2018.shared import MNIST, STAGE, WINS, claim, reading
 from torchcaps.train.recipe import Run, reproduces
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import fields, replace
 
-from torchcaps.data.batches.images import Shift
+from torchcaps.data.augment import Shift
 from torchcaps.probes.kinds import Reading
 from torchcaps.train.recipe import Run, Stage, reproduces
 from torchcaps.train.tasks.reconstruct import Reconstruct

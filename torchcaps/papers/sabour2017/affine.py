@@ -11,7 +11,7 @@ set were looked at; whether they are better is asked on held-out training digits
 
 from dataclasses import replace
 
-from torchcaps.data.batches.images import Shift
+from torchcaps.data.augment import Shift
 from torchcaps.papers.changes import anywhere, stopped, stopped_on_held_out, with_model, with_stage
 from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.train.tasks.logits import ClassifyLogits

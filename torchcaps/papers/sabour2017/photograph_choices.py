@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from torchcaps.data.augment import Augmentation, Crop, Light, Standardise
 from torchcaps.data.augment.mixup import Mixup
-from torchcaps.data.batches.images import Augmentation, Crop, Light, Standardise
 from torchcaps.papers.changes import VARIED, with_model
 from torchcaps.papers.sabour2017 import photographs
 from torchcaps.train.recipe import Run

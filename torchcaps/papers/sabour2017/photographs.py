@@ -3,7 +3,7 @@ but for the row of smallNORB that follows the authors' code, which has one."""
 
 from dataclasses import replace
 
-from torchcaps.data.batches.images import Crop, Flip, Light, Standardise
+from torchcaps.data.augment import Crop, Flip, Light, Standardise
 from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
 
 _TOYS = {"table": "7", "metric": "test.error_percent", "printed": 2.7, "selected": "selection not said"}

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches.images import Shift
+from torchcaps.data.augment import Shift
 from torchcaps.papers.changes import with_model, with_stage
 from torchcaps.train.recipe import Cosine, Run, Stage, reproduces
 from torchcaps.train.tasks.classify_pairs import ClassifyPairs

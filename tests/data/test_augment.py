@@ -6,20 +6,8 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches.images import (
-    Anywhere,
-    Augmentation,
-    Batches,
-    Crop,
-    Flip,
-    Light,
-    Shift,
-    Standardise,
-    as_seen,
-    in_order,
-    in_order_as_trained,
-    shape_after,
-)
+from torchcaps.data.augment import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, as_seen, shape_after
+from torchcaps.data.batches import Batches, in_order, in_order_as_trained
 from torchcaps.papers import RECIPES
 from torchcaps.train import Options, train
 from torchcaps.train.recipe import from_plain, quick, to_plain
