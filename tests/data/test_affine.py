@@ -9,7 +9,7 @@ import torch
 from torchcaps.data import Labelled, fingerprint, hold_out, info, load
 from torchcaps.data.augment import Shift
 from torchcaps.data.batches import Batches
-from torchcaps.data.sets import affine
+from torchcaps.data.sets import affine, affnist_like
 from torchcaps.data.sets.affine import BRIGHT, FRAME, allowed_offsets, matrices, placed, transform, warped
 from torchcaps.data.sets.generated import generate
 
@@ -32,7 +32,7 @@ def dot(row: int, column: int) -> torch.Tensor:
 
 
 def centre_of_mass(image: torch.Tensor) -> list[float]:
-    """(row, column) about the picture's centre."""
+    """(row, column) about the image's centre."""
     weight = image[0, 0].double()
     axis = torch.arange(len(weight)) - (len(weight) - 1) / 2
     return [((weight.sum(1 - k) * axis).sum() / weight.sum()).item() for k in (0, 1)]
@@ -106,14 +106,14 @@ def test_every_allowed_offset_is_drawn_about_equally_often(rng):
     least, most = allowed_offsets(whole)
     offsets = drawn.factors[:, 4:]
     assert ((offsets >= least) & (offsets <= most)).all()
-    share = (offsets - least + 0.5) / (most - least + 1)  # uniform in 0..1, whatever the picture allows
+    share = (offsets - least + 0.5) / (most - least + 1)  # uniform in 0..1, whatever the image allows
     assert share.mean(0).tolist() == pytest.approx([0.5, 0.5], abs=0.02)
     for edge in (offsets == least, offsets == most):
         assert edge.double().mean(0).tolist() == pytest.approx((1 / (most - least + 1)).double().mean(0).tolist(), rel=0.15)
 
 
 def test_no_bright_pixel_leaves_the_frame(rng):
-    """So the frame has as many of them as the whole transformed picture."""
+    """So the frame has as many of them as the whole transformed image."""
     images = some_digits(300)
     made = warped(images, rng, n_each=2)
     whole = affine._render(images.repeat(2, 1, 1, 1), made.factors)
@@ -121,7 +121,7 @@ def test_no_bright_pixel_leaves_the_frame(rng):
     assert (made.images.amax((1, 2, 3)) > BRIGHT).all()
 
 
-def test_the_canvas_holds_a_whole_picture_whatever_the_factors(rng):
+def test_the_canvas_holds_a_whole_image_whatever_the_factors(rng):
     """A corner at every extreme: nothing of it may touch the canvas's border."""
     full = torch.full((1, 1, 28, 28), 255, dtype=torch.uint8)
     for angle in (-20, 20):
@@ -140,7 +140,7 @@ def test_what_cannot_fit_is_refused(rng):
 
 @pytest.mark.parametrize("size", [28, 16, 27])
 def test_the_factors_tell_the_whole_truth(size, rng):
-    """They make the same picture again, to the byte, and lie in their ranges."""
+    """They make the same image again, to the byte, and lie in their ranges."""
     images = some_digits(200, size)
     made = warped(images, rng)
     assert torch.equal(transform(images, made.factors), made.images)
@@ -207,7 +207,7 @@ def test_affine_test_sets_are_not_for_training():
 @pytest.mark.skipif(not REAL_FILES, reason="TORCHCAPS_DATA names no folder")
 def test_affnist_like_is_what_it_was():
     """One transform of each test digit is the first part of the whole set. The hash holds on every machine."""
-    images, labels = affine.read_like("test", REAL_FILES, n_each=1)
+    images, labels = affnist_like.read_like("test", REAL_FILES, n_each=1)
     assert list(images.shape) == [10_000, 1, 40, 40] and labels[:4].tolist() == [7, 2, 1, 0]
     assert fingerprint(Labelled(images, labels)) == AFFNIST_LIKE
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("no_files_at_hand")
 
 
 def mat(n: int, first: int = 0, **changed) -> bytes:
-    """`n` pictures, one a column: the pixel in row r, column c of picture k is (40 r + c + k + first) mod 251."""
+    """`n` images, one a column: the pixel in row r, column c of image k is (40 r + c + k + first) mod 251."""
     pixels = np.arange(1600)[:, None] + np.arange(n)[None, :] + first
     fields = {
         "affine_transformation": np.zeros((6, n)),
@@ -39,7 +39,7 @@ def zipped(**members: bytes) -> bytes:
     return file.getvalue()
 
 
-def test_pictures_stand_upright_beside_their_labels_and_factors():
+def test_images_stand_upright_beside_their_labels_and_factors():
     data = affnist.parse_mat(mat(3), "toy.mat")
     assert list(data.images.shape) == [3, 1, 40, 40] and data.images.dtype == torch.uint8
     assert data.images[2, 0, 4, 7] == (40 * 4 + 7 + 2) % 251

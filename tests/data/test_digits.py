@@ -22,7 +22,7 @@ def test_the_parts_are_as_announced_and_make_up_the_whole(name):
     assert train.images.max() == 255 and train.images.min() == 0
 
 
-def test_upsampling_keeps_the_picture():
+def test_upsampling_keeps_the_image():
     """Averaging each 2x2 block gives a slightly blurred copy of the original 8x8 digit."""
     datasets = pytest.importorskip("sklearn.datasets")
     ours = torch.nn.functional.avg_pool2d(load("digits-writers", "train").images.float(), 2).flatten(1)
@@ -63,7 +63,7 @@ def test_shares_are_rounded_and_nobody_is_on_both_sides(seed):
 
 
 def test_roundings_favour_no_class():
-    """One of ten equal classes gives the single held-out picture: over many seeds, each does."""
+    """One of ten equal classes gives the single held-out image: over many seeds, each does."""
     labels = torch.arange(100) % 10
     chosen = torch.cat([labels[stratified_indices(labels, 1, seed)[1]] for seed in range(500)])
     assert chosen.bincount(minlength=10).min() > 20

@@ -10,8 +10,8 @@ pytest.importorskip("transformers", reason="pip install 'torchcaps[sentences]'")
 from tests.transformers_tiny import LIMIT, N_BLOCKS, SIZE, WORDS, model, tokenizer, transformers
 from torchcaps.data import DataError
 from torchcaps.data.batches.embeddings import padded, store_for
-from torchcaps.data.encoders import NO_LIMIT, Encoder, TransformerEncoder, weights_sha256
 from torchcaps.data.sets.sst import Sentences
+from torchcaps.data.sources.encoders import NO_LIMIT, Encoder, TransformerEncoder, weights_sha256
 
 TEXTS = ("the film is great", "dull", "not a film")
 CPU = torch.device("cpu")

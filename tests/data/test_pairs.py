@@ -8,7 +8,8 @@ import torch
 from torchcaps.data import Labelled, fingerprint, hold_out, info, load
 from torchcaps.data.augment import Shift
 from torchcaps.data.batches import Batches, PairBatches, batches_for, pairs_in_order
-from torchcaps.data.sets.pairs import (  # fmt: skip
+from torchcaps.data.sets.multimnist import read_multimnist
+from torchcaps.data.sets.pairs import (
     Pairs,
     PairSource,
     draw_moves,
@@ -17,7 +18,6 @@ from torchcaps.data.sets.pairs import (  # fmt: skip
     overlap,
     overlay,
     paired_again,
-    read_multimnist,
 )
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from torchcaps.data import DATASETS, DataError, Encoder, add_encoder, encoder_of, fingerprint, get, hold_out, info, load, status
-from torchcaps.data.encoders import ENCODERS
+from torchcaps.data import DATASETS, DataError, Encoder, add_encoder, encoder_of, fingerprint, get, info, load, status
 from torchcaps.data.sets import sst
 from torchcaps.data.sources import encoder_weights, files
 from torchcaps.data.sources.encoder_weights import JoinedPackages, file_set
+from torchcaps.data.sources.encoders import ENCODERS
 from torchcaps.data.sources.files import FileSet
 from torchcaps.data.sources.trees import negative_or_positive, read_trees, roots, unique_phrases
 from torchcaps.papers import RECIPES
@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
     """A treebank of five trees."""
     for name, text in TREES.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(sentences, "N_TREES", {"train": 2, "validation": 1, "test": 2})
+    monkeypatch.setattr(sst, "N_TREES", {"train": 2, "validation": 1, "test": 2})
     monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
@@ -77,7 +77,7 @@ def test_the_root_of_the_data_is_where_its_encoder_is_looked_for(folder):
 
 
 def test_another_number_of_trees_is_refused(folder, monkeypatch):
-    monkeypatch.setattr(sentences, "N_TREES", {"test": 3})
+    monkeypatch.setattr(sst, "N_TREES", {"test": 3})
     with pytest.raises(DataError, match=r"test\.txt of sst has 2 trees, 3 are wanted"):
         load("sst5-mpnet", "test", folder)
 
@@ -141,7 +141,7 @@ def test_encoders_with_known_homes_have_tables_of_files():
 
 def test_what_is_at_hand_is_not_fetched(folder):
     said = []
-    with pytest.raises(DataError, match="the encoder gpt2-large is not at hand"):  # we know no home of it, so nothing is tried
+    with pytest.raises(DataError, match="the encoder gpt2-large is not at hand"):  # we know no mirror of it, so nothing is tried
         get("sst5-gpt2-large", folder, said.append)
     assert encoder_weights.status(ENCODERS["gpt2-large"], folder, "complete") == "missing: the encoder gpt2-large"
     place = folder / "encoders" / "gpt2-large"
@@ -186,14 +186,17 @@ def test_generated_sentences_are_worth_what_their_words_are():
 
 def test_phrases_cannot_be_held_out():
     """Parts of one sentence would stand on both sides."""
+    smoke = RECIPES["smoke/em-sentences"].make()
     with pytest.raises(ValueError, match="use its -dev set to choose by"):
-        splits.check(replace(RECIPES["heinsen2019/sst5"].make(), hold_out=100))
-    probed = RECIPES["smoke/em-sentences"].make()
+        splits.check(replace(smoke, data="sst5-mpnet", hold_out=100))
     with pytest.raises(ValueError, match="probes look at images"):
-        splits.check(replace(probed, stages=(replace(probed.stages[0], probe_every=5),)))
-    assert splits.names(RECIPES["heinsen2019/sst5"].make()) == ("test", "validation")
-    assert splits.names(RECIPES["heinsen2019/choose-sst5"].make()) == ("test",)
-    assert hold_out(load("generated-16", "train"), 10, 0)
+        splits.check(replace(smoke, stages=(replace(smoke.stages[0], probe_every=5),)))
+
+
+def test_a_set_to_choose_by_is_judged_on_one_part():
+    smoke = RECIPES["smoke/em-sentences"].make()
+    assert splits.names(replace(smoke, data="sst5-mpnet")) == ("test", "validation")
+    assert splits.names(replace(smoke, data="sst5-mpnet-dev")) == ("test",)
 
 
 @pytest.mark.data

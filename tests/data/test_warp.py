@@ -1,4 +1,4 @@
-"""Pictures turned, slanted and stretched: what a map does is known where it can be computed by hand."""
+"""Images turned, slanted and stretched: what a map does is known where it can be computed by hand."""
 
 import math
 
@@ -16,7 +16,7 @@ def bars(size: int = 16) -> torch.Tensor:
     return images
 
 
-def test_no_map_leaves_the_picture():
+def test_no_map_leaves_the_image():
     assert torch.equal(Warp().apply(bars(), torch.zeros(2, 4)), bars())
 
 

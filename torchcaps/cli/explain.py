@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcaps import data as datasets
 from torchcaps.cli.options import Device, Root
-from torchcaps.data.class_names import class_names
+from torchcaps.data import class_names
 from torchcaps.data.sources.image_archives import image_module
 from torchcaps.figures import save_figures
 from torchcaps.figures.places import used_places

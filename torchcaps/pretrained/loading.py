@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from torchcaps.data import info
+from torchcaps.data import class_names, info
 from torchcaps.data.augment import as_seen
-from torchcaps.data.class_names import class_names
 from torchcaps.pretrained.registry import entries, entry, file_of
 from torchcaps.train.checkpoint import load_model
 from torchcaps.train.recipe import Run, from_plain, to_plain

@@ -25,7 +25,7 @@ from torchcaps.analysis.classifiers import (
 )
 from torchcaps.data import Labelled, fingerprint
 from torchcaps.data.batches.images import Batch, in_order
-from torchcaps.data.portions import cut, pool, pool_of
+from torchcaps.data.subsets import cut, pool, pool_of
 from torchcaps.models.sparsecaps import features_of
 from torchcaps.probes.features import finished_weights, look, network, pixels, require, rows_of
 from torchcaps.probes.kinds import Attack, Linear, Reading

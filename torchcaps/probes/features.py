@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchcaps.analysis.routing import watching
 from torchcaps.data import Labelled
 from torchcaps.data.batches.images import in_order
-from torchcaps.data.portions import picked, pool
+from torchcaps.data.subsets import picked, pool
 from torchcaps.probes.kinds import Reading, same_network
 from torchcaps.runtime.files import write_whole
 from torchcaps.runtime.metrics_log import progress_bar

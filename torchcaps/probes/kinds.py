@@ -5,7 +5,7 @@ Each is the run of the network that it looks at and what is done with it, so tha
 
 from dataclasses import dataclass, fields, replace
 
-from torchcaps.data.portions import pool_of
+from torchcaps.data.subsets import pool_of
 from torchcaps.train.recipe import KINDS, Run, quick, to_plain
 from torchcaps.train.tasks import Task
 from torchcaps.train.tasks.classify import Classify

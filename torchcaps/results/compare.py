@@ -15,10 +15,10 @@ from torch import Tensor
 
 from torchcaps.analysis.metrics import wrong
 from torchcaps.data import fingerprint
-from torchcaps.data.portions import N_DIGITS, picked
-from torchcaps.data.sets import affnist, smallnorb, smallnorb_views
+from torchcaps.data.sets import affnist, smallnorb
+from torchcaps.data.sets import smallnorb as smallnorb_views
 from torchcaps.data.sets.pairs import Pairs
-from torchcaps.data.views import N_WARPED
+from torchcaps.data.subsets import N_DIGITS, N_WARPED, picked
 from torchcaps.probes.kinds import Attack
 from torchcaps.results.store import unpack
 from torchcaps.train import splits

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.data import Labelled, hold_out, info, load
-from torchcaps.data.portions import portion
-from torchcaps.data.views import shown
+from torchcaps.data.subsets import portion, shown
 from torchcaps.probes.kinds import Attack
 from torchcaps.train.recipe import Run
 

@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from torchcaps.data.encoders import KEPT, TransformerEncoder
 from torchcaps.data.sets.sst import GeneratedEncoder, Sentences
+from torchcaps.data.sources.encoders import KEPT, TransformerEncoder
 from torchcaps.data.sources.files import DataError, cache_folder
 from torchcaps.runtime.files import write_whole
 

@@ -18,12 +18,13 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from torchcaps.data.sources.files import Address, DataError, FileSet, read
+from torchcaps.data.specs import DataInfo, DataSet, DataSpec
 
 SIZE = 40
-HOME = Address("http://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/{file}")
-# the same pictures twice, as one file and as 32; either will do. The hashes are those of the archives
-ONE = FileSet("affnist", {"test.mat.zip": "2cde38ec83ee2ebfd7b901f8be5a09efb17a1bda04771f9b4905751eb945c01a"}, (HOME,))
-BATCHES = FileSet("affnist", {"test_batches.zip": "83f829c01c021fa731e062e7671b0075a3e8de0a511fb6b5d403458528d0e0d1"}, (HOME,))
+MIRROR = Address("http://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/{file}")
+# the same images twice, as one file and as 32; either will do. The hashes are those of the archives
+ONE = FileSet("affnist", {"test.mat.zip": "2cde38ec83ee2ebfd7b901f8be5a09efb17a1bda04771f9b4905751eb945c01a"}, (MIRROR,))
+BATCHES = FileSet("affnist", {"test_batches.zip": "83f829c01c021fa731e062e7671b0075a3e8de0a511fb6b5d403458528d0e0d1"}, (MIRROR,))
 
 
 class AffNIST(NamedTuple):
@@ -34,7 +35,7 @@ class AffNIST(NamedTuple):
 
 
 def read_split(split: str, root: str | Path | None = None) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
-    """The test pictures and labels. Training pictures are not read: models are trained on 'mnist-40'."""
+    """The test images and labels. Training images are not read: models are trained on 'mnist-40'."""
     if split == "train":
         raise ValueError("affnist is a test set: models are trained on 'mnist-40' (digits placed at random, no other transform)")
     everything = read_all(root)
@@ -42,7 +43,7 @@ def read_split(split: str, root: str | Path | None = None) -> tuple[UInt8[Tensor
 
 
 def read_all(root: str | Path | None = None, one: FileSet = ONE, batches: FileSet = BATCHES) -> AffNIST:
-    """Pictures with what was done to them, from whichever archive is at hand."""
+    """Images with what was done to them, from whichever archive is at hand."""
     (name,) = one.sha256
     try:
         (archive,) = read(one, [name], root)
@@ -66,7 +67,7 @@ def parse_archive(archive: bytes, name: str) -> AffNIST:
 
 
 def parse_mat(content: bytes, name: str) -> AffNIST:
-    """One MATLAB file: a struct affNISTdata whose `image` has one picture a column, its pixels row by row."""
+    """One MATLAB file: a struct affNISTdata whose `image` has one image a column, its pixels row by row."""
     try:
         from scipy.io import loadmat
         from scipy.io.matlab import MatReadError
@@ -84,3 +85,20 @@ def parse_mat(content: bytes, name: str) -> AffNIST:
     images = torch.from_numpy(np.ascontiguousarray(columns.astype(np.uint8).T))
     labels, original = (torch.from_numpy(part.reshape(-1).astype(np.int64)) for part in (labels, original))
     return AffNIST(rearrange(images, "n (h w) -> n 1 h w", h=SIZE), labels, original, torch.from_numpy(factors.T.astype(np.float64)))
+
+
+SPECS = (DataSpec(source="affnist"),)
+
+
+def build(spec: DataSpec) -> DataSet:
+    info = DataInfo(
+        name=str(spec),
+        shape=(1, SIZE, SIZE),
+        n_classes=10,
+        n_train=0,
+        n_test=320_000,
+        about="MNIST test digits under small affine maps, the official file",
+        files=1,
+        groups="digits",
+    )
+    return DataSet(info, lambda split, root, seed: read_split(split, root), ONE, "scipy")

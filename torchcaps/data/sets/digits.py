@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from torchcaps.data.sets import pairs
 from torchcaps.data.sources.files import DataError
+from torchcaps.data.specs import DataInfo, DataSet, DataSpec
 
 SIZE = 16  # 8x8 is too small for two convolutions without padding
 N_TRAIN, N_TEST = 1437, 360  # a fifth for the test, rounded up
@@ -58,3 +62,44 @@ def _all_digits() -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
     grey = torch.from_numpy(digits.images).float() * (255 / 16)
     images = F.interpolate(rearrange(grey, "n h w -> n 1 h w"), size=(SIZE, SIZE), mode="bilinear", align_corners=False)
     return images.round().to(torch.uint8), torch.from_numpy(digits.target).long()
+
+
+SPECS = (
+    DataSpec(source="digits"),
+    DataSpec(source="digits", split="writers"),
+    DataSpec(source="digits", examples="pairs"),
+)
+
+
+def build(spec: DataSpec) -> DataSet:
+    if spec.examples == "pairs":
+        return _pairs(spec)
+    test = "the last fifth, by other writers" if spec.split == "writers" else "a stratified fifth, drawn by the seed"
+    info = DataInfo(
+        name=str(spec),
+        shape=(1, SIZE, SIZE),
+        n_classes=10,
+        n_train=N_TRAIN,
+        n_test=N_TEST,
+        about=f"handwritten digits of scikit-learn; {test}, is the test part",
+    )
+
+    def read(split: str, root: str | Path | None, seed: int) -> tuple[Tensor, Tensor]:
+        return read_split_by_writer(split) if spec.split == "writers" else read_split(split, seed)
+
+    return DataSet(info, read, needs="sklearn")
+
+
+def _pairs(spec: DataSpec) -> DataSet:
+    side = SIZE + 2 * pairs.MARGIN
+    info = DataInfo(
+        name=str(spec),
+        shape=(1, side, side),
+        n_classes=10,
+        n_train=N_TRAIN,
+        n_test=N_TEST * pairs.N_EACH,
+        about=f"two overlapping digits of scikit-learn, each moved by up to {pairs.SHIFT} pixels; new training pairs in every epoch",
+        n_labels=2,
+        groups="digits",
+    )
+    return DataSet(info, lambda split, root, seed: pairs.paired(split, *read_split(split, seed)), needs="sklearn")

@@ -1,4 +1,7 @@
-"""MNIST (LeCun, Cortes, Burges) and Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): four idx files each, under the same names."""
+"""MNIST (LeCun, Cortes, Burges) and Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): four idx files each, under the same names.
+
+`mnist-40` has the digits of MNIST on 40x40.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,14 @@ import torch
 from einops import rearrange
 from jaxtyping import Int64, UInt8
 from torch import Tensor
+from torch.nn.functional import pad
 
+from torchcaps.data.sets import affine
 from torchcaps.data.sources.files import Address, DataError, FileSet, Package, read
+from torchcaps.data.specs import DataInfo, DataSet, DataSpec
 
 PARTS = {"train": "train", "test": "t10k"}  # our name of a split -> the start of its files' names
+SIZE = 28
 NAMES = tuple(f"{part}-{kind}" for part in PARTS.values() for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
 
 
@@ -86,8 +93,10 @@ FASHION_MNIST = FileSet(
 )
 
 
-def read_split(files: FileSet, split: str, root: str | Path | None = None) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
-    """The images and labels of "train" or "test", in the order of the files."""
+def read_split(
+    files: FileSet, split: str, root: str | Path | None = None
+) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
+    """Read the images and labels of "train" or "test", in the order of the files."""
     names = [f"{PARTS[split]}-images-idx3-ubyte", f"{PARTS[split]}-labels-idx1-ubyte"]
     image_bytes, label_bytes = read(files, names, root)
     images = parse_idx(image_bytes, 3, f"{files.name}/{names[0]}")
@@ -95,3 +104,36 @@ def read_split(files: FileSet, split: str, root: str | Path | None = None) -> tu
     if len(images) != len(labels):
         raise DataError(f"{files.name} {split}: {len(images):,} images but {len(labels):,} labels; replace both files")
     return rearrange(images, "n h w -> n 1 h w"), labels.long()
+
+
+def read_placed(split: str, root: str | Path | None = None) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
+    """Read `mnist-40`: training digits in the centre of 40x40, for `Shift(6)` to move; test digits placed once for all."""
+    images, labels = read_split(MNIST, split, root)
+    if split == "train":
+        return pad(images, [affine.PADDING] * 4), labels
+    return affine.placed(images, torch.Generator().manual_seed(affine.SEED)), labels
+
+
+SPECS = (DataSpec(source="mnist"), DataSpec(source="fashion-mnist"), DataSpec(source="mnist", size=affine.FRAME))
+
+
+def build(spec: DataSpec) -> DataSet:
+    files, about = {
+        "mnist": (MNIST, "handwritten digits"),
+        "fashion-mnist": (FASHION_MNIST, "pieces of clothing"),
+    }[spec.source]
+    if spec.size:
+        about = "MNIST digits on 40x40: centred to train on, each at one random place to test on"
+    side = spec.size or SIZE
+    info = DataInfo(
+        name=str(spec),
+        shape=(1, side, side),
+        n_classes=10,
+        n_train=60_000,
+        n_test=10_000,
+        about=about,
+        files=len(files.sha256),
+    )
+    if spec.size:
+        return DataSet(info, lambda split, root, seed: read_placed(split, root), files)
+    return DataSet(info, lambda split, root, seed: read_split(files, split, root), files)

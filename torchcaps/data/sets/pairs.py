@@ -1,13 +1,12 @@
-"""Two overlapping digits of different classes in one picture (MultiMNIST, Sabour 2017 section 6.1).
+"""Two overlapping digits of different classes in one image (MultiMNIST, Sabour 2017 section 6.1).
 
 Each digit moves by itself, by up to `shift` pixels per axis, on a frame that is larger by MARGIN on each side; the two are
-added and clipped at 255. Pairs are never stored as pictures: 10 million of them are a table of indices and moves.
-Training draws new pairs in every epoch (`pair_batches`); test pairs are drawn once, from a seed that is no run's.
+added and clipped at 255. Pairs are never stored as images: 10 million of them are a table of indices and moves.
+Training draws new pairs in every epoch (batches/pairs.py); test pairs are drawn once, from a seed that is no run's.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -16,9 +15,8 @@ from jaxtyping import Float, Int, Int8, Int64, UInt8
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchcaps.data.sets import digits, generated, mnist
-
 MARGIN = 4  # 28 -> 36, for both shifts: with 6 the rim of a digit may leave the frame, as in the released generator
+SHIFT = 4  # most pixels that a digit moves by, where a set does not say otherwise
 N_EACH = 10  # how often each test digit is the base of a pair
 SEED = 36_2017
 
@@ -48,7 +46,7 @@ class Pairs(NamedTuple):
 class Overlap(NamedTuple):
     """How much of a digit's box the other digit's box covers, in percent, mean over digits."""
 
-    nominal: float  # both boxes 20x20 in the middle of their pictures: what the paper speaks of
+    nominal: float  # both boxes 20x20 in the middle of their images: what the paper speaks of
     ink: float  # the smallest boxes around the pixels above 0
 
 
@@ -120,19 +118,9 @@ def _covered(first: Int64[Tensor, "n 2 2"], end: Int64[Tensor, "n 2 2"], moves: 
     return 100 * (common / own).mean().item()
 
 
-def read_multimnist(split: str, root: str | Path | None, shift: int, n_each: int = N_EACH) -> PairSource | Pairs:
-    """Training digits to pair on the fly, or fixed pairs of test digits: 10,000 times `n_each`, up to 10 million."""
-    source = PairSource(*mnist.read_split(mnist.MNIST, split, root), shift)
-    return source if split == "train" else fixed_pairs(source, n_each)
-
-
-def read_digits(split: str, seed: int, shift: int = 4, n_each: int = N_EACH) -> PairSource | Pairs:
-    """The same of scikit-learn's digits, on 24x24; the seed draws which digits are the test part."""
-    source = PairSource(*digits.read_split(split, seed), shift)
-    return source if split == "train" else fixed_pairs(source, n_each)
-
-
-def read_generated(split: str, seed: int, shift: int = 4, n_each: int = 2) -> PairSource | Pairs:
-    """The same of generated pictures of 16x16, for tests and smoke runs."""
-    source = PairSource(*generated.read_split(split, seed, 16), shift)
+def paired(
+    split: str, images: UInt8[Tensor, "m c h w"], labels: Int64[Tensor, " m"], shift: int = SHIFT, n_each: int = N_EACH
+) -> PairSource | Pairs:
+    """Give digits to pair on the fly for training, or fixed pairs of them for the test, `n_each` times as many."""
+    source = PairSource(images, labels, shift)
     return source if split == "train" else fixed_pairs(source, n_each)

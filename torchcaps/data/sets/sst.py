@@ -16,15 +16,17 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchcaps.data.encoders import Encoder, check_not_empty, check_not_too_long
 from torchcaps.data.sources import files
+from torchcaps.data.sources.encoders import ENCODERS, Encoder, check_not_empty, check_not_too_long
 from torchcaps.data.sources.files import Address, DataError, FileSet
 from torchcaps.data.sources.trees import Phrase, negative_or_positive, read_trees, roots, unique_phrases
+from torchcaps.data.specs import DataInfo, DataSet, DataSpec
 
 FILES = {"train": "train.txt", "validation": "dev.txt", "test": "test.txt"}
 N_TREES = {"train": 8_544, "validation": 1_101, "test": 2_210}
 # unique phrases of the training trees and root sentences, with five labels and with two
 N_PHRASES = {5: 159_274, 2: 77_616}
+SENTIMENTS = {5: ("very negative", "negative", "neutral", "positive", "very positive"), 2: ("negative", "positive")}
 N_ROOTS = {5: N_TREES, 2: {"train": 6_920, "validation": 872, "test": 1_821}}
 
 
@@ -152,3 +154,55 @@ class GeneratedEncoder:
             before = pad(states[-1][:, :-1], (0, 0, 1, 0))  # looks back alone, so padding changes nothing
             states.append((states[-1] + 0.5 * before).tanh())
         return torch.stack(states, dim=2)
+
+
+def specs_with(encoder: str) -> tuple[DataSpec, ...]:
+    """The sets whose sentences this encoder embeds."""
+    splits = "standard", "roots", "dev"
+    return tuple(DataSpec(source="sst", n_classes=n, encoder=encoder, split=split) for n in (5, 2) for split in splits)
+
+
+SPECS = tuple(spec for encoder in ENCODERS for spec in specs_with(encoder))
+
+
+def build(spec: DataSpec) -> DataSet:
+    encoder, n_roots = ENCODERS[spec.encoder], N_ROOTS[spec.n_classes]
+    trained, tested = {
+        "standard": ("all phrases to train on", "test"),
+        "roots": ("whole sentences alone", "test"),
+        "dev": ("the validation part to test on: to choose by", "validation"),
+    }[spec.split]
+    info = DataInfo(
+        name=str(spec),
+        shape=(encoder.longest, encoder.n_layers, encoder.width),
+        n_classes=spec.n_classes,
+        n_train=n_roots["train"] if spec.split == "roots" else N_PHRASES[spec.n_classes],
+        n_test=n_roots[tested],
+        n_validation=n_roots["validation"] if tested == "test" else 0,
+        about=f"sentences of film reviews in the layers of {encoder.name}; {trained}",
+        files=len(SST.sha256),
+        kind="sentences",
+        groups="sentences",
+        class_names=SENTIMENTS[spec.n_classes],
+    )
+
+    def read(split: str, root: str | Path | None, seed: int) -> Sentences:
+        part = tested if split == "test" else split
+        return read_sst(part, root, spec.n_classes, encoder, phrases=spec.split != "roots")
+
+    return DataSet(info, read, SST, "transformers", encoder=encoder)
+
+
+def build_generated(spec: DataSpec) -> DataSet:
+    info = DataInfo(
+        name=str(spec),
+        shape=(GeneratedEncoder.longest, GeneratedEncoder.n_layers, GeneratedEncoder.width),
+        n_classes=len(WORDS),
+        n_train=N_GENERATED["train"],
+        n_test=N_GENERATED["test"],
+        n_validation=N_GENERATED["validation"],
+        about="sentences of a few words with known worth, for tests and smoke runs",
+        kind="sentences",
+        groups="sentences",
+    )
+    return DataSet(info, lambda split, root, seed: read_generated(split, seed))

