@@ -17,7 +17,9 @@ def encoded(pixels: np.ndarray, kind: str) -> bytes:
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, **({"quality": 95} if kind == "JPEG" else {"lossless": True} if kind == "WEBP" else {}))
+    Image.fromarray(pixels).save(
+        buffer, kind, **({"quality": 95} if kind == "JPEG" else {"lossless": True} if kind == "WEBP" else {})
+    )
     return buffer.getvalue()
 
 
@@ -36,5 +38,8 @@ def put(folder: Path, fmt: Format, contents: dict[str, bytes]) -> Format:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         (folder / name).write_bytes(content)
-    sha256 = {name: hashlib.sha256(content).hexdigest() if fmt.files.sha256[name] else "" for name, content in contents.items()}
+    sha256 = {
+        name: hashlib.sha256(content).hexdigest() if fmt.files.sha256[name] else ""
+        for name, content in contents.items()
+    }
     return replace(fmt, files=FileSet(fmt.files.name, sha256))

@@ -49,7 +49,9 @@ def test_images_stand_upright_beside_their_labels_and_factors():
 
 
 def test_batches_are_joined_in_the_order_of_their_numbers():
-    archive = zipped(**{"test_batches/10.mat": mat(1, 9), "test_batches/2.mat": mat(2, 5), "test_batches/readme.txt": b"x"})
+    archive = zipped(
+        **{"test_batches/10.mat": mat(1, 9), "test_batches/2.mat": mat(2, 5), "test_batches/readme.txt": b"x"}
+    )
     assert affnist.parse_archive(archive, "toy").labels.tolist() == [5, 6, 9]
 
 
@@ -78,8 +80,13 @@ def test_a_struct_without_images_is_refused():
 
 
 def test_either_archive_will_do_and_its_hash_is_checked(tmp_path):
-    contents = {"test.mat.zip": zipped(**{"test.mat": mat(4)}), "test_batches.zip": zipped(**{"1.mat": mat(2), "2.mat": mat(2, 2)})}
-    one, batches = (FileSet("affnist", {name: hashlib.sha256(content).hexdigest()}) for name, content in contents.items())
+    contents = {
+        "test.mat.zip": zipped(**{"test.mat": mat(4)}),
+        "test_batches.zip": zipped(**{"1.mat": mat(2), "2.mat": mat(2, 2)}),
+    }
+    one, batches = (
+        FileSet("affnist", {name: hashlib.sha256(content).hexdigest()}) for name, content in contents.items()
+    )
     folder = tmp_path / "data" / "affnist"
     folder.mkdir(parents=True)
     for name, content in contents.items():

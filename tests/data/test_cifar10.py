@@ -27,9 +27,15 @@ def batch(number: int) -> np.ndarray:
 
 
 def old_pickle(data: np.ndarray, labels: list[int]) -> bytes:
-    """What cPickle of Python 2 wrote for {"data": array, "labels": list}, instruction by instruction; a new Python writes another one."""
+    """Pickle {"data": array, "labels": list} as Python 2 did, instruction by instruction."""
     text = lambda word: b"U" + bytes([len(word)]) + word  # noqa: E731
-    dtype = b"cnumpy\ndtype\n" + text(b"u1") + b"K\0K\1\x87R(K\3" + text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb"
+    dtype = (
+        b"cnumpy\ndtype\n"
+        + text(b"u1")
+        + b"K\0K\1\x87R(K\3"
+        + text(b"|")
+        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb"
+    )
     shape = b"".join(b"J" + struct.pack("<i", size) for size in data.shape) + b"\x86"
     empty = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85" + text(b"b") + b"\x87R"
     array = empty + b"(K\1" + shape + dtype + b"\x89T" + struct.pack("<i", data.size) + data.tobytes() + b"tb"
@@ -51,7 +57,9 @@ def pngs(**changed: bytes) -> dict[str, bytes]:
         f"{name}.png": encoded(batch(number).reshape(2, 1024, 3), "PNG")
         for number, name in enumerate([*BATCHES["train"], *BATCHES["test"]])
     }
-    contents["train_lables.json"] = json.dumps([label for number in range(5) for label in (number, 9 - number)]).encode()
+    contents["train_lables.json"] = json.dumps(
+        [label for number in range(5) for label in (number, 9 - number)]
+    ).encode()
     contents["test_lables.json"] = b"[5,4]"
     return contents | changed
 
@@ -62,7 +70,10 @@ def test_both_formats_give_the_same_images_in_the_same_order(tmp_path, split, nu
     for fmt, contents in ((OFFICIAL, {"cifar-10-python.tar.gz": pickles()}), (PACKAGE, pngs())):
         images, labels = read_split([put(tmp_path, fmt, contents)], split, tmp_path)
         assert images.equal(wanted) and images.dtype == torch.uint8
-        assert labels.tolist() == [label for number in numbers for label in (number, 9 - number)] and labels.dtype == torch.int64
+        assert (
+            labels.tolist() == [label for number in numbers for label in (number, 9 - number)]
+            and labels.dtype == torch.int64
+        )
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):
@@ -106,7 +117,10 @@ def test_labels_are_checked(tmp_path):
 def test_images_are_checked(tmp_path):
     for content, complaint in [
         (b"no image", "test_batch.png is not an image"),
-        (encoded(np.zeros((2, 1024), np.uint8), "PNG"), r"test_batch.png is \[2, 1024\], expected rows of 1024 pixels in colour"),
+        (
+            encoded(np.zeros((2, 1024), np.uint8), "PNG"),
+            r"test_batch.png is \[2, 1024\], expected rows of 1024 pixels in colour",
+        ),
         (pngs()["test_batch.png"][:-500], "test_batch.png is not an image"),
     ]:
         fmt = put(tmp_path, PACKAGE, pngs() | {"test_batch.png": content})

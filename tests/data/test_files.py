@@ -125,7 +125,10 @@ def test_the_error_of_read_names_every_place_and_the_next_step(tmp_path, cache):
     put(tmp_path / "mine" / "toy", {"alpha": b"altered"})
     message = failure(files.read, TOY, GOOD, tmp_path / "mine")
     got = hashlib.sha256(b"altered").hexdigest()
-    assert f"{tmp_path / 'mine' / 'toy' / 'alpha'}: sha256 {got[:8]}… (7 bytes), expected {SHA256['alpha'][:8]}…" in message
+    assert (
+        f"{tmp_path / 'mine' / 'toy' / 'alpha'}: sha256 {got[:8]}… (7 bytes), expected {SHA256['alpha'][:8]}…"
+        in message
+    )
     for place in (tmp_path / "mine" / "toy", tmp_path / "mine", cache):
         assert f"  {place}: no such file" in message
     assert message.startswith("could not read alpha, beta of toy:")
@@ -139,7 +142,12 @@ def test_without_a_named_folder_the_error_says_how_to_name_one():
 def test_the_error_of_get_names_every_mirror(tmp_path, cache, server, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     (server.folder / "alpha.gz").write_bytes(gzip.compress(b"altered"))
-    mirrors = [Address("http://127.0.0.1:9/{file}"), server.mirror, Package("npm", "toy", "1", ()), Package("apt", "toy", "", ())]
+    mirrors = [
+        Address("http://127.0.0.1:9/{file}"),
+        server.mirror,
+        Package("npm", "toy", "1", ()),
+        Package("apt", "toy", "", ()),
+    ]
     message = failure(get, mirrors, tmp_path / "mine")
     for mirror in mirrors:
         assert f"  {mirror}: " in message
@@ -196,7 +204,9 @@ def test_a_download_that_breaks_off_leaves_nothing(cache, server, monkeypatch):
     put(server.folder, ending=".gz")
     handler = server.RequestHandlerClass.func
     send = handler.send_header
-    monkeypatch.setattr(handler, "send_header", lambda self, k, v: send(self, k, str(int(v) + 9) if k == "Content-Length" else v))
+    monkeypatch.setattr(
+        handler, "send_header", lambda self, k, v: send(self, k, str(int(v) + 9) if k == "Content-Length" else v)
+    )
     assert "IncompleteRead" in failure(get, [server.mirror])
     assert not cache.exists()
 
@@ -248,7 +258,8 @@ def script(folder: Path, name: str, body: str) -> None:
 
 def stand_in(verb: str, package: str, archive: Path) -> str:
     """A client that checks what it is asked for and puts the archive into the current folder."""
-    return f"import shutil, sys\nassert (sys.argv[1], sys.argv[-1]) == {(verb, package)!r}\nshutil.copy({str(archive)!r}, '.')"
+    check = f"assert (sys.argv[1], sys.argv[-1]) == {(verb, package)!r}"
+    return f"import shutil, sys\n{check}\nshutil.copy({str(archive)!r}, '.')"
 
 
 @unix_only
@@ -283,7 +294,11 @@ def test_pip_packages_are_unpacked_and_converted(tmp_path, cache, monkeypatch):
 @unix_only
 def test_apt_packages_are_unpacked(tmp_path, cache, monkeypatch):
     put(tmp_path / "deb" / "usr" / "share", ending=".gz")
-    script(tmp_path / "bin", "apt-get", "import sys\nassert sys.argv[1:] == ['download', 'toy']\nopen('toy_1_all.deb', 'w').close()")
+    script(
+        tmp_path / "bin",
+        "apt-get",
+        "import sys\nassert sys.argv[1:] == ['download', 'toy']\nopen('toy_1_all.deb', 'w').close()",
+    )
     unpack = f"import shutil, sys\nassert sys.argv[1] == '-x'\nshutil.copytree({str(tmp_path / 'deb')!r}, sys.argv[3])"
     script(tmp_path / "bin", "dpkg-deb", unpack)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))

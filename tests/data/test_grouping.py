@@ -45,7 +45,12 @@ def test_the_official_affnist_says_which_digit_each_image_shows(monkeypatch):
 
 @pytest.mark.parametrize(
     "data, part",
-    [("smallnorb-48", "test"), ("smallnorb-48", "smallnorb-48/test"), ("mnist", "smallnorb-48"), ("mnist", "smallnorb-48/test")],
+    [
+        ("smallnorb-48", "test"),
+        ("smallnorb-48", "smallnorb-48/test"),
+        ("mnist", "smallnorb-48"),
+        ("mnist", "smallnorb-48/test"),
+    ],
 )
 def test_images_of_one_toy_belong_together(monkeypatch, data, part):
     labels, toys = torch.tensor([0, 0, 1, 1]), torch.tensor([3, 5, 3, 3])

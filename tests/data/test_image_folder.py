@@ -81,7 +81,9 @@ def test_unreadable_files_are_refused_by_name_or_left_out(folder):
     (folder / "red" / "broken.png").write_bytes(b"no image")
     whole = (folder / "red" / "0.png").read_bytes()
     (folder / "red" / "cut.png").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=r"(?s)2 of 18 images cannot be read.*red/broken.png.*red/cut.png.*--skip-unreadable"):
+    with pytest.raises(
+        DataError, match=r"(?s)2 of 18 images cannot be read.*red/broken.png.*red/cut.png.*--skip-unreadable"
+    ):
         survey(folder, seed=0)
     found = survey(folder, seed=0, skip_unreadable=True)
     assert [bad.file for bad in found.unreadable] == ["red/broken.png", "red/cut.png"]

@@ -36,7 +36,7 @@ def test_what_is_built_in_needs_no_fetching():
 
 
 def test_importing_the_package_imports_no_extra():
-    """Whatever stands at the top of a module is there without extras; sklearn and the like are imported where they are used."""
+    """Imports at the top of a module need no extras; sklearn and the like are imported where they are used."""
     allowed = {*sys.stdlib_module_names, "torch", "numpy", "einops", "jaxtyping", "safetensors", "torchcaps"}
     modules = list(Path(torchcaps.data.__file__).parent.rglob("*.py"))
     assert len(modules) >= 30

@@ -69,7 +69,9 @@ def test_csv_turns_back_into_the_very_idx_bytes():
     assert contents["train-labels-idx1-ubyte"] == idx([2], bytes([3, 8]))
 
 
-@pytest.mark.parametrize("csv", [b"", b"label\n1,2,3\n", b"label\n1,two\n", b"label\n" + b",".join([b"300"] * 785), b"label\n1\n1,2\n"])
+@pytest.mark.parametrize(
+    "csv", [b"", b"label\n1,2,3\n", b"label\n1,two\n", b"label\n" + b",".join([b"300"] * 785), b"label\n1\n1,2\n"]
+)
 @pytest.mark.filterwarnings("ignore:loadtxt")  # an empty table warns before it is refused
 def test_another_csv_is_refused(csv):
     with pytest.raises(DataError, match="not a table of label and 784 pixels"):
@@ -90,7 +92,9 @@ def test_the_two_sets_are_not_confused():
 
 @pytest.mark.data
 @pytest.mark.skipif(not REAL_FILES, reason="TORCHCAPS_DATA names no folder")
-@pytest.mark.parametrize("split, n, first, mean", [("train", 60_000, [5, 0, 4, 1, 9], 33.3184), ("test", 10_000, [7, 2, 1, 0, 4], 33.7912)])
+@pytest.mark.parametrize(
+    "split, n, first, mean", [("train", 60_000, [5, 0, 4, 1, 9], 33.3184), ("test", 10_000, [7, 2, 1, 0, 4], 33.7912)]
+)
 def test_mnist_is_what_it_was(split, n, first, mean):
     data = load("mnist", split, root=REAL_FILES)
     assert list(data.images.shape) == [n, *info("mnist").shape] and data.labels[:5].tolist() == first

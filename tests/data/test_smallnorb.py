@@ -14,7 +14,18 @@ from archives import encoded, put, tar
 
 from torchcaps.data import DataError, info, load, status
 from torchcaps.data.sets import smallnorb
-from torchcaps.data.sets.smallnorb import CATEGORIES, FORMATS, PARTS, TOYS, by_toys, factors, halved, instances, parse_matrix, thinned
+from torchcaps.data.sets.smallnorb import (
+    CATEGORIES,
+    FORMATS,
+    PARTS,
+    TOYS,
+    by_toys,
+    factors,
+    halved,
+    instances,
+    parse_matrix,
+    thinned,
+)
 from torchcaps.data.sources.files import FileSet
 from torchcaps.data.sources.formats import Labelled, read_split
 
@@ -28,7 +39,10 @@ def matrix(values: np.ndarray) -> bytes:
     """The official format, written by hand; a table of one axis still has three sizes."""
     magic = {1: 0x1E3D4C55, 4: 0x1E3D4C54}[values.itemsize]
     sizes = [*values.shape, *[1] * (3 - values.ndim)]
-    return struct.pack(f"<{2 + len(sizes)}i", magic, values.ndim, *sizes) + values.astype(values.dtype.newbyteorder("<")).tobytes()
+    return (
+        struct.pack(f"<{2 + len(sizes)}i", magic, values.ndim, *sizes)
+        + values.astype(values.dtype.newbyteorder("<")).tobytes()
+    )
 
 
 def pairs(n: int) -> np.ndarray:
@@ -38,7 +52,11 @@ def pairs(n: int) -> np.ndarray:
 
 
 def jpegs(n: int) -> dict[str, bytes]:
-    eyes = {(at, eye): encoded(pair[side], "JPEG") for at, pair in enumerate(pairs(n)) for side, eye in enumerate(("lt", "rt"))}
+    eyes = {
+        (at, eye): encoded(pair[side], "JPEG")
+        for at, pair in enumerate(pairs(n))
+        for side, eye in enumerate(("lt", "rt"))
+    }
     return {f"./{at:06}_{CATEGORIES[at % 5]}_04_{eye}.jpg": content for (at, eye), content in eyes.items()}
 
 
@@ -52,7 +70,11 @@ def test_the_jpeg_copy_keeps_pairs_order_and_labels(tmp_path):
     members = dict(sorted(jpegs(7).items(), key=lambda item: item[0][::-1]))
     fmt = put(tmp_path, COPY, {"smallnorb-train.tar.xz": tar(members)})
     images, labels = read_split([fmt], "train", tmp_path)
-    assert list(images.shape) == [7, 2, 96, 96] and labels.tolist() == [0, 1, 2, 3, 4, 0, 1] and labels.dtype == torch.int64
+    assert (
+        list(images.shape) == [7, 2, 96, 96]
+        and labels.tolist() == [0, 1, 2, 3, 4, 0, 1]
+        and labels.dtype == torch.int64
+    )
     assert (images.int() - torch.from_numpy(pairs(7)).int()).abs().max() <= 1
     assert len(list((tmp_path / "cache" / "smallnorb").iterdir())) == 1, "decoded images are kept"
 
@@ -60,11 +82,20 @@ def test_the_jpeg_copy_keeps_pairs_order_and_labels(tmp_path):
 @pytest.mark.parametrize(
     "change, complaint",
     [
-        (lambda names: names.pop("./000001_human_04_rt.jpg"), "holds 000002_airplane_04_lt.jpg where 000001_.*_rt.jpg was expected"),
+        (
+            lambda names: names.pop("./000001_human_04_rt.jpg"),
+            "holds 000002_airplane_04_lt.jpg where 000001_.*_rt.jpg was expected",
+        ),
         (lambda names: names.pop("./000002_airplane_04_rt.jpg"), "holds 5 images, which is no number of pairs"),
         (lambda names: names.update({"./000003_cat_04_lt.jpg": b""}), "holds 000003_cat_04_lt.jpg where"),
-        (lambda names: names.update({"./000001_human_04_lt.jpg": b"no image"}), "000001_human_04_lt.jpg is not an image"),
-        (lambda names: names.update({"./000001_human_04_lt.jpg": encoded(np.zeros((9, 9), np.uint8), "JPEG")}), r"is \[9, 9\] of uint8"),
+        (
+            lambda names: names.update({"./000001_human_04_lt.jpg": b"no image"}),
+            "000001_human_04_lt.jpg is not an image",
+        ),
+        (
+            lambda names: names.update({"./000001_human_04_lt.jpg": encoded(np.zeros((9, 9), np.uint8), "JPEG")}),
+            r"is \[9, 9\] of uint8",
+        ),
         (lambda names: names.clear(), "holds 0 images"),
     ],
 )
@@ -94,11 +125,16 @@ def test_the_official_files_are_read_packed_and_unpacked(tmp_path):
     packed = put(
         tmp_path / "packed",
         PACKED,
-        {f"{name}.gz": gzip.compress(contents[name]), f"{PARTS['train']}-cat.mat": contents[f"{PARTS['train']}-cat.mat"]},
+        {
+            f"{name}.gz": gzip.compress(contents[name]),
+            f"{PARTS['train']}-cat.mat": contents[f"{PARTS['train']}-cat.mat"],
+        },
     )
     for fmt, folder in ((unpacked, "unpacked"), (packed, "packed")):
         images, labels = read_split([fmt], "train", tmp_path / folder)
-        assert images.equal(torch.from_numpy(dat)) and labels.tolist() == [3, 1, 4, 1, 0] and labels.dtype == torch.int64
+        assert (
+            images.equal(torch.from_numpy(dat)) and labels.tolist() == [3, 1, 4, 1, 0] and labels.dtype == torch.int64
+        )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +155,10 @@ def test_a_matrix_must_account_for_every_byte(content, complaint):
 
 
 def test_as_many_categories_as_pairs_and_pairs_of_the_right_size(tmp_path):
-    for dat, complaint in ((pairs(4), "4 images of torch.uint8 and 3 labels"), (np.zeros((3, 96, 96), np.uint8), r"holds \[3, 96, 96\]")):
+    for dat, complaint in (
+        (pairs(4), "4 images of torch.uint8 and 3 labels"),
+        (np.zeros((3, 96, 96), np.uint8), r"holds \[3, 96, 96\]"),
+    ):
         fmt = put(tmp_path, UNPACKED, official(dat, np.zeros(3, np.int32)))
         with pytest.raises(DataError, match=complaint):
             read_split([fmt], "train", tmp_path)
@@ -133,13 +172,15 @@ def test_a_wrong_hash_is_refused(tmp_path):
 
 
 def test_half_the_size_is_the_mean_of_four():
-    images = torch.tensor([[0, 1, 255, 255], [1, 0, 255, 254], [10, 20, 0, 0], [30, 41, 0, 1]], dtype=torch.uint8).expand(3, 2, 4, 4)
+    images = torch.tensor(
+        [[0, 1, 255, 255], [1, 0, 255, 254], [10, 20, 0, 0], [30, 41, 0, 1]], dtype=torch.uint8
+    ).expand(3, 2, 4, 4)
     small = halved(Labelled(images, torch.arange(3)))
     assert small.images.tolist() == [[[[1, 255], [25, 0]]] * 2] * 3 and small.images.dtype == torch.uint8
 
 
 def test_thinned_is_what_tensorflow_made_of_them():
-    """Resizing by interpolation at 2x, 2y, not between pixels: by hand, with the weights that such an interpolation has there."""
+    """Interpolation at 2x, 2y is on pixels, not between them: by hand, with its weights there."""
     images = torch.randint(256, (2, 2, 8, 8), dtype=torch.uint8)
     small = thinned(Labelled(images, torch.arange(2)))
     at = torch.arange(4) * (8 / 4)  # the scale of sizes, no half pixel
@@ -183,12 +224,16 @@ def kept_for_this_test(monkeypatch):
 
 @real
 @pytest.mark.data
-@pytest.mark.parametrize("split, means", [pytest.param("train", [0.7522, 0.7572], marks=pytest.mark.slow), ("test", [0.7494, 0.7534])])
+@pytest.mark.parametrize(
+    "split, means", [pytest.param("train", [0.7522, 0.7572], marks=pytest.mark.slow), ("test", [0.7494, 0.7534])]
+)
 def test_smallnorb_is_what_it_was(split, means, kept_for_this_test):
     if not status("smallnorb", REAL_FILES).startswith("complete"):
         pytest.skip("smallNORB is not there")
     data = load("smallnorb", split, root=REAL_FILES)
-    assert list(data.images.shape) == [24_300, *info("smallnorb").shape] and data.labels.bincount().tolist() == [4860] * 5
+    assert (
+        list(data.images.shape) == [24_300, *info("smallnorb").shape] and data.labels.bincount().tolist() == [4860] * 5
+    )
     assert (data.images.double().mean(dim=(0, 2, 3)) / 255).tolist() == pytest.approx(means, abs=5e-4)
     small = load("smallnorb-48", split, root=REAL_FILES)
     assert list(small.images.shape) == [24_300, *info("smallnorb-48").shape] and small.labels.equal(data.labels)
@@ -230,7 +275,9 @@ def test_every_fold_keeps_another_toy_aside_and_five_of_them_all(name, small, mo
     for seed in range(7):
         train, test = (load(name, split, seed=seed) for split in ("train", "test"))
         assert test.images.unique().tolist() == [TOYS[seed % 5]] and len(test.labels) == 6
-        assert train.images.unique().tolist() == [toy for toy in TOYS if toy != TOYS[seed % 5]] and len(train.labels) == 24
+        assert (
+            train.images.unique().tolist() == [toy for toy in TOYS if toy != TOYS[seed % 5]] and len(train.labels) == 24
+        )
         assert list(train.images.shape[1:]) == list(info(name).shape)
     assert list(small(Labelled(images, toys)).images.shape[1:]) == list(info(name).shape)
 

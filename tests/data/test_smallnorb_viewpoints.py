@@ -17,7 +17,12 @@ REAL_FILES = os.environ.get("TORCHCAPS_DATA")
 def factors():
     """As in the official test part: five toys of each of five categories, all views, all lights."""
     toys = [
-        (toy, e, a, light) for toy in (0, 1, 2, 3, 5) for _ in range(5) for e in range(9) for a in range(0, 36, 2) for light in range(6)
+        (toy, e, a, light)
+        for toy in (0, 1, 2, 3, 5)
+        for _ in range(5)
+        for e in range(9)
+        for a in range(0, 36, 2)
+        for light in range(6)
     ]
     return Factors(*torch.tensor(toys).unbind(1))
 
@@ -45,7 +50,9 @@ def test_what_is_held_out_of_the_familiar_views_is_one_light_of_each(factors, va
     train, aside = (part_of(factors, vary, part) for part in ("train", "familiar"))
     views = factors.instance * 1000 + factors.elevation * 100 + factors.azimuth
     assert set(views[train].tolist()) == set(views[aside].tolist())
-    assert views[aside].unique(return_counts=True)[1].tolist() == [5] * len(views[aside].unique())  # once for each category
+    assert views[aside].unique(return_counts=True)[1].tolist() == [5] * len(
+        views[aside].unique()
+    )  # once for each category
     for part in (train, aside):
         counts = factors.lighting[part].bincount()
         assert counts.min() > 0.9 * counts.max() and len(counts) == 6

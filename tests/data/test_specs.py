@@ -33,7 +33,17 @@ def test_no_two_specifications_have_one_name():
 
 
 def test_names_that_result_files_and_checkpoints_hold_stay_readable():
-    stored = ["mnist", "mnist-40", "affnist-like", "affnist", "multimnist-4", "digits-writers", "smallnorb-toys", "svhn", "cifar10"]
+    stored = [
+        "mnist",
+        "mnist-40",
+        "affnist-like",
+        "affnist",
+        "multimnist-4",
+        "digits-writers",
+        "smallnorb-toys",
+        "svhn",
+        "cifar10",
+    ]
     stored += ["smallnorb-viewpoint-elevation", "generated", "generated-sentences", "sst5-mpnet", "sst2-minilm-roots"]
     assert [str(spec(name)) for name in stored] == stored
 

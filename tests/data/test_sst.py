@@ -51,7 +51,9 @@ def test_two_labels(folder):
 
 
 def test_a_set_to_choose_by_never_shows_the_test_part(folder):
-    assert load("sst5-mpnet-dev", "test", folder).texts == load("sst5-mpnet", "validation", folder).texts == ("dull film",)
+    assert (
+        load("sst5-mpnet-dev", "test", folder).texts == load("sst5-mpnet", "validation", folder).texts == ("dull film",)
+    )
     assert info("sst5-mpnet-dev").n_test == info("sst5-mpnet").n_validation == 1101
     with pytest.raises(ValueError, match="split must be 'train' or 'test', got 'validation'"):
         load("sst5-mpnet-dev", "validation", folder)
@@ -66,7 +68,9 @@ def test_the_same_words_for_another_encoder_are_other_data(folder):
 
 def test_the_root_of_the_data_is_where_its_encoder_is_looked_for(folder):
     encoder = load("sst5-mpnet", "test", folder).encoder
-    with pytest.raises(DataError, match=rf"all-mpnet-base-v2 is not at hand:\n  {folder}/encoders/all-mpnet-base-v2: no config.json"):
+    with pytest.raises(
+        DataError, match=rf"all-mpnet-base-v2 is not at hand:\n  {folder}/encoders/all-mpnet-base-v2: no config.json"
+    ):
         encoder.folder()
     place = folder / "encoders" / "all-mpnet-base-v2"
     place.mkdir(parents=True)
@@ -141,7 +145,9 @@ def test_encoders_with_known_homes_have_tables_of_files():
 
 def test_what_is_at_hand_is_not_fetched(folder):
     said = []
-    with pytest.raises(DataError, match="the encoder gpt2-large is not at hand"):  # we know no mirror of it, so nothing is tried
+    with pytest.raises(
+        DataError, match="the encoder gpt2-large is not at hand"
+    ):  # we know no mirror of it, so nothing is tried
         get("sst5-gpt2-large", folder, said.append)
     assert encoder_weights.status(ENCODERS["gpt2-large"], folder, "complete") == "missing: the encoder gpt2-large"
     place = folder / "encoders" / "gpt2-large"
@@ -160,17 +166,25 @@ def test_any_transformer_can_be_given(folder, same_tables):
     tiny.tokenizer("decoder").save_pretrained(place)
     add_encoder("own", Encoder("mine", tiny.N_BLOCKS + 1, tiny.SIZE))
     assert info("sst2-own").shape == (0, 3, 16) and {"sst5-own", "sst5-own-roots", "sst5-own-dev"} <= set(DATASETS)
-    train, encoder = load("sst5-own-roots", "train", folder), encoder_of("sst5-own-roots", folder).load(torch.device("cpu"))
+    train, encoder = (
+        load("sst5-own-roots", "train", folder),
+        encoder_of("sst5-own-roots", folder).load(torch.device("cpu")),
+    )
     ids = torch.tensor(encoder.tokenise(train.texts[:1]))
     assert encoder.hidden(ids, torch.ones_like(ids).bool()).shape == (1, 3, 3, 16)  # two words and the end
     add_encoder("own", Encoder("mine", tiny.N_BLOCKS + 1, tiny.SIZE))  # twice the same is no mistake
-    with pytest.raises(ValueError, match="'mpnet' is all-mpnet-base-v2 with 13 hidden states of 768 already; give mine another short name"):
+    with pytest.raises(
+        ValueError,
+        match="'mpnet' is all-mpnet-base-v2 with 13 hidden states of 768 already; give mine another short name",
+    ):
         add_encoder("mpnet", Encoder("mine", 3, 16))
 
 
 @pytest.mark.parametrize("short", ["mpnet-dev", "mpnet-roots", "dev", "", "a b", "A", "a/b", "-a"])
 def test_short_names_that_would_hide_other_data_sets_are_refused(short, same_tables):
-    with pytest.raises(ValueError, match="a short name is small letters, digits, dots and dashes, and ends in neither roots nor dev"):
+    with pytest.raises(
+        ValueError, match="a short name is small letters, digits, dots and dashes, and ends in neither roots nor dev"
+    ):
         add_encoder(short, Encoder("mine", 3, 16))
 
 
@@ -181,7 +195,9 @@ def test_generated_sentences_are_worth_what_their_words_are():
     assert data.labels.tolist() == totals
     assert set(totals) == {0, 1, 2, 3, 4}
     assert fingerprint(data) == fingerprint(load("generated-sentences", "train", seed=3))
-    assert len({fingerprint(load("generated-sentences", part, seed=3)) for part in ("train", "validation", "test")}) == 3
+    assert (
+        len({fingerprint(load("generated-sentences", part, seed=3)) for part in ("train", "validation", "test")}) == 3
+    )
 
 
 def test_phrases_cannot_be_held_out():
@@ -200,7 +216,9 @@ def test_a_set_to_choose_by_is_judged_on_one_part():
 
 
 @pytest.mark.data
-@pytest.mark.skipif(not os.path.exists(os.path.join(os.environ.get("TORCHCAPS_DATA", "-"), "sst", "train.txt")), reason="no SST here")
+@pytest.mark.skipif(
+    not os.path.exists(os.path.join(os.environ.get("TORCHCAPS_DATA", "-"), "sst", "train.txt")), reason="no SST here"
+)
 def test_the_real_treebank_has_the_counts_that_are_known():
     trees = {
         split: read_trees(files.read(sst.SST, [name])[0].decode(), name) for split, name in sst.FILES.items()

@@ -51,7 +51,9 @@ def test_a_portion_is_those_images_of_its_pool_and_a_pool_is_its_own(monkeypatch
 def test_digits_in_the_middle_have_the_same_border_all_around(monkeypatch, rng):
     """Test digits, as training digits have it; those of `mnist-40/test` are placed."""
     digits = Labelled(torch.randint(1, 256, (3, 1, 28, 28), generator=rng).to(torch.uint8), torch.arange(3))
-    monkeypatch.setattr("torchcaps.data.subsets.load", lambda name, split, root, seed: {("mnist", "test"): digits}[name, split])
+    monkeypatch.setattr(
+        "torchcaps.data.subsets.load", lambda name, split, root, seed: {("mnist", "test"): digits}[name, split]
+    )
     images, labels = portion("mnist-40/middle")
     assert images.shape == (3, 1, 40, 40) and torch.equal(labels, digits.labels)
     assert torch.equal(images[..., 6:34, 6:34], digits.images) and (images == 0).sum() == 3 * (40**2 - 28**2)
@@ -70,8 +72,14 @@ def test_hold_out_parts_the_data_and_keeps_labels_with_images():
     data = labelled()
     rest, held = hold_out(data, 20, seed=3)
     assert len(rest.labels) == 80 and held.labels.bincount().tolist() == [2] * 10
-    both = [(tuple(image.flatten().tolist()), int(label)) for part in (rest, held) for image, label in zip(*part, strict=True)]
-    assert sorted(both) == sorted((tuple(image.flatten().tolist()), int(label)) for image, label in zip(*data, strict=True))
+    both = [
+        (tuple(image.flatten().tolist()), int(label))
+        for part in (rest, held)
+        for image, label in zip(*part, strict=True)
+    ]
+    assert sorted(both) == sorted(
+        (tuple(image.flatten().tolist()), int(label)) for image, label in zip(*data, strict=True)
+    )
     assert fingerprint(hold_out(data, 20, seed=3)[1]) == fingerprint(held) != fingerprint(hold_out(data, 20, seed=4)[1])
 
 
@@ -84,7 +92,9 @@ def test_hold_out_leaves_something_on_both_sides(n):
 @pytest.fixture
 def held():
     digits = torch.zeros(6, 1, 28, 28, dtype=torch.uint8)
-    digits[:, :, 8:20, 10:18] = torch.randint(90, 256, (6, 1, 12, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    digits[:, :, 8:20, 10:18] = torch.randint(
+        90, 256, (6, 1, 12, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
+    )
     return Labelled(pad(digits, [6] * 4), torch.arange(6))
 
 

@@ -32,7 +32,8 @@ def mat(**variables) -> bytes:
 
 def webps(labels: list[int]) -> dict[str, bytes]:
     return {
-        f"{at:06}_{label}.webp": encoded(image, "WEBP") for at, (label, image) in enumerate(zip(labels, pixels(len(labels)), strict=True))
+        f"{at:06}_{label}.webp": encoded(image, "WEBP")
+        for at, (label, image) in enumerate(zip(labels, pixels(len(labels)), strict=True))
     }
 
 
@@ -107,10 +108,14 @@ def test_without_scipy_the_error_says_what_to_install(tmp_path, monkeypatch):
     "split, first, counts, means",
     [
         pytest.param(
-            "train", [1, 9, 2, 3, 2], [4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659], [0.4377, 0.4438, 0.4728],
+            "train", [1, 9, 2, 3, 2], [4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659],
+            [0.4377, 0.4438, 0.4728],
             marks=pytest.mark.slow,
         ),
-        ("test", [5, 2, 1, 0, 6], [1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595], [0.4524, 0.4525, 0.4690]),
+        (
+            "test", [5, 2, 1, 0, 6], [1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595],
+            [0.4524, 0.4525, 0.4690],
+        ),
     ],
 )  # fmt: skip
 def test_svhn_is_what_it_was(split, first, counts, means, monkeypatch):

@@ -1,4 +1,4 @@
-"""Data sets by name or specification: `load("mnist", "train")` reads, `get("mnist")` fetches, nothing else uses the network."""
+"""Data sets by name or specification: `load` reads, `get` fetches, and nothing else touches the network."""
 
 from torchcaps.data.catalogue import DATASETS, add_encoder, spec, stand_in
 from torchcaps.data.grouping import Groups, groups

@@ -21,7 +21,7 @@ from torchcaps.data.subsets import N_DIGITS, N_WARPED, picked
 
 
 class Groups(NamedTuple):
-    """What the examples of a part show."""
+    """Groups of the examples of a part."""
 
     what: str  # "digits", "toys", "images" or "sentences"
     index: Int64[Tensor, "n k"]  # group of each example; two for a pair
@@ -55,7 +55,7 @@ def groups(
 
 
 def _set_of(data: str | DataSpec | OwnImages, part: str) -> DataSpec | OwnImages:
-    """The data set that a part is of."""
+    """Find the data set that a part belongs to."""
     name = part.partition("/")[0]
     if name in DATASETS:
         return DATASETS[name]

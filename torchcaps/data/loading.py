@@ -59,9 +59,7 @@ def load(
     return part if isinstance(part, PairSource | Pairs | Sentences) else Labelled(*part)
 
 
-def get(
-    data: str | DataSpec, root: str | Path | None = None, progress: Callable[[str], object] = print
-) -> list[Path]:
+def get(data: str | DataSpec, root: str | Path | None = None, progress: Callable[[str], object] = print) -> list[Path]:
     """Fetch the files that neither `root` (else TORCHCAPS_DATA) nor the cache holds; return where each one lies."""
     found = find(data)
     if found.formats:
@@ -74,7 +72,7 @@ def get(
 
 
 def status(data: str | DataSpec | OwnImages, root: str | Path | None = None) -> str:
-    """Say in one line whether a set is at hand: 'built in', 'complete in <folder>', 'missing: 4 files', or what to install."""
+    """Say whether a set is at hand: 'built in', 'complete in <folder>', 'missing: 4 files', or what to install."""
     found = find(data)
     if found.needs and importlib.util.find_spec(found.needs) is None:
         extra = "sentences" if found.encoder else "experiments"

@@ -2,10 +2,11 @@
 
 Views are named in result files as `validation_<view>`, portions as `<set>/<which>`.
 
-`affnist-like` has one transform of every MNIST test digit, then the next of every one. So its first 60,000 images and the
-10,000 behind them show the same digits under other transforms: the split of Rawlinson 2018, as far as the released code
-tells. In `fit-digits` and `other-digits` no digit is on both sides; which ones are where is drawn once for all, since
-MNIST's second half is harder than its first. Features are computed for whole pools, so portions of one pool share them.
+`affnist-like` has one transform of every MNIST test digit, then the next of every one. So its first 60,000 images and
+the 10,000 behind them show the same digits under other transforms: the split of Rawlinson 2018, as far as the
+released code tells. In `fit-digits` and `other-digits` no digit is on both sides; which ones are where is drawn once
+for all, since MNIST's second half is harder than its first. Features are computed for whole pools, so portions of one
+pool share them.
 """
 
 from __future__ import annotations

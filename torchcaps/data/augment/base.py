@@ -16,44 +16,47 @@ class Batch(NamedTuple):
 
 
 class Augmentation:
-    """Something that happens to images: drawn on the host, applied on the device. An own one overrides what it needs."""
+    """Change to images: random numbers are drawn on the host and applied on the device.
 
-    reach: ClassVar[int] = 0  # how many of the images that follow it in the batch `mix` looks at for one
+    A subclass overrides what it needs.
+    """
+
+    reach: ClassVar[int] = 0  # for one image, `mix` looks at so many of those that follow it in the batch
 
     def draw(self, n: int, rng: torch.Generator) -> Tensor:
-        """The random numbers for `n` images, one row each; here none."""
+        """Draw the random numbers for `n` images, one row each; here none."""
         return torch.empty(n, 0)
 
     def apply(self, images: Real[Tensor, "b c h w"], drawn: Tensor) -> Real[Tensor, "b c h2 w2"]:
-        """In training, on grey levels 0..255: bytes, unless something before it made them numbers of any size."""
+        """Change training images on grey levels 0..255: bytes, or floats where an earlier augmentation made such."""
         return images
 
     def fixed(self, images: UInt8[Tensor, "*b c h w"]) -> UInt8[Tensor, "*b c h2 w2"]:
-        """In evaluation, instead of `apply`: nothing random."""
+        """Change images in evaluation, in place of `apply`; nothing random."""
         return images
 
     def finish(self, images: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
-        """In both, at the end, on numbers in 0..1."""
+        """Change images in training and evaluation, at the end, on numbers in 0..1."""
         return images
 
     def mix(self, batch: Batch, drawn: Tensor) -> Batch:
-        """In training, at the very end: where the images of a batch meet."""
+        """Mix the images of a training batch, at the very end."""
         return batch
 
     def shape(self, c: int, h: int, w: int) -> tuple[int, int, int]:
-        """What becomes of images of c h w; the model is built for it."""
+        """Give the shape that images of c h w become; the model is built for it."""
         return c, h, w
 
 
 def shape_after(augment: Sequence[Augmentation], shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The c h w that the model sees."""
+    """Give the c h w that the model sees."""
     for augmentation in augment:
         shape = augmentation.shape(*shape)
     return shape
 
 
 def as_seen(images: UInt8[Tensor, "*b c h w"], augment: Sequence[Augmentation] = ()) -> Float[Tensor, "*b c h2 w2"]:
-    """What the model sees of these images in evaluation."""
+    """Turn bytes into what the model sees in evaluation."""
     for augmentation in augment:
         images = augmentation.fixed(images)
     return finished(images, augment)

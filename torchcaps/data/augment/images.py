@@ -32,7 +32,7 @@ class Shift(Augmentation):
 
 @dataclass(frozen=True)
 class Anywhere(Augmentation):
-    """Move each image by whole pixels to any place that keeps all of its ink, whatever is not 0, within the frame; each as likely."""
+    """Move each image to any place that keeps all of its ink, whatever is not 0, within the frame; each as likely."""
 
     def draw(self, n: int, rng: torch.Generator) -> Float[Tensor, "n 2"]:
         return torch.rand(n, 2, generator=rng)
@@ -42,11 +42,16 @@ class Anywhere(Augmentation):
         rows, columns = (self._sources(images, axis, drawn[:, axis, None]) for axis in (0, 1))
         return rearrange(images[which, :, rows[:, :, None], columns[:, None, :]], "b h w c -> b c h w")
 
-    def _sources(self, images: UInt8[Tensor, "b c h w"], axis: int, chance: Float[Tensor, "b 1"]) -> Int64[Tensor, "b size"]:
-        """From where along the axis each row or column of the moved image comes. Around: what leaves on one side is empty."""
+    def _sources(
+        self, images: UInt8[Tensor, "b c h w"], axis: int, chance: Float[Tensor, "b 1"]
+    ) -> Int64[Tensor, "b size"]:
+        """Give the old row or column of each new one. They wrap around: what leaves on one side is empty."""
         size = images.shape[2 + axis]
         ink = (images.amax((1, 3) if axis == 0 else (1, 2)) > 0).byte()  # [b size]
-        first, after = ink.argmax(1, keepdim=True), ink.flip(1).argmax(1, keepdim=True)  # empty before the ink, and after it
+        first, after = (
+            ink.argmax(1, keepdim=True),
+            ink.flip(1).argmax(1, keepdim=True),
+        )  # empty before the ink, and after it
         places = first + after + 1
         move = (chance * places).long().clamp(max=size) - first
         move = torch.minimum(move, after)  # 1 - 2^-25 times a number may round up to it
@@ -55,7 +60,7 @@ class Anywhere(Augmentation):
 
 @dataclass(frozen=True)
 class Crop(Augmentation):
-    """A window of size x size, anywhere in training and in the centre in evaluation. A `border` first repeats the edge that often."""
+    """Cut out size x size, anywhere in training, in the centre in evaluation; `border` first repeats the edge."""
 
     size: int
     border: int = 0
@@ -80,7 +85,7 @@ class Crop(Augmentation):
         return c, self.size, self.size
 
     def _places(self, n: int) -> int:
-        """How many windows fit along an axis of n pixels."""
+        """Count the windows that fit along an axis of n pixels."""
         return n + 2 * self.border - self.size + 1
 
     def _window(self, start: Int64[Tensor, "b 1"] | int, n: int, device: torch.device) -> Int64[Tensor, "*b size"]:
@@ -89,7 +94,7 @@ class Crop(Augmentation):
 
 @dataclass(frozen=True)
 class Flip(Augmentation):
-    """Every second image, on average, as in a mirror: left becomes right. With `eyes` the images of a stereo pair change places too."""
+    """Mirror every second image, on average; with `eyes` the two images of a stereo pair change places too."""
 
     eyes: bool = False
 
@@ -103,10 +108,10 @@ class Flip(Augmentation):
 
 @dataclass(frozen=True)
 class Light(Augmentation):
-    """Another exposure: contrast about the mean of each channel by a factor in 1 ± contrast, then up to ± brightness grey levels.
+    """Change contrast about the mean of each channel by a factor in 1 ± contrast, then brightness by ± grey levels.
 
-    It `saturates` at black and white, as a camera does. Without that, as in the code of Sabour 2017, `Standardise` takes the brightness
-    out again, and of one channel the contrast too; of several, contrast still changes how much they differ.
+    It `saturates` at black and white, as a camera does. Without that, as in the code of Sabour 2017, `Standardise`
+    takes the brightness out again, and for one channel the contrast too; several channels still differ more or less.
     """
 
     brightness: int = 63
@@ -126,7 +131,7 @@ class Light(Augmentation):
 
 @dataclass(frozen=True)
 class Standardise(Augmentation):
-    """Each image, all its channels together, to mean 0 and standard deviation 1, in training and evaluation alike."""
+    """Bring each image, all its channels together, to mean 0 and standard deviation 1, in evaluation too."""
 
     def finish(self, images: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
         least = images.shape[-3:].numel() ** -0.5 / 255  # TensorFlow's floor, which it applies to grey levels 0..255

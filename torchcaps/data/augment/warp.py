@@ -1,4 +1,4 @@
-"""Hands differ: images a little turned, slanted and stretched."""
+"""Small random affine maps: images a little turned, slanted and stretched."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ from torchcaps.data.augment.base import Augmentation
 
 @dataclass(frozen=True)
 class Warp(Augmentation):
-    """Each image by its own linear map about its middle: rotation, slant and the logarithms of width and height, uniform in ±.
+    """Map each image about its centre: rotation, slant and the logarithms of width and height, uniform in ±.
 
-    What comes in from outside is black; with `edge` it is what the image has at its edge. Bytes stay bytes, other numbers are not rounded.
+    Pixels from outside are black; with `edge` they repeat the image's edge. Bytes stay bytes, floats are not rounded.
     """
 
     turn: float = 0.15  # radians

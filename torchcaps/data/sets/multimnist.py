@@ -11,10 +11,8 @@ from torchcaps.data.specs import DataInfo, DataSet, DataSpec
 SIDE = mnist.SIZE + 2 * pairs.MARGIN
 
 
-def read_multimnist(
-    split: str, root: str | Path | None, shift: int, n_each: int = pairs.N_EACH
-) -> PairSource | Pairs:
-    """Read training digits to pair on the fly, or 10,000 times `n_each` fixed pairs of test digits, up to 10 million."""
+def read_multimnist(split: str, root: str | Path | None, shift: int, n_each: int = pairs.N_EACH) -> PairSource | Pairs:
+    """Read training digits to pair on the fly, or 10,000 times `n_each` fixed pairs of test digits."""
     return pairs.paired(split, *mnist.read_split(mnist.MNIST, split, root), shift, n_each)
 
 
@@ -28,7 +26,7 @@ def build(spec: DataSpec) -> DataSet:
         n_classes=10,
         n_train=60_000,
         n_test=10_000 * pairs.N_EACH,
-        about=f"two overlapping MNIST digits, each moved by up to {spec.shift} pixels; new training pairs in every epoch",
+        about=f"two overlapping MNIST digits, moved by up to {spec.shift} pixels; new pairs in every epoch",
         files=len(mnist.MNIST.sha256),
         n_labels=2,
         groups="digits",

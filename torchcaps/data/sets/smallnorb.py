@@ -1,13 +1,14 @@
-"""smallNORB (LeCun, Huang, Bottou 2004): stereo pairs of 50 toys, 96x96 grey, under 9 elevations, 18 azimuths and 6 lights.
+"""smallNORB (LeCun, Huang, Bottou 2004): stereo pairs of 50 toys, 96x96 grey.
 
-The test part shows other toys than the training part. The official files are binary; a copy holds the same pairs in the same
-order as JPEG of quality 75, which is lossy: results on it should say so.
+Every toy is seen under 9 elevations, 18 azimuths and 6 lights. The test part shows other toys than the training part.
+The official files are binary; a copy holds the same pairs in the same order as JPEG of quality 75, which is lossy:
+results on it should say so.
 
-Viewpoint splits follow Hinton, Sabour and Frosst 2018 (section 5.1): azimuths of 300 to 40 degrees to train on and 60 to 280 to
-test on, or the three lowest elevations and the other six. They trained on the training toys and tested on the others; here both
-sides show the toys of the official test part, since only its viewpoints were at hand. So such a split is about
-viewpoints alone. Of the familiar views one light in six is held out, another one for every toy, elevation and azimuth in turn: a
-network that fails on those fails for another reason than the viewpoint.
+Viewpoint splits follow Hinton, Sabour and Frosst 2018 (section 5.1): azimuths of 300 to 40 degrees to train on and 60
+to 280 to test on, or the three lowest elevations and the other six. They trained on the training toys and tested on
+the others; here both sides show the toys of the official test part, since only its viewpoints were at hand. So such a
+split is about viewpoints alone. Of the familiar views one light in six is held out, another one for every toy,
+elevation and azimuth in turn: a network that fails on those fails for another reason than the viewpoint.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ DTYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
 
 
 class Factors(NamedTuple):
-    """What a pair shows besides its category."""
+    """Factors of a pair besides its category."""
 
     instance: Int64[Tensor, " n"]  # 0..9, the toy within its category
     elevation: Int64[Tensor, " n"]  # 0..8: 30 to 70 degrees in steps of 5
@@ -53,19 +54,24 @@ class Factors(NamedTuple):
 
 
 def parse_matrix(content: bytes, name: str) -> np.ndarray:
-    """The official format: int32 magic, number of axes, at least three sizes, then the values; all little-endian."""
+    """Parse the official format, little-endian: int32 magic, number of axes, at least three sizes, then the values."""
     head = np.frombuffer(content[: len(content) // 4 * 4], dtype="<i4", count=min(len(content) // 4, 2)).tolist()
     if len(head) < 2 or head[0] not in DTYPES or not 0 < head[1] < 8:
-        raise DataError(f"{name} is not a matrix of bytes or int32 as NORB stores it: it begins with {content[:8].hex(' ') or 'nothing'}")
+        raise DataError(
+            f"{name} is not a matrix of bytes or int32 as NORB stores it: "
+            f"it begins with {content[:8].hex(' ') or 'nothing'}"
+        )
     dtype, start = DTYPES[head[0]], 8 + 4 * max(head[1], 3)
     shape = np.frombuffer(content[8:start], dtype="<i4").tolist()[: head[1]]
     if len(shape) < head[1] or min(shape) < 1 or math.prod(shape) * dtype.itemsize != len(content) - start:
-        raise DataError(f"{name} announces {shape} values of {dtype} and holds {len(content) - start:,} bytes of them; replace it")
+        raise DataError(
+            f"{name} announces {shape} values of {dtype} and holds {len(content) - start:,} bytes of them; replace it"
+        )
     return np.frombuffer(content, dtype=dtype, offset=start).reshape(shape)
 
 
 def _from_matrices(split: str, contents: Sequence[bytes]) -> Labelled:
-    """The `dat` and `cat` file of one part."""
+    """Decode the `dat` and `cat` file of one part."""
     name = f"{PARTS[split]}-dat.mat"
     try:
         dat = gzip.decompress(contents[0]) if contents[0].startswith(b"\x1f\x8b") else contents[0]
@@ -73,12 +79,14 @@ def _from_matrices(split: str, contents: Sequence[bytes]) -> Labelled:
         raise DataError(f"{name}.gz is damaged ({error}); replace it") from error
     pairs, labels = parse_matrix(dat, name), parse_matrix(contents[1], f"{PARTS[split]}-cat.mat")
     if pairs.shape[1:] != (2, SIZE, SIZE) or pairs.dtype != np.uint8:
-        raise DataError(f"{name} holds {list(pairs.shape)} of {pairs.dtype}, expected [n, 2, {SIZE}, {SIZE}] bytes; replace it")
+        raise DataError(
+            f"{name} holds {list(pairs.shape)} of {pairs.dtype}, expected [n, 2, {SIZE}, {SIZE}] bytes; replace it"
+        )
     return Labelled(torch.from_numpy(pairs.copy()), torch.from_numpy(labels.astype(np.int64)))
 
 
 def _from_jpegs(split: str, contents: Sequence[bytes]) -> Labelled:
-    """NNNNNN_<category>_<instance>_{lt,rt}.jpg: the left and the right image become two channels, sorted by NNNNNN."""
+    """Decode NNNNNN_<category>_<instance>_{lt,rt}.jpg, sorted by NNNNNN; left and right become two channels."""
     name = f"smallnorb-{split}.tar.xz"
     members = sorted(tar_members(contents[0], name))
     pattern = re.compile(rf"(\d{{6}})_({'|'.join(CATEGORIES)})_\d\d_(lt|rt)\.jpg")
@@ -99,18 +107,27 @@ OFFICIAL = {
     f"{PARTS['train']}-cat.mat": "591ed90c090cb6724593e8de28180bd602095ee8ec82bd1a5ca30b488cd1d06e",
     f"{PARTS['train']}-info.mat.gz": "de7eb932ebe7a4ee16217fead60660d0eb3d23632c2f4d1c51f88c501c17bf32",
     f"{PARTS['test']}-dat.mat.gz": "cf7104eed3e51174d2f65b66d1e5878b9da233b886f161b0d88f4510ba2c7474",
-    f"{PARTS['test']}-cat.mat": "591ed90c090cb6724593e8de28180bd602095ee8ec82bd1a5ca30b488cd1d06e",  # the classes take turns in both
+    f"{PARTS['test']}-cat.mat": "591ed90c090cb6724593e8de28180bd602095ee8ec82bd1a5ca30b488cd1d06e",  # as above
     f"{PARTS['test']}-info.mat": "318f817236b7c97af03cd90e07a9cbb4346e20ef83a1118a61eeb50e3b96db7e",
 }
 # the hash of the unpacked images was never published: a user's own are taken if every byte is accounted for
-UNPACKED = {name.removesuffix(".gz"): "" if "-dat" in name else sha256 for name, sha256 in OFFICIAL.items() if "-info" not in name}
+UNPACKED = {
+    name.removesuffix(".gz"): "" if "-dat" in name else sha256
+    for name, sha256 in OFFICIAL.items()
+    if "-info" not in name
+}
 COPY = {
     "smallnorb-train.tar.xz": "c1f3083d21a03094c59250c28130060143eacef261ff9ff1b413e32f87463878",
     "smallnorb-test.tar.xz": "782a56dc5495f7bc1768f812605ec01541242c9f08aa15c9a07efe50993799c8",
 }
 FILES = FileSet("smallnorb", OFFICIAL, (Address("https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/{file}.gz"),))
 FORMATS = (
-    Format("the official files", FILES, {s: (f"{start}-dat.mat.gz", f"{start}-cat.mat") for s, start in PARTS.items()}, _from_matrices),
+    Format(
+        "the official files",
+        FILES,
+        {s: (f"{start}-dat.mat.gz", f"{start}-cat.mat") for s, start in PARTS.items()},
+        _from_matrices,
+    ),
     Format(
         "the official files, unpacked",
         FileSet("smallnorb", UNPACKED),
@@ -135,7 +152,9 @@ def factors(split: str, root: str | Path | None = None) -> Factors:
     if table.ndim != 2 or table.shape[1] != len(Factors._fields):
         raise DataError(f"{name} holds {list(table.shape)} numbers, expected four for each pair; replace it")
     if (table < 0).any() or (table > LARGEST_FACTORS).any():
-        raise DataError(f"{name} holds numbers up to {table.max(0).tolist()}, expected 0 to {list(LARGEST_FACTORS)}; replace it")
+        raise DataError(
+            f"{name} holds numbers up to {table.max(0).tolist()}, expected 0 to {list(LARGEST_FACTORS)}; replace it"
+        )
     return Factors(*torch.from_numpy(table.astype(np.int64)).unbind(1))
 
 
@@ -155,7 +174,7 @@ def _info(name: str, root: str | Path | None) -> bytes:
 
 
 def instances(split: str, root: str | Path | None = None) -> Int64[Tensor, " n"]:
-    """Read the toy, 0..9 within its category, of every pair: from the official table, else from the names in the copy."""
+    """Read the toy, 0..9 within its category, of every pair, from the official table or the names in the copy."""
     try:
         return factors(split, root).instance
     except DataError as error:

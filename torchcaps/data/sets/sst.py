@@ -1,4 +1,4 @@
-"""Labelled sentences and the encoder that reads them: the Stanford Sentiment Treebank, and a small set made from a seed."""
+"""Labelled sentences and their encoder: the Stanford Sentiment Treebank, and a small set made from a seed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ N_ROOTS = {5: N_TREES, 2: {"train": 6_920, "validation": 872, "test": 1_821}}
 
 
 class Sentences(NamedTuple):
-    """`encoder` makes embeddings of the texts, when they are wanted."""
+    """Labelled sentences, and the encoder that embeds them when embeddings are wanted."""
 
     labels: Int64[Tensor, " n"]
     texts: tuple[str, ...]
@@ -40,7 +40,7 @@ class Sentences(NamedTuple):
 
 @dataclass(frozen=True)
 class Archive:
-    """An official address of a zip file that holds the files; `sha256` is that of the zip."""
+    """Official address of a zip file that holds the files; `sha256` is that of the zip."""
 
     url: str
     sha256: str
@@ -50,12 +50,16 @@ class Archive:
         return self.url
 
     def fetch(self, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield (file, bytes) of those that it holds."""
+        """Yield (file, bytes) for those of `wanted` that it holds."""
         ((_, raw),) = Address(self.url).fetch(["the archive"])
         content = files.verified(raw, self.sha256)
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                held = {name: archive.read(f"{self.folder}/{name}") for name in wanted if f"{self.folder}/{name}" in archive.namelist()}
+                held = {
+                    name: archive.read(f"{self.folder}/{name}")
+                    for name in wanted
+                    if f"{self.folder}/{name}" in archive.namelist()
+                }
         except zipfile.BadZipFile as error:
             raise DataError(f"the archive cannot be read: {error}") from error
         yield from held.items()
@@ -76,9 +80,9 @@ SST = FileSet(
 
 
 def read_sst(split: str, root: str | Path | None, n_labels: int, encoder: Encoder, *, phrases: bool) -> Sentences:
-    """Root sentences; with `phrases`, for training, every unique phrase of the trees.
+    """Read whole sentences; with `phrases`, for training, every unique phrase of the trees.
 
-    Two labels instead of five: neutral ones are left out. A phrase that has several labels keeps the first before that.
+    With two labels instead of five, neutral phrases are left out. A phrase with several labels keeps the first.
     """
     name = FILES[split]
     (content,) = files.read(SST, [name], root)
@@ -93,15 +97,23 @@ def read_sst(split: str, root: str | Path | None, n_labels: int, encoder: Encode
 
 
 def labelled(phrases: Sequence[Phrase], encoder: Encoder | GeneratedEncoder) -> Sentences:
-    return Sentences(torch.tensor([phrase.label for phrase in phrases]), tuple(phrase.text for phrase in phrases), encoder)
+    return Sentences(
+        torch.tensor([phrase.label for phrase in phrases]), tuple(phrase.text for phrase in phrases), encoder
+    )
 
 
 N_GENERATED = {"train": 512, "validation": 64, "test": 128}
-WORDS = {-2: ("awful", "dull"), -1: ("bad", "slow"), 0: ("the", "film", "is", "a", "scene"), 1: ("good", "warm"), 2: ("great", "lovely")}
+WORDS = {
+    -2: ("awful", "dull"),
+    -1: ("bad", "slow"),
+    0: ("the", "film", "is", "a", "scene"),
+    1: ("good", "warm"),
+    2: ("great", "lovely"),
+}
 
 
 def read_generated(split: str, seed: int) -> Sentences:
-    """One to eight words each; the label is the sum of what they are worth, cut off at -2 and 2."""
+    """Make sentences of one to eight words; the label is the sum of what they are worth, cut off at -2 and 2."""
     rng = torch.Generator().manual_seed(3 * seed + list(N_GENERATED).index(split))
     values = [value for value, words in WORDS.items() for _ in words]
     words = [word for several in WORDS.values() for word in several]
@@ -114,7 +126,7 @@ def read_generated(split: str, seed: int) -> Sentences:
 
 
 class GeneratedEncoder:
-    """A stand-in for a transformer: a drawn vector for each word, and layers that blend it with its neighbours. For smoke runs.
+    """Stand-in for a transformer in smoke runs: a random vector for each word, mixed with its neighbours in layers.
 
     It has what a `TransformerEncoder` has, and is what an `Encoder` loads, at once.
     """
@@ -141,7 +153,9 @@ class GeneratedEncoder:
         check_not_empty(texts)
         unknown = sorted({word for text in texts for word in text.split()} - set(self.numbers))
         if unknown:
-            raise ValueError(f"the generated encoder knows {', '.join(self.numbers)}; it does not know {', '.join(unknown)}")
+            raise ValueError(
+                f"the generated encoder knows {', '.join(self.numbers)}; it does not know {', '.join(unknown)}"
+            )
         tokens = [[*(self.numbers[word] for word in text.split()), self.numbers["[end]"]] for text in texts]
         return check_not_too_long(tokens, texts, self.name, self.limit)
 
@@ -157,7 +171,7 @@ class GeneratedEncoder:
 
 
 def specs_with(encoder: str) -> tuple[DataSpec, ...]:
-    """The sets whose sentences this encoder embeds."""
+    """List the sets whose sentences this encoder embeds."""
     splits = "standard", "roots", "dev"
     return tuple(DataSpec(source="sst", n_classes=n, encoder=encoder, split=split) for n in (5, 2) for split in splits)
 

