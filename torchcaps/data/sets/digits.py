@@ -85,7 +85,7 @@ def build(spec: DataSpec) -> DataSet:
         n_classes=10,
         n_train=N_TRAIN,
         n_test=N_TEST,
-        about=f"handwritten digits of scikit-learn; {test}, is the test part",
+        about=f"scikit-learn's handwritten digits; {test}, is the test part",
     )
 
     def read(split: str, root: str | Path | None, seed: int) -> tuple[Tensor, Tensor]:
@@ -102,7 +102,7 @@ def _pairs(spec: DataSpec) -> DataSet:
         n_classes=10,
         n_train=N_TRAIN,
         n_test=N_TEST * pairs.N_EACH,
-        about=f"two overlapping digits of scikit-learn, moved by up to {pairs.SHIFT} pixels; new pairs in every epoch",
+        about=f"two overlapping digits of scikit-learn, each {pairs.about(pairs.SHIFT)}",
         n_labels=2,
         groups="digits",
     )

@@ -26,7 +26,7 @@ def build(spec: DataSpec) -> DataSet:
         n_classes=10,
         n_train=60_000,
         n_test=10_000 * pairs.N_EACH,
-        about=f"two overlapping MNIST digits, moved by up to {spec.shift} pixels; new pairs in every epoch",
+        about=f"two overlapping MNIST digits, each {pairs.about(spec.shift)}",
         files=len(mnist.MNIST.sha256),
         n_labels=2,
         groups="digits",

@@ -121,6 +121,11 @@ def _covered(first: Int64[Tensor, "n 2 2"], end: Int64[Tensor, "n 2 2"], moves: 
     return 100 * (common / own).mean().item()
 
 
+def about(shift: int) -> str:
+    """Say how pairs are made, for the line about a set."""
+    return f"moved by up to {shift} pixels; training pairs are drawn anew in every epoch"
+
+
 def paired(
     split: str, images: UInt8[Tensor, "m c h w"], labels: Int64[Tensor, " m"], shift: int = SHIFT, n_each: int = N_EACH
 ) -> PairSource | Pairs:

@@ -290,7 +290,7 @@ def _facts(spec: DataSpec) -> tuple[int, int, str]:
     small = {(None, False): "", (SMALL, False): ", at half the size", (SMALL, True): ", every second pixel"}
     which = small[spec.size, spec.thinned]
     if spec.split == "standard":
-        return 24_300, 24_300, f"stereo pairs of toys, other toys in the test part{which}"
+        return 24_300, 24_300, f"toys, other ones in the test; stereo pairs{which}"
     if spec.split in VIEWPOINTS:
         shown = "familiar views in another light" if spec.familiar else "other views"
         about = f"toys of the official test part, some views ({spec.split}) to train on, {shown} to test on{which}"
