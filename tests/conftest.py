@@ -57,9 +57,11 @@ def fresh_dynamo():
 @pytest.fixture
 def same_tables():
     """What a test adds to the tables of data sets and encoders is gone after it."""
-    from torchcaps.data import DATASETS, encoders  # here: kernels are tested in an environment without some of what data need
+    # here: kernels are tested in an environment without some of what data need
+    from torchcaps.data import DATASETS
+    from torchcaps.data.sources.encoders import ENCODERS
 
-    before = [(table, dict(table)) for table in (DATASETS, encoders.ENCODERS)]
+    before = [(table, dict(table)) for table in (DATASETS, ENCODERS)]
     yield
     for table, content in before:
         table.clear()

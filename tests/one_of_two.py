@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from torchcaps.data.batches.images import Augmentation
+from torchcaps.data.augment import Augmentation
 from torchcaps.layers.norm import share_statistics
 from torchcaps.papers import RECIPES
 from torchcaps.runtime import metrics_log

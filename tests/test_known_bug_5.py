@@ -10,7 +10,8 @@ import torch
 
 from torchcaps.analysis.metrics import error_percent
 from torchcaps.data import load
-from torchcaps.data.batches.images import Batch, Batches, Shift, in_order
+from torchcaps.data.augment import Shift
+from torchcaps.data.batches import Batch, Batches, in_order
 from torchcaps.papers import RECIPES
 from torchcaps.train import Options, train
 from torchcaps.train.tasks.classify import Classify

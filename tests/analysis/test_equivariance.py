@@ -27,7 +27,7 @@ from torchcaps.analysis.equivariance import (
     thickened,
 )
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Shift, Standardise
+from torchcaps.data.augment import Shift, Standardise
 from torchcaps.data.sets.affine import BRIGHT, matrices
 from torchcaps.data.sets.generated import generate
 from torchcaps.layers import Capsules

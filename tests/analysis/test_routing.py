@@ -11,7 +11,7 @@ from torchcaps import CapsNet
 from torchcaps.analysis.metrics import coupling_entropy
 from torchcaps.analysis.routing import diagnose, entropies, histogram, lines, logit_changes
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches.images import Standardise, as_seen
+from torchcaps.data.augment import Standardise, as_seen
 from torchcaps.models import Baseline
 from torchcaps.ops import squash
 from torchcaps.ops.votes import votes_of

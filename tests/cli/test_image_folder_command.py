@@ -78,7 +78,7 @@ def test_a_checkpoint_is_evaluated_drawn_and_asked(command, trained, folder, tmp
     assert "mean over the classes" in said and "steep" in said
     code, said, err = command("eval", checkpoint, "--on", folder, "--device", "cpu")
     assert code == 0 and "│ 30" in said, err  # all of the folder
-    refuses(command("eval", checkpoint, "--device", "cpu"), "trained on pictures of your own; say where they lie with --data FOLDER")
+    refuses(command("eval", checkpoint, "--device", "cpu"), "trained on images of your own; say where they lie with --data FOLDER")
     pictures = [folder / "flat" / "00.png", folder / "ring" / "01.png"]
     code, said, err = command("predict", checkpoint, *pictures, folder / "steep", "--device", "cpu", "--best", "1")
     assert code == 0, err
@@ -92,7 +92,7 @@ def test_what_predict_cannot_do_is_said(command, trained, tmp_path):
     checkpoint = trained[0] / "checkpoint.safetensors"
     refuses(command("predict", checkpoint, "nowhere.png"), "there is no picture nowhere.png")
     (tmp_path / "bad.png").write_text("")
-    refuses(command("predict", checkpoint, tmp_path / "bad.png"), "bad.png: not a picture that Pillow can read", "give another file")
+    refuses(command("predict", checkpoint, tmp_path / "bad.png"), "bad.png: not an image that Pillow can read", "give another file")
     (tmp_path / "none").mkdir()
     refuses(command("predict", checkpoint, tmp_path / "none"), "holds no pictures")
 

@@ -9,9 +9,9 @@ import pytest
 
 from torchcaps import cli
 from torchcaps.cli.order import in_order
-from torchcaps.data import encoders
 from torchcaps.data.batches import embeddings
 from torchcaps.data.sets import sst
+from torchcaps.data.sources import encoders
 from torchcaps.papers import RECIPES
 from torchcaps.results.claims import Recipe
 from torchcaps.results.store import read_result
@@ -42,7 +42,7 @@ def treebank(tmp_path, monkeypatch):
     """A treebank of a few trees, and a transformer at random that has the layers and the width of the small encoder."""
     for name, text in TREES.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(sentences, "N_TREES", {split: TREES[name].count("\n") for split, name in sst.FILES.items()})
+    monkeypatch.setattr(sst, "N_TREES", {split: TREES[name].count("\n") for split, name in sst.FILES.items()})
     encoder = encoders.ENCODERS["minilm"]
     config = transformers.BertConfig(
         vocab_size=len(WORDS),

@@ -1,4 +1,4 @@
-"""Small stand-ins for the archives of pictures, with the structure of the real ones."""
+"""Small stand-ins for the archives of images, with the structure of the real ones."""
 
 import hashlib
 import io
@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from torchcaps.data.sources.files import FileSet
-from torchcaps.data.sources.formats import Form
+from torchcaps.data.sources.formats import Format
 
 
-def picture(pixels: np.ndarray, kind: str) -> bytes:
+def encoded(pixels: np.ndarray, kind: str) -> bytes:
     """[h w] or [h w 3] as a JPEG, WebP or PNG; lossless where the kind can be."""
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, **({"quality": 95} if kind == "JPEG" else {"lossless": True} if kind == "WEBP" else {}))
+    Image.fromarray(pixels).save(
+        buffer, kind, **({"quality": 95} if kind == "JPEG" else {"lossless": True} if kind == "WEBP" else {})
+    )
     return buffer.getvalue()
 
 
@@ -31,10 +33,13 @@ def tar(members: dict[str, bytes], compression: str = "xz") -> bytes:
     return buffer.getvalue()
 
 
-def put(folder: Path, form: Form, contents: dict[str, bytes]) -> Form:
-    """Write the files and return the form with their hashes; where the real table has none, the stand-in has none."""
+def put(folder: Path, fmt: Format, contents: dict[str, bytes]) -> Format:
+    """Write the files and return the format with their hashes; where the real table has none, the stand-in has none."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         (folder / name).write_bytes(content)
-    sha256 = {name: hashlib.sha256(content).hexdigest() if form.files.sha256[name] else "" for name, content in contents.items()}
-    return replace(form, files=FileSet(form.files.name, sha256))
+    sha256 = {
+        name: hashlib.sha256(content).hexdigest() if fmt.files.sha256[name] else ""
+        for name, content in contents.items()
+    }
+    return replace(fmt, files=FileSet(fmt.files.name, sha256))

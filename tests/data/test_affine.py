@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, fingerprint, hold_out, info, load
-from torchcaps.data.batches.images import Batches, Shift
-from torchcaps.data.sets import affine
+from torchcaps.data.augment import Shift
+from torchcaps.data.batches import Batches
+from torchcaps.data.sets import affine, affnist_like
 from torchcaps.data.sets.affine import BRIGHT, FRAME, allowed_offsets, matrices, placed, transform, warped
 from torchcaps.data.sets.generated import generate
 
@@ -31,7 +32,7 @@ def dot(row: int, column: int) -> torch.Tensor:
 
 
 def centre_of_mass(image: torch.Tensor) -> list[float]:
-    """(row, column) about the picture's centre."""
+    """(row, column) about the image's centre."""
     weight = image[0, 0].double()
     axis = torch.arange(len(weight)) - (len(weight) - 1) / 2
     return [((weight.sum(1 - k) * axis).sum() / weight.sum()).item() for k in (0, 1)]
@@ -57,7 +58,9 @@ def test_a_bar_turned_by_20_degrees_rises_on_its_right():
     rows = torch.arange(FRAME).double() - 19.5
     for offset in (-6.5, -0.5, 0.5, 6.5):
         column = turned[:, int(19.5 + offset)]
-        assert (column * rows).sum() / column.sum() == pytest.approx(-offset * sin(radians(20)) / cos(radians(20)), abs=0.06)
+        assert (column * rows).sum() / column.sum() == pytest.approx(
+            -offset * sin(radians(20)) / cos(radians(20)), abs=0.06
+        )
     assert turned.sum().item() == pytest.approx(bar.double().sum().item(), rel=0.01), "turning keeps the amount of ink"
 
 
@@ -89,7 +92,7 @@ def test_first_the_rotation_then_the_shear_then_the_scale():
 
 
 def test_the_offsets_are_exactly_those_that_keep_bright_pixels_inside():
-    """A canvas of 50 with the frame at 5..44 and bright pixels in rows 7..20, columns 30..44; one of 85 does not count."""
+    """A canvas of 50, the frame at 5..44, bright pixels in rows 7..20 and columns 30..44; one of 85 does not count."""
     canvas = torch.zeros(2, 1, 50, 50, dtype=torch.uint8)
     canvas[0, 0, 7, 30] = canvas[0, 0, 20, 44] = BRIGHT + 1
     canvas[0, 0, 0, 0] = BRIGHT
@@ -105,14 +108,16 @@ def test_every_allowed_offset_is_drawn_about_equally_often(rng):
     least, most = allowed_offsets(whole)
     offsets = drawn.factors[:, 4:]
     assert ((offsets >= least) & (offsets <= most)).all()
-    share = (offsets - least + 0.5) / (most - least + 1)  # uniform in 0..1, whatever the picture allows
+    share = (offsets - least + 0.5) / (most - least + 1)  # uniform in 0..1, whatever the image allows
     assert share.mean(0).tolist() == pytest.approx([0.5, 0.5], abs=0.02)
     for edge in (offsets == least, offsets == most):
-        assert edge.double().mean(0).tolist() == pytest.approx((1 / (most - least + 1)).double().mean(0).tolist(), rel=0.15)
+        assert edge.double().mean(0).tolist() == pytest.approx(
+            (1 / (most - least + 1)).double().mean(0).tolist(), rel=0.15
+        )
 
 
 def test_no_bright_pixel_leaves_the_frame(rng):
-    """So the frame has as many of them as the whole transformed picture."""
+    """So the frame has as many of them as the whole transformed image."""
     images = some_digits(300)
     made = warped(images, rng, n_each=2)
     whole = affine._render(images.repeat(2, 1, 1, 1), made.factors)
@@ -120,7 +125,7 @@ def test_no_bright_pixel_leaves_the_frame(rng):
     assert (made.images.amax((1, 2, 3)) > BRIGHT).all()
 
 
-def test_the_canvas_holds_a_whole_picture_whatever_the_factors(rng):
+def test_the_canvas_holds_a_whole_image_whatever_the_factors(rng):
     """A corner at every extreme: nothing of it may touch the canvas's border."""
     full = torch.full((1, 1, 28, 28), 255, dtype=torch.uint8)
     for angle in (-20, 20):
@@ -139,12 +144,14 @@ def test_what_cannot_fit_is_refused(rng):
 
 @pytest.mark.parametrize("size", [28, 16, 27])
 def test_the_factors_tell_the_whole_truth(size, rng):
-    """They make the same picture again, to the byte, and lie in their ranges."""
+    """They make the same image again, to the byte, and lie in their ranges."""
     images = some_digits(200, size)
     made = warped(images, rng)
     assert torch.equal(transform(images, made.factors), made.images)
     low, high = made.factors.min(0).values, made.factors.max(0).values
-    assert (low[:4] >= torch.tensor([-20, -0.2, 0.8, 0.8])).all() and (high[:4] <= torch.tensor([20, 0.2, 1.2, 1.2])).all()
+    assert (low[:4] >= torch.tensor([-20, -0.2, 0.8, 0.8])).all() and (
+        high[:4] <= torch.tensor([20, 0.2, 1.2, 1.2])
+    ).all()
     assert (high[:4] - low[:4] > 0.9 * torch.tensor([40, 0.4, 0.4, 0.4])).all()
     assert made.factors[:, :4].T.corrcoef().fill_diagonal_(0).abs().max() < 0.3, "drawn independently"
 
@@ -156,7 +163,9 @@ def test_the_seed_decides_and_chunks_and_more_transforms_change_nothing():
         return warped(images, torch.Generator().manual_seed(seed), **options)
 
     one = make(n_each=3)
-    assert torch.equal(one.images, make(n_each=3, chunk=7).images) and torch.equal(one.factors, make(n_each=3, chunk=7).factors)
+    assert torch.equal(one.images, make(n_each=3, chunk=7).images) and torch.equal(
+        one.factors, make(n_each=3, chunk=7).factors
+    )
     assert torch.equal(one.images[:100], make(n_each=2).images), "a smaller set is the first part of a larger one"
     assert not torch.equal(one.images, make(seed=6, n_each=3).images)
 
@@ -164,7 +173,9 @@ def test_the_seed_decides_and_chunks_and_more_transforms_change_nothing():
 def test_a_border_around_the_digits_changes_nothing():
     """So held-out digits of mnist-40 are warped as they are."""
     images = some_digits(20)
-    one, other = (warped(x, torch.Generator().manual_seed(5)) for x in (images, torch.nn.functional.pad(images, [6] * 4)))
+    one, other = (
+        warped(x, torch.Generator().manual_seed(5)) for x in (images, torch.nn.functional.pad(images, [6] * 4))
+    )
     assert torch.equal(one.images, other.images) and torch.equal(one.factors, other.factors)
 
 
@@ -175,7 +186,10 @@ def test_interpolation_is_exact_arithmetic(rng):
     back = (torch.linalg.inv(matrices(made.factors)) * 2**15).round() / 2**15
     axis = torch.arange(FRAME).double() - 19.5
     rows, columns = axis[:, None] - made.factors[:, 4, None, None], axis - made.factors[:, 5, None, None]
-    old = [((back[:, k, 0, None, None] * rows + back[:, k, 1, None, None] * columns) * 256).round() / 256 + 13.5 + 2 for k in (0, 1)]
+    old = [
+        ((back[:, k, 0, None, None] * rows + back[:, k, 1, None, None] * columns) * 256).round() / 256 + 13.5 + 2
+        for k in (0, 1)
+    ]
     padded = torch.nn.functional.pad(images, [2] * 4)[:, 0].double()
     total = torch.zeros(len(images), FRAME, FRAME, dtype=torch.float64)
     for below in (0, 1):
@@ -206,7 +220,7 @@ def test_affine_test_sets_are_not_for_training():
 @pytest.mark.skipif(not REAL_FILES, reason="TORCHCAPS_DATA names no folder")
 def test_affnist_like_is_what_it_was():
     """One transform of each test digit is the first part of the whole set. The hash holds on every machine."""
-    images, labels = affine.read_like("test", REAL_FILES, n_each=1)
+    images, labels = affnist_like.read_like("test", REAL_FILES, n_each=1)
     assert list(images.shape) == [10_000, 1, 40, 40] and labels[:4].tolist() == [7, 2, 1, 0]
     assert fingerprint(Labelled(images, labels)) == AFFNIST_LIKE
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("no_files_at_hand")
 
 
 def mat(n: int, first: int = 0, **changed) -> bytes:
-    """`n` pictures, one a column: the pixel in row r, column c of picture k is (40 r + c + k + first) mod 251."""
+    """`n` images, one a column: the pixel in row r, column c of image k is (40 r + c + k + first) mod 251."""
     pixels = np.arange(1600)[:, None] + np.arange(n)[None, :] + first
     fields = {
         "affine_transformation": np.zeros((6, n)),
@@ -39,7 +39,7 @@ def zipped(**members: bytes) -> bytes:
     return file.getvalue()
 
 
-def test_pictures_stand_upright_beside_their_labels_and_factors():
+def test_images_stand_upright_beside_their_labels_and_factors():
     data = affnist.parse_mat(mat(3), "toy.mat")
     assert list(data.images.shape) == [3, 1, 40, 40] and data.images.dtype == torch.uint8
     assert data.images[2, 0, 4, 7] == (40 * 4 + 7 + 2) % 251
@@ -49,7 +49,9 @@ def test_pictures_stand_upright_beside_their_labels_and_factors():
 
 
 def test_batches_are_joined_in_the_order_of_their_numbers():
-    archive = zipped(**{"test_batches/10.mat": mat(1, 9), "test_batches/2.mat": mat(2, 5), "test_batches/readme.txt": b"x"})
+    archive = zipped(
+        **{"test_batches/10.mat": mat(1, 9), "test_batches/2.mat": mat(2, 5), "test_batches/readme.txt": b"x"}
+    )
     assert affnist.parse_archive(archive, "toy").labels.tolist() == [5, 6, 9]
 
 
@@ -78,8 +80,13 @@ def test_a_struct_without_images_is_refused():
 
 
 def test_either_archive_will_do_and_its_hash_is_checked(tmp_path):
-    contents = {"test.mat.zip": zipped(**{"test.mat": mat(4)}), "test_batches.zip": zipped(**{"1.mat": mat(2), "2.mat": mat(2, 2)})}
-    one, batches = (FileSet("affnist", {name: hashlib.sha256(content).hexdigest()}) for name, content in contents.items())
+    contents = {
+        "test.mat.zip": zipped(**{"test.mat": mat(4)}),
+        "test_batches.zip": zipped(**{"1.mat": mat(2), "2.mat": mat(2, 2)}),
+    }
+    one, batches = (
+        FileSet("affnist", {name: hashlib.sha256(content).hexdigest()}) for name, content in contents.items()
+    )
     folder = tmp_path / "data" / "affnist"
     folder.mkdir(parents=True)
     for name, content in contents.items():

@@ -18,11 +18,22 @@ def test_the_parts_are_as_announced_and_make_up_the_whole(name):
     assert list(train.images.shape) == [info(name).n_train, *info(name).shape] and train.images.dtype == torch.uint8
     assert list(test.images.shape) == [info(name).n_test, *info(name).shape] and test.labels.dtype == torch.int64
     assert len(train.labels) + len(test.labels) == 1797 and status(name) == "built in"
-    assert (train.labels.bincount() + test.labels.bincount()).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert (train.labels.bincount() + test.labels.bincount()).tolist() == [
+        178,
+        182,
+        177,
+        183,
+        181,
+        182,
+        181,
+        179,
+        174,
+        180,
+    ]
     assert train.images.max() == 255 and train.images.min() == 0
 
 
-def test_upsampling_keeps_the_picture():
+def test_upsampling_keeps_the_image():
     """Averaging each 2x2 block gives a slightly blurred copy of the original 8x8 digit."""
     datasets = pytest.importorskip("sklearn.datasets")
     ours = torch.nn.functional.avg_pool2d(load("digits-writers", "train").images.float(), 2).flatten(1)
@@ -53,7 +64,9 @@ def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_shares_are_rounded_and_nobody_is_on_both_sides(seed):
-    labels = torch.tensor([0] * 3 + [1] * 50 + [2] * 147 + [4] * 7)[torch.randperm(207, generator=torch.Generator().manual_seed(seed))]
+    labels = torch.tensor([0] * 3 + [1] * 50 + [2] * 147 + [4] * 7)[
+        torch.randperm(207, generator=torch.Generator().manual_seed(seed))
+    ]
     for n in (1, 10, 103, 206):
         rest, held = stratified_indices(labels, n, seed)
         assert torch.cat([rest, held]).sort().values.equal(torch.arange(207)) and len(held) == n
@@ -63,7 +76,7 @@ def test_shares_are_rounded_and_nobody_is_on_both_sides(seed):
 
 
 def test_roundings_favour_no_class():
-    """One of ten equal classes gives the single held-out picture: over many seeds, each does."""
+    """One of ten equal classes gives the single held-out image: over many seeds, each does."""
     labels = torch.arange(100) % 10
     chosen = torch.cat([labels[stratified_indices(labels, 1, seed)[1]] for seed in range(500)])
     assert chosen.bincount(minlength=10).min() > 20

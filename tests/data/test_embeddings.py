@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from torchcaps.data import DataError, load
-from torchcaps.data.augment.mixup import Mixup
-from torchcaps.data.batches import embeddings
+from torchcaps.data.augment import Mixup, Shift
+from torchcaps.data.batches import SentenceBatch, SentenceBatches, batches_for, embeddings, sentences_in_order
 from torchcaps.data.batches.embeddings import InMemory, Shards, Window, groups, padded, store_for
-from torchcaps.data.batches.images import Shift
-from torchcaps.data.batches.pairs import batches_for
-from torchcaps.data.batches.sentences import SentenceBatch, SentenceBatches, mixed, sentences_in_order
+from torchcaps.data.batches.sentences import mixed
 from torchcaps.data.sets.sst import GeneratedEncoder, Sentences
 from torchcaps.papers import RECIPES
 
@@ -93,7 +91,9 @@ def test_shards_give_what_memory_gives(encoder, tmp_path, small_shards):
     assert [name[:6] for name in names(tmp_path)] == ["00000-", "00001-"]
 
 
-def test_shards_go_on_where_they_were_stopped_and_mend_what_is_damaged(encoder, tmp_path, small_shards, monkeypatch, capsys):
+def test_shards_go_on_where_they_were_stopped_and_mend_what_is_damaged(
+    encoder, tmp_path, small_shards, monkeypatch, capsys
+):
     tokens, calls = encoder.tokenise(TEXTS), []
     hidden = GeneratedEncoder.hidden
     monkeypatch.setattr(GeneratedEncoder, "hidden", lambda self, *args: calls.append(1) or hidden(self, *args))
@@ -123,7 +123,8 @@ def test_a_large_set_is_kept_on_disk_by_a_cpu(data, tmp_path, monkeypatch):
 def test_a_full_disk_is_an_error_before_the_work(encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100}))
     with pytest.raises(
-        DataError, match=r"embeddings of 4 sentences by generated need 0.0 GB more .* train on the root sentences alone, on a GPU"
+        DataError,
+        match=r"embeddings of 4 sentences by generated need 0.0 GB more .* train on the root sentences alone, on a GPU",
     ):
         Shards(tmp_path, encoder, encoder.tokenise(TEXTS))
     assert names(tmp_path) == []
@@ -138,7 +139,8 @@ def test_groups_hold_every_sentence_once_and_no_more_tokens_than_allowed():
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [(" ", r"sentence 2 of 2 is empty"), ("a " * 40, r"sentence 2 of 2 has 41 tokens and generated takes 32")]
+    ("text", "why"),
+    [(" ", r"sentence 2 of 2 is empty"), ("a " * 40, r"sentence 2 of 2 has 41 tokens and generated takes 32")],
 )
 def test_what_cannot_be_embedded_is_named(encoder, text, why):
     with pytest.raises(ValueError, match=why):
@@ -180,7 +182,10 @@ def test_a_step_sees_its_sentences_through_a_window_too():
             batches.new_epoch(torch.Generator().manual_seed(seed))
         for step in range(1, 4):  # as a resumed run, that begins within an epoch
             ahead.before(step)
-            assert all(torch.equal(a, b) for a, b in zip(plain.at(torch.tensor(step))[:3], ahead.at(torch.tensor(step))[:3], strict=True))
+            assert all(
+                torch.equal(a, b)
+                for a, b in zip(plain.at(torch.tensor(step))[:3], ahead.at(torch.tensor(step))[:3], strict=True)
+            )
 
 
 def test_in_order_nothing_is_left_out():

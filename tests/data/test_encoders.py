@@ -10,8 +10,8 @@ pytest.importorskip("transformers", reason="pip install 'torchcaps[sentences]'")
 from tests.transformers_tiny import LIMIT, N_BLOCKS, SIZE, WORDS, model, tokenizer, transformers
 from torchcaps.data import DataError
 from torchcaps.data.batches.embeddings import padded, store_for
-from torchcaps.data.encoders import NO_LIMIT, Encoder, TransformerEncoder, weights_sha256
 from torchcaps.data.sets.sst import Sentences
+from torchcaps.data.sources.encoders import NO_LIMIT, Encoder, TransformerEncoder, weights_sha256
 
 TEXTS = ("the film is great", "dull", "not a film")
 CPU = torch.device("cpu")
@@ -88,7 +88,9 @@ class _Given:
 
 def test_a_sentence_longer_than_the_encoder_takes_is_one_clear_error(gpt2, bert):
     for encoder, n in ((gpt2, LIMIT), (bert, LIMIT - 1)):
-        with pytest.raises(ValueError, match=rf"sentence 2 of 2 has {LIMIT + 1} tokens and tiny-.* takes {LIMIT}: 'film film"):
+        with pytest.raises(
+            ValueError, match=rf"sentence 2 of 2 has {LIMIT + 1} tokens and tiny-.* takes {LIMIT}: 'film film"
+        ):
             encoder.tokenise(["dull", "film " * n])
         assert len(encoder.tokenise(["film " * (n - 1)])[0]) == LIMIT
 
@@ -101,8 +103,14 @@ def test_settings_that_say_no_number_are_no_limit():
 
 
 def test_places_that_no_token_gets_do_not_count():
-    """RoBERTa's places begin behind the number of its padding token, and its tokenizer may not tell how long a text may be."""
-    sizes = {"hidden_size": SIZE, "num_hidden_layers": N_BLOCKS, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 12}
+    """RoBERTa's positions begin behind its padding token, and its tokenizer may not say how long a text may be."""
+    sizes = {
+        "hidden_size": SIZE,
+        "num_hidden_layers": N_BLOCKS,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "vocab_size": 12,
+    }
     config = transformers.RobertaConfig(**sizes, max_position_embeddings=LIMIT + 2, pad_token_id=1)
     words = tokenizer("encoder")
     words.model_max_length = 10**30

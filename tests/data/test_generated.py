@@ -1,4 +1,4 @@
-"""Pictures made from a seed: the same everywhere, and worth learning."""
+"""Images made from a seed: the same everywhere, and worth learning."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def test_the_parts_are_as_announced(name):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_seed_alone_decides_the_pictures(name):
+def test_the_seed_alone_decides_the_images(name):
     before = torch.get_rng_state()
     one = fingerprint(load(name, "train", seed=1))
     torch.manual_seed(123)
@@ -42,7 +42,7 @@ def test_colours_are_of_the_same_shapes_and_tell_nothing_of_the_class():
     assert by_class.std() < 0.05
 
 
-def test_train_and_test_share_no_picture():
+def test_train_and_test_share_no_image():
     train, test = (load("generated", split).images.flatten(1) for split in ("train", "test"))
     assert torch.cat([train, test]).unique(dim=0).shape[0] == len(train) + len(test)
 

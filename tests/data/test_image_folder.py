@@ -1,16 +1,15 @@
-"""A user's own pictures: what is read, what becomes of it, what is held out, and what is refused in plain words."""
+"""A user's own images: what is read, what becomes of it, what is held out, and what is refused in plain words."""
 
 import numpy as np
 import pytest
 import torch
 
 from torchcaps.data import DataError, info, load
+from torchcaps.data.batches import Batches
 from torchcaps.data.batches.balance import balanced_order, members
-from torchcaps.data.batches.images import Batches
 from torchcaps.data.sets.image_folder import LEAST, list_folder, read_files, split_by_class, survey
-from torchcaps.data.sources.user_images import look_at, open_picture, read_picture
-from torchcaps.probes.kinds import stored
-from torchcaps.train.plain import to_plain
+from torchcaps.data.sources.user_images import look_at, open_image, read_image
+from torchcaps.train.recipe import from_plain, to_plain
 
 Image = pytest.importorskip("PIL.Image", reason="pip install 'torchcaps[experiments]'")
 
@@ -22,7 +21,7 @@ def save(path, pixels, **settings) -> None:
 
 @pytest.fixture
 def folder(tmp_path):
-    """Ten red-ish pictures and six grey ones, all 20x20."""
+    """Ten red-ish images and six grey ones, all 20x20."""
     draw = np.random.default_rng(0)
     for n in range(10):
         save(tmp_path / "own" / "red" / f"{n}.png", draw.integers(0, 256, (20, 20, 3)) * [1, 0, 0])
@@ -42,13 +41,13 @@ def test_classes_are_folders_in_the_order_of_their_names(folder):
 def test_a_survey_tells_what_a_run_has_to_know(folder):
     found = survey(folder, seed=0)
     assert found.data.classes == ("grey", "red")
-    assert found.data.shape == (3, 20, 20)  # one square size, not too large: kept; one picture in colour: all are
+    assert found.data.shape == (3, 20, 20)  # one square size, not too large: kept; one image in colour: all are
     assert (found.train, found.test) == ({"grey": 5, "red": 8}, {"grey": 1, "red": 2})
     assert (info(found.data).n_train, info(found.data).n_test, info(found.data).n_classes) == (13, 3, 2)
-    assert stored(to_plain(found.data)) == found.data
+    assert from_plain(to_plain(found.data)) == found.data
 
 
-def test_pictures_of_other_sizes_become_the_default_or_what_is_asked(folder):
+def test_images_of_other_sizes_become_the_default_or_what_is_asked(folder):
     save(folder / "red" / "wide.png", np.zeros((10, 40)))
     assert survey(folder, seed=0).data.shape == (3, 32, 32)
     assert survey(folder, seed=0).sizes in (((20, 20), (40, 10)), ((40, 10), (20, 20)))  # as many pixels
@@ -57,21 +56,21 @@ def test_pictures_of_other_sizes_become_the_default_or_what_is_asked(folder):
         survey(folder, seed=0, size=15)
 
 
-def test_the_whole_picture_is_kept_and_the_rest_is_black(tmp_path):
+def test_the_whole_image_is_kept_and_the_rest_is_black(tmp_path):
     save(tmp_path / "wide.png", np.full((2, 8), 200))
-    read = read_picture(tmp_path / "wide.png", 4, 1)
+    read = read_image(tmp_path / "wide.png", 4, 1)
     assert read.tolist() == [[[0] * 4, [200] * 4, [0] * 4, [0] * 4]]  # 8x2 becomes 4x1, in the middle
 
 
-def test_pictures_are_opened_as_people_see_them(tmp_path):
+def test_images_are_opened_as_people_see_them(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was held on its side
     save(tmp_path / "turned.jpg", np.zeros((8, 16)), exif=exif)
-    assert open_picture(tmp_path / "turned.jpg").size == (8, 16)
+    assert open_image(tmp_path / "turned.jpg").size == (8, 16)
     save(tmp_path / "clear.png", np.zeros((4, 4, 4)))
-    assert np.asarray(open_picture(tmp_path / "clear.png")).min() == 255  # transparent: white shows
+    assert np.asarray(open_image(tmp_path / "clear.png")).min() == 255  # transparent: white shows
     Image.fromarray(np.full((4, 4), 40_000, dtype=np.uint16)).save(tmp_path / "deep.png")
-    assert np.asarray(open_picture(tmp_path / "deep.png")).tolist() == [[40_000 // 256] * 4] * 4
+    assert np.asarray(open_image(tmp_path / "deep.png")).tolist() == [[40_000 // 256] * 4] * 4
     save(tmp_path / "colour.png", np.full((4, 4, 3), 7))
     assert look_at(tmp_path / "colour.png").grey
     save(tmp_path / "colour.png", np.full((4, 4, 3), [7, 7, 8]))
@@ -79,10 +78,12 @@ def test_pictures_are_opened_as_people_see_them(tmp_path):
 
 
 def test_unreadable_files_are_refused_by_name_or_left_out(folder):
-    (folder / "red" / "broken.png").write_bytes(b"no picture")
+    (folder / "red" / "broken.png").write_bytes(b"no image")
     whole = (folder / "red" / "0.png").read_bytes()
     (folder / "red" / "cut.png").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=r"(?s)2 of 18 pictures cannot be read.*red/broken.png.*red/cut.png.*--skip-unreadable"):
+    with pytest.raises(
+        DataError, match=r"(?s)2 of 18 images cannot be read.*red/broken.png.*red/cut.png.*--skip-unreadable"
+    ):
         survey(folder, seed=0)
     found = survey(folder, seed=0, skip_unreadable=True)
     assert [bad.file for bad in found.unreadable] == ["red/broken.png", "red/cut.png"]
@@ -91,7 +92,7 @@ def test_unreadable_files_are_refused_by_name_or_left_out(folder):
 
 def test_a_link_that_leads_nowhere_is_a_file_that_cannot_be_read(folder):
     (folder / "red" / "gone.png").symlink_to(folder / "nothing.png")
-    with pytest.raises(DataError, match=r"(?s)1 of .* pictures cannot be read:\s+red/gone\.png: .*No such file"):
+    with pytest.raises(DataError, match=r"(?s)1 of .* images cannot be read:\s+red/gone\.png: .*No such file"):
         survey(folder, 0)
     assert [bad.file for bad in survey(folder, 0, skip_unreadable=True).unreadable] == ["red/gone.png"]
 
@@ -115,7 +116,7 @@ def test_a_folder_that_has_changed_is_not_split_anew(folder):
     own = survey(folder, seed=0).data
     load(own, "test", folder)
     save(folder / "red" / "new.png", np.zeros((20, 20, 3)))
-    with pytest.raises(DataError, match=r"does not hold the 16 pictures .* it has 17"):
+    with pytest.raises(DataError, match=r"does not hold the 16 images .* it has 17"):
         load(own, "test", folder)
     assert len(own.read_all(folder).labels) == 17
     with pytest.raises(DataError, match="say where they lie with --data FOLDER"):
@@ -142,18 +143,18 @@ def test_copies_are_counted(folder):
 def test_folders_that_no_training_could_use_are_refused(tmp_path, folder):
     with pytest.raises(DataError, match="is no folder; give one with a folder for each class"):
         survey(tmp_path / "nowhere", seed=0)
-    with pytest.raises(DataError, match="has no folders; put the pictures into two at least"):
+    with pytest.raises(DataError, match="has no folders; put the images into two at least"):
         survey(folder / "red", seed=0)
     (folder / "grey").rename(tmp_path / "aside")
     with pytest.raises(DataError, match="has one folder, red"):
         survey(folder, seed=0)
     for n in range(LEAST - 1):
         save(folder / "rare" / f"{n}.png", np.full((9, 9), n))
-    with pytest.raises(DataError, match=f"too few pictures: rare has 4; every class needs {LEAST}"):
+    with pytest.raises(DataError, match=f"too few images: rare has 4; every class needs {LEAST}"):
         survey(folder, seed=0)
     for name in ("a", "b"):
         (tmp_path / "empty" / name).mkdir(parents=True)
-    with pytest.raises(DataError, match=r"hold no pictures; they end in .png"):
+    with pytest.raises(DataError, match=r"hold no images; they end in .png"):
         survey(tmp_path / "empty", seed=0)
     (tmp_path / "parts").mkdir()
     for part in ("train", "test"):
@@ -168,7 +169,7 @@ def test_balanced_drawing_shows_every_class_as_often(rng):
     drawn = torch.bincount(labels[order])
     assert sorted(drawn.tolist()) == [31, 32, 32]
     each = torch.bincount(order, minlength=100)
-    assert each[:90].max() == 1  # of 90 pictures none comes twice
+    assert each[:90].max() == 1  # of 90 images none comes twice
     assert each[90:98].min() >= 3 and each[90:98].max() <= 4  # of 8 each before any comes again
     assert not torch.equal(order, balanced_order(members(labels), 95, rng))
 

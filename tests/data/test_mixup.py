@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from torchcaps.data import Labelled
-from torchcaps.data.augment.mixup import Mixup, class_shares, main_labels
-from torchcaps.data.batches.images import Batch, Batches, Crop
+from torchcaps.data.augment import Crop, Mixup, class_shares, main_labels
+from torchcaps.data.batches import Batch, Batches
 from torchcaps.models import CapsNet
 from torchcaps.papers import RECIPES
 from torchcaps.train.tasks.classify import Classify
@@ -39,11 +39,15 @@ def test_every_image_is_blended_with_another_one_of_its_batch():
     for batch in epoch:
         assert (batch.labels != batch.others).all()
         assert set(batch.others.tolist()) == set(batch.labels.tolist())
-    assert torch.cat([batch.labels for batch in epoch]).sort().values.equal(torch.arange(40))  # an epoch still shows all of them
+    assert (
+        torch.cat([batch.labels for batch in epoch]).sort().values.equal(torch.arange(40))
+    )  # an epoch still shows all of them
 
 
 def test_any_other_image_is_as_likely_to_be_mixed_in():
-    pairs = torch.cat([torch.stack([batch.labels, batch.others]) for seed in range(600) for batch in mixed_epoch(4, 4, seed)], dim=1)
+    pairs = torch.cat(
+        [torch.stack([batch.labels, batch.others]) for seed in range(600) for batch in mixed_epoch(4, 4, seed)], dim=1
+    )
     counts = torch.zeros(4, 4).index_put_((pairs[0], pairs[1]), torch.ones(pairs.shape[1]), accumulate=True)
     assert counts.diagonal().eq(0).all()
     assert ((counts[~torch.eye(4, dtype=torch.bool)] - 200).abs() < 60).all()  # five standard deviations
@@ -77,7 +81,9 @@ def test_the_loss_is_that_of_both_classes_weighted_by_their_shares(rng):
 
 
 def test_an_answer_in_training_is_held_against_the_larger_part():
-    batch = Batch(torch.zeros(3, 1, 1, 1), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0]), torch.tensor([0.9, 0.1, 0.6]))
+    batch = Batch(
+        torch.zeros(3, 1, 1, 1), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0]), torch.tensor([0.9, 0.1, 0.6])
+    )
     assert main_labels(batch).tolist() == [0, 2, 2]
     assert class_shares(batch, 3).argmax(-1).tolist() == [0, 2, 2]
     assert class_shares(batch, 3).sum(-1).tolist() == pytest.approx([1, 1, 1])
@@ -93,7 +99,9 @@ def test_a_decoder_cannot_redraw_two_classes_from_one():
 
 
 def test_a_step_with_mixed_images_compiles_whole(fresh_dynamo, rng):
-    batch = Batch(torch.rand(2, 1, 4, 4, generator=rng), torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([0.7, 0.2]))
+    batch = Batch(
+        torch.rand(2, 1, 4, 4, generator=rng), torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([0.7, 0.2])
+    )
     model, task = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), ClassifyLogits()
     compiled = torch.compile(task.losses, backend="aot_eager", dynamic=False, fullgraph=True)
     torch.testing.assert_close(compiled(model, batch), task.losses(model, batch))

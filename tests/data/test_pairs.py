@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, fingerprint, hold_out, info, load
-from torchcaps.data.batches.images import Batches, Shift
-from torchcaps.data.batches.pairs import PairBatches, batches_for, pairs_in_order
-from torchcaps.data.sets.pairs import (  # fmt: skip
+from torchcaps.data.augment import Shift
+from torchcaps.data.batches import Batches, PairBatches, batches_for, pairs_in_order
+from torchcaps.data.sets.multimnist import read_multimnist
+from torchcaps.data.sets.pairs import (
     Pairs,
     PairSource,
     draw_moves,
@@ -17,7 +18,6 @@ from torchcaps.data.sets.pairs import (  # fmt: skip
     overlap,
     overlay,
     paired_again,
-    read_multimnist,
 )
 
 REAL_FILES = os.environ.get("TORCHCAPS_DATA")
@@ -105,7 +105,9 @@ def test_fixed_pairs_are_the_same_for_every_seed_and_another_for_another_shift()
 def test_pairs_in_order_come_once_each_and_do_not_depend_on_the_batch():
     pairs = load("generated-pairs", "test")
     whole = next(pairs_in_order(pairs, len(pairs.picks), CPU))
-    assert list(whole.images.shape) == [512, 1, 24, 24] == [info("generated-pairs").n_test, *info("generated-pairs").shape]
+    assert (
+        list(whole.images.shape) == [512, 1, 24, 24] == [info("generated-pairs").n_test, *info("generated-pairs").shape]
+    )
     assert torch.equal(whole.labels, pairs.labels) and whole.images.max() == 1
     parts = list(pairs_in_order(pairs, 100, CPU))
     assert len(parts) == 6
@@ -208,7 +210,9 @@ def test_more_pairs_begin_with_the_same_ones():
     pairs = load("generated-pairs", "test")
     more = paired_again(pairs, 3)
     assert len(more.picks) == 3 * len(pairs.digits) > len(pairs.picks)
-    assert torch.equal(more.picks[: len(pairs.picks)], pairs.picks) and torch.equal(more.moves[: len(pairs.moves)], pairs.moves)
+    assert torch.equal(more.picks[: len(pairs.picks)], pairs.picks) and torch.equal(
+        more.moves[: len(pairs.moves)], pairs.moves
+    )
     with pytest.raises(ValueError, match="each digit at least once; got n_each=0"):
         paired_again(pairs, 0)
     with pytest.raises(ValueError, match=r"only fixed pairs .* got Labelled"):
@@ -217,7 +221,11 @@ def test_more_pairs_begin_with_the_same_ones():
 
 def test_pairs_of_scikit_learns_digits_are_of_the_part_they_belong_to():
     pytest.importorskip("sklearn")
-    about, train, test = info("digits-pairs"), load("digits-pairs", "train", seed=3), load("digits-pairs", "test", seed=3)
+    about, train, test = (
+        info("digits-pairs"),
+        load("digits-pairs", "train", seed=3),
+        load("digits-pairs", "test", seed=3),
+    )
     assert (about.n_train, about.n_test, about.n_labels) == (len(train.labels), len(test.picks), 2)
     assert torch.equal(test.digits, load("digits", "test", seed=3).images)
     assert (test.labels[:, 0] != test.labels[:, 1]).all()

@@ -31,7 +31,12 @@ def test_brackets_slashes_and_spaces_within_a_sentence_come_back():
 def test_a_phrase_counts_once_and_keeps_its_first_label():
     trees = read_trees("(3 (2 good) (4 film))\n(1 (0 film) (2 good))\n", "x")
     assert roots(trees) == [Phrase("good film", 3), Phrase("film good", 1)]
-    assert unique_phrases(trees) == [Phrase("good film", 3), Phrase("good", 2), Phrase("film", 4), Phrase("film good", 1)]
+    assert unique_phrases(trees) == [
+        Phrase("good film", 3),
+        Phrase("good", 2),
+        Phrase("film", 4),
+        Phrase("film good", 1),
+    ]
 
 
 def test_with_two_labels_what_is_neutral_is_left_out():

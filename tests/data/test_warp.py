@@ -1,13 +1,11 @@
-"""Pictures turned, slanted and stretched: what a map does is known where it can be computed by hand."""
+"""Images turned, slanted and stretched: what a map does is known where it can be computed by hand."""
 
 import math
 
 import torch
 
-from torchcaps.data.augment.warp import Warp
-from torchcaps.data.batches.images import Light, as_seen
-from torchcaps.probes.kinds import stored
-from torchcaps.train.plain import to_plain
+from torchcaps.data.augment import Light, Warp, as_seen
+from torchcaps.train.recipe import from_plain, to_plain
 
 
 def bars(size: int = 16) -> torch.Tensor:
@@ -18,7 +16,7 @@ def bars(size: int = 16) -> torch.Tensor:
     return images
 
 
-def test_no_map_leaves_the_picture():
+def test_no_map_leaves_the_image():
     assert torch.equal(Warp().apply(bars(), torch.zeros(2, 4)), bars())
 
 
@@ -48,7 +46,7 @@ def test_draws_stay_within_their_ranges_and_evaluation_draws_none():
     assert torch.all(most <= torch.tensor([0.1, 0.2, 0.3, 0.3]))
     assert torch.all(most > torch.tensor([0.09, 0.19, 0.29, 0.29]))
     assert torch.equal(as_seen(bars(), (Warp(),)), bars() / 255)
-    assert stored(to_plain(Warp(turn=0.5))) == Warp(turn=0.5)
+    assert from_plain(to_plain(Warp(turn=0.5))) == Warp(turn=0.5)
 
 
 def test_with_edge_what_comes_in_from_outside_is_the_edge():

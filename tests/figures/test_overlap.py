@@ -6,7 +6,7 @@ from torch import nn
 
 from torchcaps import CapsNet
 from torchcaps.data import load
-from torchcaps.data.batches.pairs import pairs_in_order
+from torchcaps.data.batches import pairs_in_order
 from torchcaps.figures.overlap import GREEN, RED, answered, in_colours, overlapping_digits, overlaps
 from torchcaps.layers import Capsules
 

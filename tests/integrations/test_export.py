@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from torchcaps.data.batches.images import Crop, Standardise, as_seen
+from torchcaps.data.augment import Crop, Standardise, as_seen
 from torchcaps.integrations.export import BATCHES, TOLERANCE, Plain, _differences, _kept, export_onnx, export_program, plan
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.papers import RECIPES

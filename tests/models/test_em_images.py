@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchcaps.data.batches.images import Batch
+from torchcaps.data.batches import Batch
 from torchcaps.models import EMCapsNet
 from torchcaps.train.tasks.logits import ClassifyScores
 

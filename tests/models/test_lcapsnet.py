@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import conv2d
 
 from torchcaps.data import load
-from torchcaps.data.batches.images import Batch
+from torchcaps.data.batches import Batch
 from torchcaps.layers import Capsules
 from torchcaps.models import CapsNet, LCapsNet
 from torchcaps.ops import length

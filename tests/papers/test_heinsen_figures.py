@@ -9,7 +9,7 @@ import torch
 from torchcaps import cli
 from torchcaps.data import DataError, Labelled
 from torchcaps.data.sets import smallnorb
-from torchcaps.data.sets.smallnorb_views import part_of
+from torchcaps.data.sets.smallnorb import part_of
 from torchcaps.figures.validation import Watched, band, validation_curves
 from torchcaps.figures.view_errors import errors_by_view
 from torchcaps.papers import RECIPES

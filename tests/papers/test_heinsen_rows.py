@@ -9,8 +9,8 @@ import torch
 from heinsen_results import CHOSEN, n_parameters
 
 from torchcaps.data import Labelled, info
-from torchcaps.data.augment.mixup import Mixup
-from torchcaps.data.batches.images import Batch, Batches, Crop
+from torchcaps.data.augment import Crop, Mixup
+from torchcaps.data.batches import Batch, Batches
 from torchcaps.layers import EMCapsules
 from torchcaps.papers import RECIPES
 from torchcaps.papers.changes import with_mixup

@@ -11,10 +11,9 @@ import torch
 from commands import refuses, run
 
 import torchcaps
-from torchcaps.data import DATASETS, Labelled, info
+from torchcaps.data import DATASETS, Labelled, class_names, info
 from torchcaps.data import load as load_data
-from torchcaps.data.batches.images import Crop, Standardise, as_seen
-from torchcaps.data.class_names import class_names
+from torchcaps.data.augment import Crop, Standardise, as_seen
 from torchcaps.papers import RECIPES
 from torchcaps.pretrained import FOLDER, entries, entry, file_of, loading, locate, open_model, prepare
 from torchcaps.pretrained.card import card

@@ -11,8 +11,7 @@ import torch
 from commands import refuses, run
 
 import torchcaps
-from torchcaps.data import DataError
-from torchcaps.data.class_names import class_names
+from torchcaps.data import DataError, class_names
 from torchcaps.papers import RECIPES
 from torchcaps.pretrained import entries
 from torchcaps.pretrained.card import _command

@@ -11,8 +11,8 @@ import torch
 from one_of_two import CASES, MixesAnyhow, go
 
 from torchcaps.data import Labelled
-from torchcaps.data.augment.mixup import Mixup
-from torchcaps.data.batches.images import Batches, Shift
+from torchcaps.data.augment import Mixup, Shift
+from torchcaps.data.batches import Batches
 from torchcaps.papers import RECIPES
 from torchcaps.runtime import distributed
 from torchcaps.runtime.distributed import ALONE, Lost, Team, joined, naming_the_lost

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from torchcaps.data import Labelled
-from torchcaps.data.augment.mixup import Mixup
-from torchcaps.data.batches.images import Crop
+from torchcaps.data.augment import Crop, Mixup
 from torchcaps.papers import RECIPES
 from torchcaps.results.store import make_result
 from torchcaps.results.verify import check_metrics

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, fingerprint, hold_out, load
-from torchcaps.data.batches.images import Batches, Shift
+from torchcaps.data.augment import Shift
+from torchcaps.data.batches import Batches
 from torchcaps.papers import RECIPES
 from torchcaps.results.store import make_result
 from torchcaps.runtime.environment import commit

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchcaps.data import load
-from torchcaps.data.batches.images import Batches
+from torchcaps.data.batches import Batches
 from torchcaps.papers import RECIPES
 from torchcaps.train.checkpoint import tensors_sha256
 from torchcaps.train.step import WARM_UP, TrainingStep

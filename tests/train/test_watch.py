@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches.images import Crop
+from torchcaps.data.augment import Crop
 from torchcaps.ops import margin_loss
 from torchcaps.papers import RECIPES
 from torchcaps.results.store import make_result

@@ -22,7 +22,8 @@ from torch.nn.functional import max_pool2d, pad
 from torchcaps.analysis.metrics import error_percent
 from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled, fingerprint
-from torchcaps.data.batches.images import Augmentation, Shift, in_order
+from torchcaps.data.augment import Augmentation, Shift
+from torchcaps.data.batches.images import in_order
 from torchcaps.data.sets.affine import BRIGHT, ROTATION, SHEAR, transform
 from torchcaps.data.sets.digits import stratified_indices
 from torchcaps.layers import Capsules

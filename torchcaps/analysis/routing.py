@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.metrics import dead_capsules, exact_match_error_percent
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Augmentation, Batch, in_order
+from torchcaps.data.augment import Augmentation, Batch
+from torchcaps.data.batches.images import in_order
 from torchcaps.data.batches.pairs import PairBatch, pairs_in_order
 from torchcaps.data.sets.pairs import Pairs, PairSource, fixed_pairs
 from torchcaps.layers import RoutedCapsules

@@ -16,7 +16,7 @@ from torchcaps.analysis.classifiers import fit_linear
 from torchcaps.analysis.metrics import error_percent
 from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import as_seen
+from torchcaps.data.augment import as_seen
 from torchcaps.layers import ExpertCapsules
 from torchcaps.models import Baseline
 

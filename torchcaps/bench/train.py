@@ -11,7 +11,7 @@ from torchcaps.bench.memory import Peak
 from torchcaps.bench.noise import random_sentences
 from torchcaps.bench.timing import here, time_ms
 from torchcaps.data import DataInfo, Labelled, info
-from torchcaps.data.batches.pairs import batches_for
+from torchcaps.data.batches import batches_for
 from torchcaps.data.sets.pairs import MARGIN, PairSource
 from torchcaps.data.sets.sst import Sentences
 from torchcaps.layers import EMCapsules, RoutedCapsules

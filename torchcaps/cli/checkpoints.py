@@ -22,7 +22,7 @@ from torchcaps.runtime.metrics_log import read_journal
 from torchcaps.train.tasks import Extras
 
 # sets whose pictures are moved or paired already: their digits as they were
-OF_MNIST = {"mnist-40", "affnist-like", "affnist", "multimnist-4", "multimnist-6"}
+OF_MNIST = {"mnist", "affnist-like", "affnist", "multimnist"}
 Json = Annotated[Path | None, typer.Option("--json", help="write the numbers into this file as well")]
 
 
@@ -102,7 +102,8 @@ def equivariance(
     found = {}
     for checkpoint in checkpoints:
         model, run, about = open_model(checkpoint, where)
-        digits = datasets.load("mnist" if run.data in OF_MNIST else run.data, "test", data, about["seed"])
+        moved = not isinstance(run.data, datasets.OwnImages) and datasets.spec(run.data).source in OF_MNIST
+        digits = datasets.load("mnist" if moved else run.data, "test", data, about["seed"])
         name = f"{about['name']} seed {about['seed']}"
         found[name if name not in found else str(checkpoint)] = measure(model, digits, where, augment=run.augment, copies=copies)
     print(side_by_side(found))

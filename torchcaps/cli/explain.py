@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcaps import data as datasets
 from torchcaps.cli.options import Device, Root
-from torchcaps.data.class_names import class_names
+from torchcaps.data import class_names
 from torchcaps.data.sources.image_archives import image_module
 from torchcaps.figures import save_figures
 from torchcaps.figures.places import used_places
@@ -50,9 +50,10 @@ def explain(
         texts = own or [tests.texts[number] for number in which]
         made = {f"sentence_{n}": sentence_map(explained(model, encoder, text), label) for n, text in enumerate(texts, start=1)}
     else:
-        names = class_names(run.data) if isinstance(run.data, datasets.OwnImages) or run.data.startswith("smallnorb") else None
+        named = isinstance(run.data, datasets.OwnImages) or datasets.spec(run.data).source == "smallnorb"
+        names = class_names(run.data) if named else None
         pictures, labels = ([own_picture(own, model)], [None]) if own else (list(tests.images[which]), tests.labels[which].tolist())
-        made = {"places": used_places(model, pictures, labels, names)}
+        made = {"places": used_places(model, pictures, labels, names, run.augment)}
     for path in save_figures(made, out):
         print(path)
 

@@ -8,7 +8,7 @@ import typer
 
 from torchcaps.cli.options import console
 from torchcaps.cli.play import load_all
-from torchcaps.data.class_names import class_names
+from torchcaps.data import class_names
 from torchcaps.integrations.export import TOLERANCE, Exported, export_onnx, export_program
 from torchcaps.play.web import export_web
 from torchcaps.pretrained import open_model

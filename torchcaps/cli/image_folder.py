@@ -9,11 +9,10 @@ import typer
 from torchcaps import data as datasets
 from torchcaps.cli.options import Device, Trained, console, numbers_of
 from torchcaps.cli.options import table as make_table
-from torchcaps.data import Labelled, OwnImages
-from torchcaps.data.class_names import class_names
+from torchcaps.data import Labelled, OwnImages, class_names
 from torchcaps.data.sets.image_folder import ENDINGS, TEST_SHARE, Survey, survey
 from torchcaps.data.sources.image_archives import image_module
-from torchcaps.data.sources.user_images import read_picture
+from torchcaps.data.sources.user_images import read_image
 from torchcaps.integrations.image_folder import by_class, mean_over_classes, own_run
 from torchcaps.pretrained import open_model
 from torchcaps.results.store import make_result, write_result
@@ -131,6 +130,6 @@ def _read(file: Path, shape: tuple[int, int, int]) -> torch.Tensor:
     c, h, w = shape
     assert h == w
     try:
-        return torch.from_numpy(read_picture(file, h, c).copy())
+        return torch.from_numpy(read_image(file, h, c).copy())
     except datasets.DataError as error:
         raise ValueError(f"{file}: {error}; give another file") from error

@@ -1,6 +1,6 @@
 """In which order the rows of one command are made."""
 
-from torchcaps.data import info
+from torchcaps.data import info, spec
 from torchcaps.results.claims import Recipe
 
 
@@ -20,4 +20,4 @@ def in_order(recipes: list[Recipe]) -> list[Recipe]:
 
 def _sentences(data: str) -> str:
     """The training sentences, if it holds any; a set to choose by has the training part of the other."""
-    return data.removesuffix("-dev") if info(data).kind == "sentences" else ""
+    return str(spec(data).same_training) if info(data).kind == "sentences" else ""

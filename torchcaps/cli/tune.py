@@ -11,7 +11,7 @@ import typer
 from torchcaps.cli.options import Device, Results, Root, console, seeds_of
 from torchcaps.cli.options import table as make_table
 from torchcaps.cli.sweep import Failed, Job, Workers, named, say, sweep
-from torchcaps.data import info
+from torchcaps.data import info, spec
 from torchcaps.papers import RECIPES
 from torchcaps.results.claims import Recipe, find
 from torchcaps.results.statistics import spread
@@ -23,7 +23,7 @@ from torchcaps.train.recipe import Run
 from torchcaps.train.state import run_folder
 from torchcaps.train.vary import parsed, vary
 
-TO_CHOOSE_BY = ("-toys", "-folds", "-dev")  # data sets whose test part is made of training data
+TO_CHOOSE_BY = ("toys", "folds", "dev")  # splits whose test part is no official one
 
 
 def tune(
@@ -66,8 +66,8 @@ def _without_test(recipe: Recipe, hold_out: int, on: str | None) -> Run:
         raise ValueError(f"{recipe.name} trains no network; tune one of the rows that it reads: {', '.join(run.needs)}")
     if bool(hold_out) == bool(on):
         raise ValueError("say what to choose by: --hold-out N training images, or --on a data set such as smallnorb-folds; one of them")
-    if on and not on.endswith(TO_CHOOSE_BY):
-        raise ValueError(f"{on} has an official test part; choose by one that has none: its name ends in {', '.join(TO_CHOOSE_BY)}")
+    if on and spec(on).split not in TO_CHOOSE_BY:
+        raise ValueError(f"{on} has an official test part; choose by a set that has none: its name ends in {', '.join(TO_CHOOSE_BY)}")
     if on and info(on).shape[0] != info(run.data).shape[0]:
         raise ValueError(f"{on} has {info(on).shape[0]} channels and {recipe.name} takes {info(run.data).shape[0]}; give another set")
     stages = tuple(replace(stage, watch=None) for stage in run.stages)

@@ -1,4 +1,4 @@
-"""What can be done with a data set by its name: `load` reads, `get` fetches, and nothing else touches the network."""
+"""What can be done with a data set: `load` reads, `get` fetches, and nothing else touches the network."""
 
 from __future__ import annotations
 
@@ -7,79 +7,85 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from torchcaps.data.encoders import Encoder
-from torchcaps.data.entries import DataInfo
-from torchcaps.data.registry import entry_of
-from torchcaps.data.sets import digits, pairs, sst
+from torchcaps.data.catalogue import find
+from torchcaps.data.sets import sst
 from torchcaps.data.sets.image_folder import OwnImages
 from torchcaps.data.sets.pairs import Pairs, PairSource
 from torchcaps.data.sets.sst import Sentences
 from torchcaps.data.sources import encoder_weights, files, formats
+from torchcaps.data.sources.encoders import Encoder
+from torchcaps.data.sources.formats import Labelled
+from torchcaps.data.specs import DataInfo, DataSpec
 
 
-class Labelled(NamedTuple):
-    images: UInt8[Tensor, "n c h w"]
-    labels: Int64[Tensor, " n"]
+def info(data: str | DataSpec | OwnImages) -> DataInfo:
+    """Give the shape, classes and sizes of a data set; its files are not needed."""
+    return find(data).info
 
 
-def info(name: str | OwnImages) -> DataInfo:
-    return entry_of(name).info
+def class_names(data: str | DataSpec | OwnImages) -> tuple[str, ...]:
+    """Name each class, in the order of the labels; a class without a name is called by its number."""
+    about = info(data)
+    return about.class_names or tuple(map(str, range(about.n_classes)))
 
 
-def encoder_of(name: str, root: str | Path | None = None) -> Encoder | sst.GeneratedEncoder:
-    """What embeds the sentences of that set, with or without its trees."""
-    entry = entry_of(name)
-    if entry.info.kind != "sentences":
-        raise ValueError(f"{name} holds {entry.info.kind}, and only sentences are embedded")
-    return replace(entry.encoder, root=root) if entry.encoder else sst.GeneratedEncoder()
+def encoder_of(data: str | DataSpec, root: str | Path | None = None) -> Encoder | sst.GeneratedEncoder:
+    """Give the encoder that embeds the sentences of this set; the sentences themselves are not needed."""
+    found = find(data)
+    if found.info.kind != "sentences":
+        raise ValueError(f"{data} holds {found.info.kind}, and only sentences are embedded")
+    return replace(found.encoder, root=root) if found.encoder else sst.GeneratedEncoder()
 
 
-def load(name: str | OwnImages, split: str, root: str | Path | None = None, seed: int = 0) -> Labelled | PairSource | Pairs | Sentences:
+def load(
+    data: str | DataSpec | OwnImages, split: str, root: str | Path | None = None, seed: int = 0
+) -> Labelled | PairSource | Pairs | Sentences:
     """Read the "train" or "test" part from `root`, TORCHCAPS_DATA or the cache; never from the network.
 
     "validation" too, where the set has such a part of its own.
 
-    `seed` draws the test part of `digits` and of own images, and the pictures of the generated sets, and says which toys are kept aside
-    in the folds of smallNORB; sets with an official split ignore it.
+    `seed` draws the test part of `digits` and of own images, and the images of the generated sets; it says which toys
+    are held out in the folds of smallNORB. Sets with an official split ignore it.
     """
-    entry = entry_of(name)
-    if split not in ("train", "test") and not (split == "validation" and entry.info.n_validation):
-        raise ValueError(f"split must be 'train' or 'test', got {split!r}; for a validation part use hold_out(load(...), n, seed)")
-    found = entry.read(split, root, seed)
-    return found if isinstance(found, PairSource | Pairs | Sentences) else Labelled(*found)
+    found = find(data)
+    if split not in ("train", "test") and not (split == "validation" and found.info.n_validation):
+        raise ValueError(
+            f"split must be 'train' or 'test', got {split!r}; for a validation part use hold_out(load(...), n, seed)"
+        )
+    part = found.read(split, root, seed)
+    return part if isinstance(part, PairSource | Pairs | Sentences) else Labelled(*part)
 
 
-def get(name: str, root: str | Path | None = None, progress: Callable[[str], object] = print) -> list[Path]:
-    """Fetch the files that neither `root` (else TORCHCAPS_DATA) nor the cache holds into the cache; return where each one lies."""
-    entry = entry_of(name)
-    if entry.forms:
-        return formats.get(entry.forms, root, progress)
-    if entry.files is None:
-        progress(f"{name}: {status(name)}, nothing to fetch")
+def get(data: str | DataSpec, root: str | Path | None = None, progress: Callable[[str], object] = print) -> list[Path]:
+    """Fetch the files that neither `root` (else TORCHCAPS_DATA) nor the cache holds; return where each one lies."""
+    found = find(data)
+    if found.formats:
+        return formats.get(found.formats, root, progress)
+    if found.files is None:
+        progress(f"{data}: {status(data)}, nothing to fetch")
         return []
-    fetched = files.get(entry.files, root, progress)
-    return [*fetched, *encoder_weights.get(entry.encoder, root, progress)] if entry.encoder else fetched
+    fetched = files.get(found.files, root, progress)
+    return [*fetched, *encoder_weights.get(found.encoder, root, progress)] if found.encoder else fetched
 
 
-def status(name: str, root: str | Path | None = None) -> str:
-    """One line for a list of sets: 'built in', 'complete in <folder>', 'missing: 4 files', or what to install."""
-    entry = entry_of(name)
-    if entry.needs and importlib.util.find_spec(entry.needs) is None:
-        return f"needs {entry.needs}: pip install 'torchcaps[{'sentences' if entry.encoder else 'experiments'}]'"
-    if entry.forms:
-        return formats.status(entry.forms, root)
-    if entry.encoder:
-        return encoder_weights.status(entry.encoder, root, files.status(entry.files, root))
-    return "built in" if entry.files is None else files.status(entry.files, root)
+def status(data: str | DataSpec | OwnImages, root: str | Path | None = None) -> str:
+    """Say whether a set is at hand: 'built in', 'complete in <folder>', 'missing: 4 files', or what to install."""
+    found = find(data)
+    if found.needs and importlib.util.find_spec(found.needs) is None:
+        extra = "sentences" if found.encoder else "experiments"
+        return f"needs {found.needs}: pip install 'torchcaps[{extra}]'"
+    if found.formats:
+        return formats.status(found.formats, root)
+    if found.encoder:
+        return encoder_weights.status(found.encoder, root, files.status(found.files, root))
+    return "built in" if found.files is None else files.status(found.files, root)
 
 
 def fingerprint(data: Labelled | PairSource | Pairs | Sentences) -> str:
-    """sha256 of shape, pixels, labels, the makings of pairs; of sentences their words and the name of the encoder.
+    """Hash shape, pixels, labels and the table of pairs; of sentences their words and the name of the encoder.
 
     With the same fingerprint two runs saw the same data in the same order.
     """
@@ -87,17 +93,3 @@ def fingerprint(data: Labelled | PairSource | Pairs | Sentences) -> str:
     for part in data:
         digest.update(part.cpu().contiguous().numpy().tobytes() if isinstance(part, Tensor) else repr(part).encode())
     return digest.hexdigest()
-
-
-def hold_out(data: Labelled | PairSource, n: int, seed: int) -> tuple[Labelled | PairSource, Labelled | Pairs]:
-    """(the rest, `n` held out), decided by `seed`; each class gives its share, and both parts keep the order of `data`.
-
-    Of digits that are to be paired, `n` digits are held out and paired among themselves, once for all.
-    """
-    if not 0 < n < len(data.labels):
-        raise ValueError(f"hold_out: n must leave something on both sides of {len(data.labels):,} pictures, got {n}")
-    rest, held = digits.stratified_indices(data.labels, n, seed)
-    if isinstance(data, PairSource):
-        kept, aside = (PairSource(data.images[part], data.labels[part], data.shift) for part in (rest, held))
-        return kept, pairs.fixed_pairs(aside, pairs.N_EACH)
-    return Labelled(data.images[rest], data.labels[rest]), Labelled(data.images[held], data.labels[held])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.metrics import confusion
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Augmentation
+from torchcaps.data.augment import Augmentation
 from torchcaps.data.sets.pairs import Pairs
 from torchcaps.data.sets.sst import Sentences
 from torchcaps.figures.canvas import png

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.metrics import confusion
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Augmentation
+from torchcaps.data.augment import Augmentation
 from torchcaps.figures import numbers
 from torchcaps.figures.canvas import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, PALE, SKY, bare, canvas, gains, montage, place, show, write
 

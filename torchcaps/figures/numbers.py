@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torchcaps.analysis.metrics import coupling_entropy
 from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Augmentation, as_seen, in_order
+from torchcaps.data.augment import Augmentation, as_seen
+from torchcaps.data.batches.images import in_order
 from torchcaps.ops import length
 
 Picture = UInt8[Tensor, "c h w"] | Float[Tensor, "c h w"]

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.analysis.routing import evaluating
-from torchcaps.data.batches.images import Augmentation
+from torchcaps.data.augment import Augmentation
 from torchcaps.figures.canvas import BLUE, INK, MUTED, ORANGE, bare, canvas
 from torchcaps.figures.numbers import as_input
 from torchcaps.layers import Capsules

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchcaps.analysis.routing import evaluating
 from torchcaps.analysis.sample_quality import inverted, sampled_pictures
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import as_seen
+from torchcaps.data.augment import as_seen
 from torchcaps.figures.canvas import BLUE, GREEN, ORANGE, bare, canvas, montage, place, show, write
 from torchcaps.figures.numbers import series
 from torchcaps.ops import length

@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.data.batches.embeddings import InMemory
-from torchcaps.data.class_names import SENTIMENTS
-from torchcaps.data.encoders import TransformerEncoder
-from torchcaps.data.sets.sst import GeneratedEncoder
+from torchcaps.data.sets.sst import SENTIMENTS, GeneratedEncoder
+from torchcaps.data.sources.encoders import TransformerEncoder
 from torchcaps.figures.canvas import BLUE, INK, MUTED, canvas, gains
 from torchcaps.models import EMSentenceNet
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from torchcaps.data.sets.smallnorb_views import FAMILIAR
+from torchcaps.data.sets.smallnorb import FAMILIAR
 from torchcaps.figures.canvas import BLUE, FAINT, GREEN, INK, ORANGE, SKY, canvas
 from torchcaps.figures.view_numbers import in_degrees
 

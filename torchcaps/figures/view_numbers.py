@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Augmentation
+from torchcaps.data.augment import Augmentation
 from torchcaps.data.sets.smallnorb import Factors
 from torchcaps.figures.numbers import as_input
 

@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.data import info
-from torchcaps.data.batches.images import Augmentation
+from torchcaps.data.augment import Augmentation
 from torchcaps.layers import Capsules, RankMask
 from torchcaps.models import LCapsNet
 from torchcaps.runtime.files import write_whole

@@ -8,7 +8,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from torchcaps.data import OwnImages
-from torchcaps.data.batches.images import Shift
+from torchcaps.data.augment import Shift
 from torchcaps.train.recipe import Run, Stage
 from torchcaps.train.schedules import Cosine
 from torchcaps.train.tasks import Task

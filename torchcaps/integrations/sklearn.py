@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Augmentation, Batches, Shift
+from torchcaps.data.augment import Augmentation, Shift
+from torchcaps.data.batches import Batches
 from torchcaps.layers import Capsules
 from torchcaps.models import CapsNet
 from torchcaps.runtime.environment import own_randomness, pick_device

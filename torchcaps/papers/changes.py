@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from torchcaps.data.augment import Anywhere, Augmentation, Flip
 from torchcaps.data.augment.mixup import Mixup
 from torchcaps.data.augment.warp import Warp
-from torchcaps.data.batches.images import Anywhere, Augmentation, Flip
 from torchcaps.train.recipe import Run, Stop
 from torchcaps.train.schedules import Exponential
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from torchcaps.data.augment import Shift
 from torchcaps.data.augment.warp import Warp
-from torchcaps.data.batches.images import Shift
 from torchcaps.results.claims import reproduces
 from torchcaps.train.recipe import Run, Stage
 from torchcaps.train.schedules import Cosine

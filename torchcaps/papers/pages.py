@@ -103,7 +103,8 @@ def all_rows(paper: str, results: Path) -> str:
     page = Path("docs/papers") / f"{paper}.md"
     links = f"What holds and what does not: [the paper's page](../../{page}). " if page.exists() else ""
     rows = [row for row in table(_recipes(paper, []), results) if row.values]
-    return f"{title}{links}Mean ± sd over the seeds; generated from the files in this folder by `make table`.\n\n{markdown(rows, bare=True)}"
+    about = "Mean ± sd over the seeds; generated from the files in this folder by `make table`."
+    return f"{title}{links}{about}\n\n{markdown(rows, bare=True)}"
 
 
 def pages(home: Path) -> list[Path]:

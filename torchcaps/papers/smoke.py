@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from torchcaps.data.augment import Crop, Shift
 from torchcaps.data.augment.mixup import Mixup
-from torchcaps.data.batches.images import Crop, Shift
 from torchcaps.train.optimizers import SGD, RAdam
 from torchcaps.train.recipe import Run, Stage
 from torchcaps.train.schedules import Cosine, OneCycle

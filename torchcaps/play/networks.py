@@ -14,9 +14,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.data import DataInfo, OwnImages, info
-from torchcaps.data.batches.images import Augmentation, as_seen
-from torchcaps.data.class_names import class_names
+from torchcaps.data import DataInfo, OwnImages, class_names, info
+from torchcaps.data.augment import Augmentation, as_seen
 from torchcaps.data.sets.pairs import MARGIN
 from torchcaps.models import Baseline, CapsNet, EMCapsNet, EMSentenceNet, LCapsNet
 from torchcaps.ops import dynamic_routing_steps

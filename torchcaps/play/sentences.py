@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from torchcaps import data as datasets
-from torchcaps.data.class_names import class_names
+from torchcaps.data import class_names
 from torchcaps.figures.sentence_map import explain
 from torchcaps.models import EMSentenceNet
 from torchcaps.train.recipe import Run

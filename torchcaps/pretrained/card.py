@@ -3,8 +3,7 @@
 import re
 from typing import Any
 
-from torchcaps.data import DataInfo, OwnImages, info
-from torchcaps.data.class_names import class_names
+from torchcaps.data import DataInfo, OwnImages, class_names, info
 from torchcaps.pretrained.registry import Entry
 from torchcaps.train.recipe import stored_run
 

@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from torchcaps.data import info
-from torchcaps.data.batches.images import as_seen
-from torchcaps.data.class_names import class_names
+from torchcaps.data import class_names, info
+from torchcaps.data.augment import as_seen
 from torchcaps.pretrained.registry import entries, entry, file_of
 from torchcaps.train.loading import load_model
 from torchcaps.train.plain import to_plain

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.attacks import Answers, Scores, fgsm, frozen, pgd
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Batch, in_order
+from torchcaps.data.augment import Batch
+from torchcaps.data.batches.images import in_order
 from torchcaps.models.sparsecaps import features_of
 from torchcaps.probes.classifier import features_by_portion, fitted, outcome, portions
 from torchcaps.probes.features import finished_weights, network, require

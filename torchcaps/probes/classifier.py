@@ -23,7 +23,7 @@ from torchcaps.analysis.classifiers import (
     save_svm,
 )
 from torchcaps.data import Labelled, fingerprint
-from torchcaps.data.portions import cut, pool, pool_of
+from torchcaps.data.subsets import cut, pool, pool_of
 from torchcaps.probes.features import look, pixels, require, rows_of
 from torchcaps.runtime.environment import made_by, make_folder, own_randomness, peak_memory, pick_device
 from torchcaps.train.plain import to_plain

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
 from torchcaps.data.batches.images import in_order
-from torchcaps.data.portions import picked, pool
+from torchcaps.data.subsets import picked, pool
 from torchcaps.runtime.files import write_whole
 from torchcaps.runtime.metrics_log import progress_bar
 from torchcaps.train.checkpoint import load_checkpoint, load_into, tensors_sha256

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from torchcaps.data import Labelled, load
-from torchcaps.data.portions import pool_of, portion
+from torchcaps.data.subsets import pool_of, portion
 from torchcaps.probes.attack import attacked
 from torchcaps.probes.classifier import Linear, Svm, classified
 from torchcaps.train.plain import from_plain, up_to_date
@@ -59,7 +59,7 @@ class FrozenClassifier(Probe):
 
     features: str = "pre_mask"
     classifier: Svm | Linear | None = Svm()  # noqa: RUF009, frozen
-    fit: str = ""  # a portion (data/portions.py)
+    fit: str = ""  # a portion (data/subsets.py)
     n_fit: int = 60_000  # the first so many of it
     on: tuple[str, ...] = ()
 

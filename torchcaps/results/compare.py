@@ -1,7 +1,7 @@
-"""Two results on the same pictures: what each alone has wrong, and how far another choice of test pictures would move the difference.
+"""Compare two results on the same test images: errors of each alone, their difference and its standard error.
 
-Pictures of one digit or one toy stand or fall together, so it is digits and toys that are drawn, not pictures. What another seed of the
-training does is not in it; for that there are several seeds.
+Images of one digit or one toy stand or fall together, so the standard error is clustered by digits and toys. It does not cover what
+another training seed would do; for that there are several seeds.
 """
 
 from collections.abc import Mapping
@@ -15,21 +15,10 @@ from torch import Tensor
 
 from torchcaps.analysis.metrics import wrong
 from torchcaps.data import fingerprint
-from torchcaps.data.portions import N_DIGITS, picked
-from torchcaps.data.sets import affnist, smallnorb, smallnorb_views
-from torchcaps.data.sets.pairs import Pairs
-from torchcaps.data.views import N_WARPED
 from torchcaps.probes.kinds import Attack, Probe, stored
 from torchcaps.results.store import unpack
 from torchcaps.train import splits
 from torchcaps.train.recipe import Run
-
-
-class Sources(NamedTuple):
-    """What the examples of a part show."""
-
-    what: str  # "digits"
-    of: Int64[Tensor, "n k"]  # of each example; two of a pair
 
 
 class Comparison(NamedTuple):
@@ -92,9 +81,10 @@ def _compare(run: Run | Probe, part: str, other: str, first: Mapping[str, Any], 
             f"{part}: expected a class for each example, {list(data.labels.shape)}, got {came}; compare results of classifiers"
         )
     a, b = (wrong(predictions, data.labels) for predictions in said)
-    sources = sources_of(run, splits.data_of(part), data, root)
+    sources = groups(run.data, splits.data_of(part), data, root)
     counts = (int(which.sum()) for which in (a & ~b, b & ~a, a & b))
-    return Comparison(part, len(a), *counts, 100 * sd_of_mean(a.double() - b.double(), sources.of), sources.what, len(sources.of.unique()))
+    sd = 100 * sd_of_mean(a.double() - b.double(), sources.index)
+    return Comparison(part, len(a), *counts, sd, sources.what, len(sources.index.unique()))
 
 
 def sd_of_mean(values: Float[Tensor, " n"], sources: Int64[Tensor, "n k"]) -> float:
@@ -115,34 +105,3 @@ def sd_of_mean(values: Float[Tensor, " n"], sources: Int64[Tensor, "n k"]) -> fl
 def _squares(values: Float[Tensor, " n"], group: Int64[Tensor, " n"]) -> float:
     """Of each group's sum, added up."""
     return torch.zeros(int(group.max()) + 1, dtype=values.dtype).index_add_(0, group, values).square().sum().item()
-
-
-def sources_of(run: Run | Probe, part: str, data: Any, root: Path | None) -> Sources:
-    """By what the part shows; where nothing is known, each example is drawn by itself."""
-    if isinstance(data, Pairs):
-        return Sources("digits", data.picks)
-    each = torch.arange(len(data.labels))
-    name = part.partition("/")[0] if "/" in part else part if part in run.tests else run.data
-    if name == "affnist-like":
-        return Sources("digits", (picked(part, len(each)) % N_DIGITS)[:, None])
-    if name == "affnist":
-        return Sources("digits", affnist.read_all(root).original[:, None])
-    if part == f"{splits.HELD}_warped":
-        return Sources("digits", (each % (len(each) // N_WARPED))[:, None])
-    if name.startswith("smallnorb"):
-        return Sources("toys", (data.labels * 10 + _toys(name, part, root, len(each)))[:, None])
-    return Sources("pictures" if hasattr(data, "images") else "sentences", each[:, None])
-
-
-def _toys(name: str, part: str, root: Path | None, n: int) -> Int64[Tensor, " n"]:
-    """Which toy of its category each picture of a smallNORB set shows."""
-    if name.endswith(("-toys", "-folds")) and part == "test":
-        return torch.zeros(n, dtype=torch.long)  # one of each category is kept aside
-    if "-viewpoint-" in name and part in ("test", name):
-        factors = smallnorb.factors("test", root)
-        vary, _, familiar = name.partition("-viewpoint-")[2].partition("-")
-        return factors.instance[smallnorb_views.part_of(factors, vary, "familiar" if familiar else "novel")]
-    toys = smallnorb.instances("test", root)
-    if part not in ("test", name, f"{name}/test") or len(toys) != n:
-        raise ValueError(f"{part} of {name}: which toys its {n:,} pictures show is not known; compare on the whole test part")
-    return toys

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Augmentation
+from torchcaps.data.augment import Augmentation
 from torchcaps.data.batches.pairs import batches_for
 
 if TYPE_CHECKING:

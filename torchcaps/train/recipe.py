@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from torchcaps.data import OwnImages, info
-from torchcaps.data.augment.mixup import Mixup
-from torchcaps.data.augment.warp import Warp
-from torchcaps.data.batches.images import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, shape_after
+from torchcaps.data import OwnImages, info, stand_in
+from torchcaps.data.augment import Anywhere, Augmentation, Crop, Flip, Light, Mixup, Shift, Standardise, Warp, shape_after
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.train import splits
 from torchcaps.train.loop import Options, Trained, train
@@ -103,7 +101,7 @@ class Run:
     model_args: dict[str, Any]
     augment: tuple[Augmentation, ...] = ()
     hold_out: int = 0  # training images held out for choices; such a run sees no test set but those in `tests`
-    views: tuple[str, ...] = ()  # how those are shown (data/views.py); as they are, if none is named
+    views: tuple[str, ...] = ()  # how those are shown (data/subsets.py); as they are, if none is named
     tests: tuple[str, ...] = ()  # further data sets whose test part is evaluated at the end
     stages: tuple[Stage, ...] = (Stage(),)
     keep_scores: bool = False  # in the result file, with the labels, for an ensemble
@@ -124,10 +122,10 @@ class Run:
 
     def quick(self, steps: int = 20) -> Run:
         """The same run made seconds long: generated images, a few small steps per stage. For smoke tests, not for numbers."""
-        data = _stand_in(info(self.data))
-        large = data.startswith(("generated-32-rgb", "generated-96"))  # some networks take a CPU a second for such an image
+        data = stand_in(self.data)
+        large = data.size == 96 or data.channels == "rgb"  # some networks take a CPU a second for such an image
         stages = tuple(stage.quick(min(steps, 8) if large else steps, 4 if large else 16) for stage in self.stages)
-        return replace(self, data=data, stages=stages, hold_out=0, views=(), tests=())
+        return replace(self, data=str(data), stages=stages, hold_out=0, views=(), tests=())
 
     def parts(self) -> tuple[str, ...]:
         """Names of the parts that a finished run is evaluated on, in this order."""
@@ -154,18 +152,6 @@ class Run:
     def execute(self, name: str, seed: int, options: Options) -> Trained:
         """Train to the end and evaluate."""
         return train(self, name=name, seed=seed, options=options)
-
-
-def _stand_in(about: DataInfo) -> str:
-    """Generated data with as many channels, and no smaller than it must be: crops have to fit."""
-    if about.kind == "sentences":
-        return "generated-sentences"
-    if about.n_labels == 2:
-        return "generated-pairs"
-    grey = {16: "generated-16", 28: "generated", 40: "generated-40", 48: "generated-48", 96: "generated-96"}
-    others = {2: {48: "generated-48-stereo", 96: "generated-96-stereo"}, 3: {32: "generated-32-rgb"}}
-    sets = others.get(about.shape[0], grey)
-    return sets[max(size for size in sets if size <= max(min(sets), about.shape[-1]))]
 
 
 # fmt: off

@@ -1,7 +1,7 @@
 """Which data a run is trained on, and which parts it is evaluated on.
 
 A part's name is the name of its numbers in a result file: `test`, `validation`, `validation_warped` (a view of the held-out
-images), another data set whose test part is evaluated too, or a portion of one (data/portions.py).
+images), another data set whose test part is evaluated too, or a portion of one (data/subsets.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchcaps.data import Labelled, hold_out, info, load
-from torchcaps.data.portions import portion
-from torchcaps.data.views import shown
+from torchcaps.data.subsets import portion, shown
 from torchcaps.train.tasks import Probed, Watched
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from torchcaps.data.batches.images import Batch, Batches
+from torchcaps.data.augment import Batch
+from torchcaps.data.batches.images import Batches
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.ops.backend import many_programs
 from torchcaps.runtime.distributed import ALONE, Team, mean_of_all, naming_the_lost

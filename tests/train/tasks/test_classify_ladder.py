@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Batch
+from torchcaps.data.batches import Batch
 from torchcaps.models import Baseline, LCapsNet
 from torchcaps.ops import code_loss, margin_loss
 from torchcaps.ops.ladder import distance_loss, mean_code_loss

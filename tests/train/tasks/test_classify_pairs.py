@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from torchcaps.data import load
-from torchcaps.data.batches.pairs import PairBatch, PairBatches, pairs_in_order
+from torchcaps.data.batches import PairBatch, PairBatches, pairs_in_order
 from torchcaps.ops import margin_loss
 from torchcaps.papers import RECIPES
 from torchcaps.probes.kinds import stored

@@ -7,9 +7,9 @@ import torch
 from torch.nn.functional import cross_entropy, log_softmax
 
 from torchcaps.data import load
-from torchcaps.data.batches import embeddings
+from torchcaps.data.batches import SentenceBatch, embeddings, sentences_in_order
 from torchcaps.data.batches.embeddings import InMemory, Window
-from torchcaps.data.batches.sentences import SentenceBatch, mixed, sentences_in_order
+from torchcaps.data.batches.sentences import mixed
 from torchcaps.models import EMSentenceNet, PooledSentences
 from torchcaps.papers import RECIPES
 from torchcaps.train import Options, train

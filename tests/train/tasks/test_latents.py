@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import in_order
+from torchcaps.data.batches import in_order
 from torchcaps.models import SparseCaps, StackedCaps, SupervisedCaps
 from torchcaps.train.tasks.classify import Classify
 from torchcaps.train.tasks.latents import by_rank, latent_numbers, rank_frequency

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchcaps.data import load
-from torchcaps.data.batches.images import Batch
+from torchcaps.data.batches import Batch
 from torchcaps.ops.experts import contrast, sweep
 from torchcaps.papers import RECIPES
 from torchcaps.results.store import make_result

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches.images import Augmentation, Batch
+from torchcaps.data.augment import Augmentation
+from torchcaps.data.batches import Batch
 from torchcaps.papers import RECIPES
 from torchcaps.results.store import make_result
 from torchcaps.results.verify import check_metrics

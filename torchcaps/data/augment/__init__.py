@@ -1,1 +1,23 @@
-"""What happens to images in training."""
+"""What happens to training images, and what a model sees of them in evaluation."""
+
+from torchcaps.data.augment.base import Augmentation, Batch, as_seen, shape_after
+from torchcaps.data.augment.images import Anywhere, Crop, Flip, Light, Shift, Standardise
+from torchcaps.data.augment.mixup import Mixup, class_shares, main_labels
+from torchcaps.data.augment.warp import Warp
+
+__all__ = [
+    "Anywhere",
+    "Augmentation",
+    "Batch",
+    "Crop",
+    "Flip",
+    "Light",
+    "Mixup",
+    "Shift",
+    "Standardise",
+    "Warp",
+    "as_seen",
+    "class_shares",
+    "main_labels",
+    "shape_after",
+]

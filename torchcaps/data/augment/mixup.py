@@ -1,4 +1,4 @@
-"""Mixup (Zhang et al. 2017): a training image is a blend of two, and so is what it shows."""
+"""Mixup (Zhang et al. 2017): a training image is a weighted sum of two, and so is its label."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,14 +9,14 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from torchcaps.data.batches.images import Augmentation, Batch
+from torchcaps.data.augment.base import Augmentation, Batch
 
 
 @dataclass(frozen=True)
 class Mixup(Augmentation):
-    """Blend each image with another one of its batch, by a share drawn for this image alone from Beta(alpha, alpha).
+    """Mix each image with the next one of its batch, by a share drawn from Beta(alpha, alpha) for this image alone.
 
-    The other one is the next in the batch: the order of an epoch is drawn anew, so any other image is as likely.
+    The order of an epoch is drawn anew, so any other image is as likely to be the next.
     """
 
     reach: ClassVar[int] = 1
@@ -34,7 +34,7 @@ class Mixup(Augmentation):
 
 
 def class_shares(batch: Batch, n_classes: int) -> Float[Tensor, "b k"]:
-    """How much of each class is in each image; a row sums to 1."""
+    """Give the share of each class in each image; a row sums to 1."""
     own = one_hot(batch.labels, n_classes).float()
     if batch.shares is None:
         return own
@@ -42,5 +42,5 @@ def class_shares(batch: Batch, n_classes: int) -> Float[Tensor, "b k"]:
 
 
 def main_labels(batch: Batch) -> Int64[Tensor, "b"]:
-    """The class of the larger part of each image: what an answer in training is held against."""
+    """Give the class of the larger part of each image, by which training accuracy is counted."""
     return batch.labels if batch.shares is None else torch.where(batch.shares < 0.5, batch.others, batch.labels)

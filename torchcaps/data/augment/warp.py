@@ -1,4 +1,4 @@
-"""Hands differ: pictures a little turned, slanted and stretched."""
+"""Small random affine maps: images a little turned, slanted and stretched."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from jaxtyping import Float, Real
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from torchcaps.data.batches.images import Augmentation
+from torchcaps.data.augment.base import Augmentation
 
 
 @dataclass(frozen=True)
 class Warp(Augmentation):
-    """Each image by its own linear map about its middle: rotation, slant and the logarithms of width and height, uniform in ±.
+    """Map each image about its centre: rotation, slant and the logarithms of width and height, uniform in ±.
 
-    What comes in from outside is black; with `edge` it is what the image has at its edge. Bytes stay bytes, other numbers are not rounded.
+    Pixels from outside are black; with `edge` they repeat the image's edge. Bytes stay bytes, floats are not rounded.
     """
 
     turn: float = 0.15  # radians
@@ -30,7 +30,7 @@ class Warp(Augmentation):
         turn, slant, *stretch = drawn.unbind(1)
         wide, tall = (log.exp() for log in stretch)
         cos, sin, nothing = turn.cos(), turn.sin(), torch.zeros_like(turn)
-        # where each pixel of the new picture comes from: [x, y] of the old one, in -1..1
+        # where each pixel of the new image comes from: [x, y] of the old one, in -1..1
         rows = [cos * wide, (slant - sin) * tall, nothing], [sin * wide, (cos + slant * sin) * tall, nothing]
         maps = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)  # [b 2 3]
         grid = affine_grid(maps, list(images.shape), align_corners=False)

@@ -1,10 +1,10 @@
 """Embeddings of a set of sentences: where they lie, and how a batch of them is taken.
 
-They take much room: all phrases of SST's training trees in 13 layers of 768 numbers are 34 GB in bfloat16. So
-- on a GPU all of them are computed once and stay in its memory where they fit (`InMemory`); where they do not, those of the next
-  steps are computed shortly before these (`Window`);
-- on a CPU, where computing them takes long, they are kept on disk and mapped into memory (`Shards`): files that carry the hash of
-  their content in their name, so that a stopped computation goes on, and a damaged file is made again.
+They take much room: all phrases of SST's training trees in 13 layers of width 768 are 34 GB in bfloat16. So
+- on a GPU all of them are computed once and stay in its memory where they fit (`InMemory`); where they do not, those of
+  the next steps are computed shortly before these (`Window`);
+- on a CPU, where computing them takes long, they are kept on disk and mapped into memory (`Shards`): files with
+  the hash of their content in their name, so that a stopped computation goes on and a damaged file is made again.
 Letters: t tokens of all sentences, one after the other.
 """
 
@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from torchcaps.data.encoders import KEPT, TransformerEncoder
 from torchcaps.data.sets.sst import GeneratedEncoder, Sentences
+from torchcaps.data.sources.encoders import KEPT, TransformerEncoder
 from torchcaps.data.sources.files import DataError, cache_folder
 from torchcaps.runtime.files import write_whole
 
@@ -37,7 +37,7 @@ Taken = tuple[Float[Tensor, "b n l m"], Float[Tensor, "b n"]]
 
 
 class InMemory:
-    """All of them on the device: a step that takes some can be captured."""
+    """Embeddings that all lie on the device: a step that takes some can be captured."""
 
     def __init__(self, flat: Tensor, starts: Int64[Tensor, " n"], lengths: Int64[Tensor, " n"]) -> None:
         self.flat, self.starts, self.lengths = flat, starts, lengths
@@ -52,21 +52,23 @@ class InMemory:
         return cls(flat, starts.to(device), lengths.to(device))
 
     def take(self, picks: Int64[Tensor, " b"], n: int) -> Taken:
-        """Embeddings of so many tokens of each sentence, zeros where it is shorter, and 1 where there is a token, else 0."""
+        """Take `n` tokens of each sentence, zeros where it is shorter, and a mask that is 1 where there is a token."""
         places = torch.arange(n, device=picks.device)
         present = places < self.lengths[picks, None]
         rows = (self.starts[picks, None] + places).clamp(max=len(self.flat) - 1)
         return self.flat[rows].float().masked_fill(~present[..., None, None], 0), present.float()
 
     def prepare(self, picks: Int64[Tensor, "k b"]) -> int:
-        """What the next steps take; returns for how many of them it is ready."""
+        """Make ready what the next steps take; return for how many of them it is."""
         return len(picks)
 
 
 class Window(InMemory):
-    """Room for the sentences of some steps; `prepare` fills it anew. Addresses stay, so a captured step sees what is new."""
+    """Embeddings of the next few steps, filled in by `prepare`; addresses stay, so a captured step sees them."""
 
-    def __init__(self, encoder: Loaded, tokens: Sequence[list[int]], batch: int, device: torch.device, room: int = WINDOW) -> None:
+    def __init__(
+        self, encoder: Loaded, tokens: Sequence[list[int]], batch: int, device: torch.device, room: int = WINDOW
+    ) -> None:
         lengths = torch.tensor([len(ids) for ids in tokens])
         self.encoder, self.tokens, longest = encoder, tokens, int(lengths.max())
         of_a_step = batch * longest * encoder.n_layers * encoder.width * HALF.itemsize
@@ -84,7 +86,7 @@ class Window(InMemory):
 
 
 class Shards:
-    """On disk, mapped into memory: for a CPU. What is there with the right hash is taken, what is missing is computed."""
+    """Embeddings on disk, mapped into memory, for a CPU. Files with the right hash are taken, missing ones computed."""
 
     def __init__(self, folder: Path, encoder: Loaded, tokens: Sequence[list[int]]) -> None:
         self.lengths = torch.tensor([len(ids) for ids in tokens])
@@ -93,25 +95,34 @@ class Shards:
         self.shape = encoder.n_layers, encoder.width
         parts = [tokens[at : at + PER_SHARD] for at in range(0, len(tokens), PER_SHARD)]
         paths = [_whole(folder, number, of_a_token * sum(map(len, part))) for number, part in enumerate(parts)]
-        missing = of_a_token * sum(len(ids) for part, path in zip(parts, paths, strict=True) if path is None for ids in part)
+        missing = of_a_token * sum(
+            len(ids) for part, path in zip(parts, paths, strict=True) if path is None for ids in part
+        )
         if missing > (free := _free(folder)):
             raise DataError(
-                f"embeddings of {len(tokens):,} sentences by {encoder.name} need {missing / 1e9:.1f} GB more in {folder}, where "
-                f"{free / 1e9:.1f} GB are free; train on the root sentences alone, on a GPU, or set TORCHCAPS_CACHE to a disk with room"
+                f"embeddings of {len(tokens):,} sentences by {encoder.name} need {missing / 1e9:.1f} GB more in "
+                f"{folder}, where {free / 1e9:.1f} GB are free; train on the root sentences alone, on a GPU, or set "
+                "TORCHCAPS_CACHE to a disk with room"
             )
         for number, part in enumerate(parts):
             paths[number] = paths[number] or _compute(folder, number, encoder, part)
             if missing:
-                print(f"embeddings by {encoder.name}: {number + 1} of {len(parts)} shards in {folder}", file=sys.stderr, flush=True)
+                print(
+                    f"embeddings by {encoder.name}: {number + 1} of {len(parts)} shards in {folder}",
+                    file=sys.stderr,
+                    flush=True,
+                )
         # private: nothing that is done to it reaches the file
         self.shards = [
-            torch.from_file(str(path), shared=False, size=path.stat().st_size // HALF.itemsize, dtype=HALF).view(-1, *self.shape)
+            torch.from_file(str(path), shared=False, size=path.stat().st_size // HALF.itemsize, dtype=HALF).view(
+                -1, *self.shape
+            )
             for path in paths
         ]
         self.starts = torch.cat([within.cumsum(0) - within for within in self.lengths.split(PER_SHARD)])
 
     def take(self, picks: Int64[Tensor, " b"], n: int) -> Taken:
-        """As in memory."""
+        """Take them as `InMemory` does."""
         embeddings, present = torch.zeros(len(picks), n, *self.shape), torch.zeros(len(picks), n)
         for row, pick in enumerate(picks.tolist()):
             start, length = int(self.starts[pick]), min(int(self.lengths[pick]), n)
@@ -127,7 +138,7 @@ Store = InMemory | Shards
 
 
 def store_for(data: Sentences, device: torch.device, batch: int = 1) -> Store:
-    """The embeddings of these sentences for this device; kept with the encoder, so that the next run finds them."""
+    """Make the embeddings of these sentences for this device; they stay with the encoder for the next run."""
     encoder = data.encoder.load(device)
     key = hashlib.sha256(repr((data.texts, batch)).encode()).hexdigest(), str(device)
     if key in encoder.kept:
@@ -152,8 +163,10 @@ def _make(encoder: Loaded, tokens: list[list[int]], device: torch.device, batch:
     return Shards(cache_folder() / "embeddings" / f"{encoder.name}-{key[:16]}", encoder, tokens)
 
 
-def embed(encoder: Loaded, tokens: Sequence[list[int]], starts: Int64[Tensor, " n"], flat: Float[Tensor, "t l m"]) -> None:
-    """Write the embeddings of each sentence into `flat` from its start on. Those of a like length go through the encoder together."""
+def embed(
+    encoder: Loaded, tokens: Sequence[list[int]], starts: Int64[Tensor, " n"], flat: Float[Tensor, "t l m"]
+) -> None:
+    """Write the embeddings of each sentence into `flat`, from its start on; similar lengths are encoded together."""
     device = flat.device
     for group in groups([len(ids) for ids in tokens]):
         ids, present = padded([tokens[number] for number in group], encoder.pad)
@@ -163,7 +176,7 @@ def embed(encoder: Loaded, tokens: Sequence[list[int]], starts: Int64[Tensor, " 
 
 
 def groups(lengths: Sequence[int], at_once: int = AT_ONCE) -> Iterator[list[int]]:
-    """Numbers of sentences, the longest first, so many that with padding they have at most `at_once` tokens; at least one."""
+    """Yield groups of sentences, the longest first, of at most `at_once` tokens with padding, or of one sentence."""
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     while order:
         many = max(1, at_once // lengths[order[0]])
@@ -172,7 +185,7 @@ def groups(lengths: Sequence[int], at_once: int = AT_ONCE) -> Iterator[list[int]
 
 
 def padded(tokens: Sequence[list[int]], fill: int) -> tuple[Int64[Tensor, "b n"], Bool[Tensor, "b n"]]:
-    """In one block, padding at the end, and where there is a token."""
+    """Put token numbers into one block, padded at the end, with a mask of where there is a token."""
     lengths = torch.tensor([len(ids) for ids in tokens])
     present = torch.arange(int(lengths.max())) < lengths[:, None]
     ids = torch.full(present.shape, fill)
@@ -181,7 +194,7 @@ def padded(tokens: Sequence[list[int]], fill: int) -> tuple[Int64[Tensor, "b n"]
 
 
 def _whole(folder: Path, number: int, size: int) -> Path | None:
-    """The shard of that number, if it is there and is what its name says."""
+    """Find the shard of that number, if its content has the hash in its name; delete it otherwise."""
     for path in sorted(folder.glob(f"{number:05d}-*.bin")):
         content = path.read_bytes()
         if len(content) == size and path.stem == f"{number:05d}-{hashlib.sha256(content).hexdigest()[:16]}":

@@ -1,4 +1,4 @@
-"""Batches of pairs, made on the device; see `batches` for why everything random is drawn on the host once per epoch."""
+"""Batches of pairs, made on the device; see images.py for why an epoch's random numbers are drawn on the host."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,7 +8,8 @@ from jaxtyping import Float, Int, Int64, UInt8
 from torch import Tensor
 
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Augmentation, Batches
+from torchcaps.data.augment import Augmentation
+from torchcaps.data.batches.images import Batches
 from torchcaps.data.batches.sentences import SentenceBatches
 from torchcaps.data.sets.pairs import Pairs, PairSource, draw_moves, draw_partners, overlay
 from torchcaps.data.sets.sst import Sentences
@@ -21,7 +22,7 @@ class PairBatch(NamedTuple):
 
 
 class PairBatches(Batches):
-    """Every digit is the base of one pair in an epoch (but for the remainder); partner and moves are drawn anew."""
+    """Training pairs: in an epoch every digit is the base of one (but for the remainder), with a new partner."""
 
     def __init__(self, data: PairSource, batch: int, augment: tuple[Augmentation, ...], device: torch.device) -> None:
         if augment:
@@ -41,19 +42,25 @@ class PairBatches(Batches):
 
 
 def batches_for(
-    data: Labelled | PairSource | Sentences, batch: int, augment: tuple[Augmentation, ...], device: torch.device, balanced: bool = False
+    data: Labelled | PairSource | Sentences,
+    batch: int,
+    augment: tuple[Augmentation, ...],
+    device: torch.device,
+    balanced: bool = False,
 ) -> Batches:
-    """What makes the training batches of this data."""
+    """Make the training batches that suit this data."""
     kinds = {PairSource: PairBatches, Sentences: SentenceBatches}
     if type(data) not in kinds:
         return Batches(data, batch, augment, device, balanced=balanced)
     if balanced:
-        raise ValueError("balanced drawing is made for images of one class each; give a stage of pairs or sentences balanced=False")
+        raise ValueError(
+            "balanced drawing is made for images of one class each; give a stage of pairs or sentences balanced=False"
+        )
     return kinds[type(data)](data, batch, augment, device)
 
 
 def pairs_in_order(pairs: Pairs, batch: int, device: torch.device) -> Iterator[PairBatch]:
-    """Every fixed pair once, in order. Pictures exist for one batch at a time."""
+    """Yield every fixed pair once, in order; images exist for one batch at a time."""
     digits, classes = pairs.digits.to(device), pairs.classes.to(device)
     for start in range(0, len(pairs.picks), batch):
         part = slice(start, start + batch)
@@ -61,7 +68,11 @@ def pairs_in_order(pairs: Pairs, batch: int, device: torch.device) -> Iterator[P
 
 
 def _batch(
-    digits: UInt8[Tensor, "m c h w"], classes: Int64[Tensor, "m"], picks: Int64[Tensor, "b 2"], moves: Int[Tensor, "b 2 2"], shift: int
+    digits: UInt8[Tensor, "m c h w"],
+    classes: Int64[Tensor, "m"],
+    picks: Int64[Tensor, "b 2"],
+    moves: Int[Tensor, "b 2 2"],
+    shift: int,
 ) -> PairBatch:
     both, alone = overlay(digits[picks], moves, shift)
     return PairBatch(both.float() / 255, classes[picks], alone.float() / 255)

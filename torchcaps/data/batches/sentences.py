@@ -1,4 +1,4 @@
-"""Batches of embedded sentences; see `batches` for why everything random is drawn on the host once per epoch."""
+"""Batches of embedded sentences; see images.py for why an epoch's random numbers are drawn on the host."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,9 +8,9 @@ from einops import rearrange
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from torchcaps.data.augment.mixup import Mixup
+from torchcaps.data.augment import Augmentation, Mixup
 from torchcaps.data.batches.embeddings import store_for
-from torchcaps.data.batches.images import Augmentation, Batches
+from torchcaps.data.batches.images import Batches
 from torchcaps.data.sets.sst import Sentences
 
 
@@ -23,13 +23,18 @@ class SentenceBatch(NamedTuple):
 
 
 class SentenceBatches(Batches):
-    """The training sentences, embedded, and this epoch's plan. On CUDA each batch is as long as the longest sentence of all."""
+    """Embedded training sentences and this epoch's plan; on CUDA all batches are as long as the longest sentence."""
 
     def __init__(self, data: Sentences, batch: int, augment: tuple[Augmentation, ...], device: torch.device) -> None:
         if len(augment) > 1 or not all(isinstance(part, Mixup) for part in augment):
-            raise ValueError(f"sentences can be mixed, and nothing else is made for them: augment=(Mixup(),) or (), got {augment}")
+            raise ValueError(
+                f"sentences can be mixed, and nothing else is made for them: augment=(Mixup(),) or (), got {augment}"
+            )
         if len(data.labels) < batch:
-            raise ValueError(f"a batch of {batch} was asked for and there are {len(data.labels)} training sentences; use a smaller batch")
+            raise ValueError(
+                f"a batch of {batch} was asked for and there are {len(data.labels)} training sentences; "
+                "use a smaller batch"
+            )
         self.store, self.labels = store_for(data, device, batch), data.labels.to(device)
         self.batch, self.n_steps, self.augment = batch, len(data.labels) // batch, augment
         self.fixed_length = self.store.longest if device.type == "cuda" else None  # a captured step has one shape
@@ -50,12 +55,12 @@ class SentenceBatches(Batches):
         self.order = self.order if self.own is None else self.order[:, self.columns]
 
     def before(self, step: int) -> None:
-        """See that what this step of the epoch takes is embedded."""
+        """Embed the sentences of this step of the epoch, unless that is done."""
         if step not in self.ready:
             self.ready = range(step, step + self.store.prepare(self.order[step:]))
 
     def at(self, step: Int64[Tensor, ""]) -> SentenceBatch:
-        """The batch of this step of the epoch; `step` lies on the device, on CUDA nothing waits for the host."""
+        """Make the batch of this step of the epoch; `step` lies on the device, on CUDA nothing waits for the host."""
         order, *drawn = (part.index_select(0, step.view(1)).squeeze(0) for part in self.plan)
         n = self.fixed_length or int(self.store.lengths[order].max())
         batch = SentenceBatch(*self.store.take(order, n), self.labels[order])
@@ -63,7 +68,7 @@ class SentenceBatches(Batches):
 
 
 def mixed(batch: SentenceBatch, shares: Float[Tensor, "b"]) -> SentenceBatch:
-    """Each sentence blended with the next one of its batch, token by token, and so is where there are tokens (figure 5(d))."""
+    """Mix each sentence with the next one of its batch, token by token, and their masks too (figure 5(d))."""
     own, own_present = rearrange(shares, "b -> b 1 1 1"), rearrange(shares, "b -> b 1")
     embeddings = torch.lerp(batch.embeddings.roll(-1, 0), batch.embeddings, own)
     present = torch.lerp(batch.present.roll(-1, 0), batch.present, own_present)
@@ -71,7 +76,7 @@ def mixed(batch: SentenceBatch, shares: Float[Tensor, "b"]) -> SentenceBatch:
 
 
 def sentences_in_order(data: Sentences, batch: int, device: torch.device) -> Iterator[SentenceBatch]:
-    """Every sentence once, in order: for evaluation, where nothing is random and nothing left out."""
+    """Yield every sentence once, in order, for evaluation: nothing is random and nothing left out."""
     store = store_for(data, device, batch)
     for start in range(0, len(data.labels), batch):
         picks = torch.arange(start, min(start + batch, len(data.labels)))

@@ -1,1 +1,1 @@
-"""The data sets, one file each."""
+"""Data sets, one file for each source: SPECS are the sets that it offers, build(spec) says how one is read."""

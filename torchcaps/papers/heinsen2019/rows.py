@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from torchcaps.data.augment import Crop
 from torchcaps.data.augment.mixup import Mixup
-from torchcaps.data.batches.images import Crop
 from torchcaps.papers.changes import with_model
 from torchcaps.results.claims import reproduces
 from torchcaps.train.optimizers import RAdam

@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from torchcaps.analysis.routing import evaluating
-from torchcaps.data.batches.images import as_seen
+from torchcaps.data.augment import as_seen
 from torchcaps.figures.canvas import BLUE, GREEN, MUTED, ORANGE, PALE, canvas, show
 
 if TYPE_CHECKING:

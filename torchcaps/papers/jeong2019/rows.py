@@ -5,7 +5,7 @@ Paper's page: docs/papers/jeong2019.md. All rows train to the end of their sched
 
 from dataclasses import replace
 
-from torchcaps.data.batches.images import Anywhere, Shift
+from torchcaps.data.augment import Anywhere, Shift
 from torchcaps.results.claims import Variant, reproduces, variants
 from torchcaps.train.recipe import Run, Stage
 from torchcaps.train.schedules import Cosine, Exponential

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from torchcaps.data.batches.images import Anywhere
+from torchcaps.data.augment import Anywhere
 from torchcaps.ops.sparse import fair_frequencies
 from torchcaps.papers.rawlinson2018.rows import AFFINE_TEST, WINS, like_sparse, mnist_sparse
 from torchcaps.results.claims import Variant, reproduces, variants

@@ -6,7 +6,7 @@ supervised networks see labels; probes.py fits classifiers to the features of th
 
 from dataclasses import replace
 
-from torchcaps.data.batches.images import Shift
+from torchcaps.data.augment import Shift
 from torchcaps.results.claims import Variant, reproduces, variants
 from torchcaps.train.recipe import Run, Stage
 from torchcaps.train.tasks.classify import Classify

@@ -7,7 +7,7 @@ middle, and nearly all errors are out there. So rows "placed anywhere" train on 
 the frame. That idea came from errors on the test set.
 """
 
-from torchcaps.data.batches.images import Anywhere, Shift
+from torchcaps.data.augment import Anywhere, Shift
 from torchcaps.papers.changes import stopped
 from torchcaps.results.claims import Variant, reproduces, variants
 from torchcaps.train.recipe import Run, Stage

@@ -4,7 +4,7 @@ Photographs are standardised one by one, and a sigmoid cannot draw standardised 
 except in the row that follows the authors' code.
 """
 
-from torchcaps.data.batches.images import Crop, Flip, Light, Shift, Standardise
+from torchcaps.data.augment import Crop, Flip, Light, Shift, Standardise
 from torchcaps.probes.kinds import Ensemble
 from torchcaps.results.claims import Variant, reproduces, variants
 from torchcaps.train.recipe import Run, Stage

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Augmentation, Batch, in_order
+from torchcaps.data.augment import Augmentation, Batch
+from torchcaps.data.batches.images import in_order
 
 
 class Evaluation(NamedTuple):

@@ -12,8 +12,9 @@ from torch.nn.functional import one_hot
 from torchcaps.analysis.metrics import error_percent
 from torchcaps.analysis.routing import logit_changes
 from torchcaps.data import Labelled
+from torchcaps.data.augment import Augmentation, Batch
 from torchcaps.data.augment.mixup import class_shares, main_labels
-from torchcaps.data.batches.images import Augmentation, Batch, in_order
+from torchcaps.data.batches.images import in_order
 from torchcaps.ops import margin_loss, reconstruction_loss
 from torchcaps.train.tasks import Task
 from torchcaps.train.tasks.latents import HasLatents, latent_numbers

@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 
 from torchcaps.analysis.metrics import exact_match_error_percent, half_credit_error_percent
 from torchcaps.analysis.routing import evaluating
-from torchcaps.data.batches.images import Augmentation
+from torchcaps.data.augment import Augmentation
 from torchcaps.data.batches.pairs import PairBatch, pairs_in_order
 from torchcaps.data.sets.pairs import Pairs, PairSource, fixed_pairs, overlap
 from torchcaps.ops import margin_loss, reconstruction_loss

@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torchcaps.analysis.routing import evaluating
 from torchcaps.analysis.sample_quality import study
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Augmentation, Batch
+from torchcaps.data.augment import Augmentation, Batch
 from torchcaps.layers import Capsules
 from torchcaps.ops import reconstruction_loss
 from torchcaps.ops.experts import chain, contrast, firing, in_ball, mix_down, on_probability, sparsity, statistics, sweep

@@ -11,8 +11,9 @@ from torch.nn.functional import one_hot
 
 from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
+from torchcaps.data.augment import Augmentation, Batch
 from torchcaps.data.augment.mixup import class_shares, main_labels
-from torchcaps.data.batches.images import Augmentation, Batch, in_order
+from torchcaps.data.batches.images import in_order
 from torchcaps.ops import code_loss, margin_loss
 from torchcaps.ops.ladder import distance_loss, mean_code_loss
 from torchcaps.train.tasks.logits import ClassifyScores

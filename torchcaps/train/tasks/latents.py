@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from torchcaps.analysis.routing import evaluating
-from torchcaps.data.batches.images import Batch
+from torchcaps.data.augment import Batch
 from torchcaps.ops import boosted_ranks, count_wins
 from torchcaps.ops.sparse import winning_frequency
 

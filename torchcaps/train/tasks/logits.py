@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from torchcaps.analysis.metrics import error_percent
+from torchcaps.data.augment import Batch
 from torchcaps.data.augment.mixup import class_shares, main_labels
-from torchcaps.data.batches.images import Batch
 from torchcaps.train.tasks import Task
 
 

@@ -9,7 +9,8 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from torchcaps.data import Labelled
-from torchcaps.data.batches.images import Augmentation, Batch, in_order, in_order_as_trained
+from torchcaps.data.augment import Augmentation, Batch
+from torchcaps.data.batches.images import in_order, in_order_as_trained
 from torchcaps.ops import reconstruction_loss
 from torchcaps.train.tasks import Task
 from torchcaps.train.tasks.latents import latent_numbers

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from torchcaps.analysis.metrics import error_percent
+from torchcaps.data.augment import Augmentation
 from torchcaps.data.augment.mixup import class_shares, main_labels
-from torchcaps.data.batches.images import Augmentation
 from torchcaps.data.batches.sentences import SentenceBatch, sentences_in_order
 from torchcaps.data.sets.sst import Sentences
 from torchcaps.layers import Capsules

@@ -6,20 +6,8 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, load
-from torchcaps.data.batches.images import (
-    Anywhere,
-    Augmentation,
-    Batches,
-    Crop,
-    Flip,
-    Light,
-    Shift,
-    Standardise,
-    as_seen,
-    in_order,
-    in_order_as_trained,
-    shape_after,
-)
+from torchcaps.data.augment import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, as_seen, shape_after
+from torchcaps.data.batches import Batches, in_order, in_order_as_trained
 from torchcaps.papers import RECIPES
 from torchcaps.probes.kinds import stored
 from torchcaps.train import Options, train
@@ -92,7 +80,7 @@ def test_light_changes_contrast_about_the_mean_and_then_brightness():
 
 
 def test_light_that_does_not_saturate_leaves_a_standardised_channel_as_it_was(rng):
-    """So it was in the authors' code: brightness and contrast are a linear map of each channel, which standardising undoes."""
+    """As in the authors' code: they are a linear map of each channel, which standardising undoes."""
     images = torch.randint(256, (6, 1, 9, 9), dtype=torch.uint8, generator=rng)
     drawn = Light().draw(6, rng)
     free = Light(saturates=False).apply(images, drawn)
@@ -103,7 +91,7 @@ def test_light_that_does_not_saturate_leaves_a_standardised_channel_as_it_was(rn
 
 
 def test_of_several_channels_contrast_that_does_not_saturate_changes_how_they_differ():
-    """By hand: channels [0, 20] and [100, 120], contrast times 1/2 about each mean gives [5, 15] and [105, 115]; then 10 more."""
+    """By hand: half the contrast turns channels [0, 20] and [100, 120] into [5, 15] and [105, 115]; then 10 more."""
     images = torch.tensor([[[[0, 20]], [[100, 120]]]], dtype=torch.uint8)
     light = Light(20, 0.5, saturates=False)
     assert light.apply(images, torch.tensor([[0.5, -1.0]])).tolist() == [[[[15.0, 25.0]], [[115.0, 125.0]]]]
@@ -116,7 +104,9 @@ def test_what_light_leaves_unrounded_is_cropped_flipped_and_brought_to_scale(rng
     batches.new_epoch(rng)
     images = batches.at(torch.tensor(0)).images
     assert images.shape == (8, 2, 5, 5) and images.max() > 1  # beyond white
-    assert (images.amax((1, 2, 3)) - images.amin((1, 2, 3))).max() < 1e-6 and (images.mean((1, 2, 3)) - 250 / 255).abs().max() < 63.01 / 255
+    assert (images.amax((1, 2, 3)) - images.amin((1, 2, 3))).max() < 1e-6 and (
+        images.mean((1, 2, 3)) - 250 / 255
+    ).abs().max() < 63.01 / 255
 
 
 def test_training_and_evaluation_show_images_of_one_kind(rng):
@@ -167,7 +157,9 @@ def test_a_run_with_crops_trains_and_is_evaluated_on_the_centre(tmp_path):
     trained = train(run, name="x", seed=0, options=Options(out=tmp_path, progress=False))
     test = load("generated", "test")
     with torch.no_grad():
-        said = trained.model.eval()(Standardise().finish(test.images[..., 6:22, 6:22].float() / 255)).activity.argmax(-1)
+        said = trained.model.eval()(Standardise().finish(test.images[..., 6:22, 6:22].float() / 255)).activity.argmax(
+            -1
+        )
     assert trained.evaluations["test"].predictions.long().equal(said)
 
 

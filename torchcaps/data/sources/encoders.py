@@ -1,8 +1,9 @@
-"""Frozen transformers that turn a sentence into embeddings: one for every token in every layer, the last after the final norm.
+"""Frozen transformers that turn a sentence into embeddings, one for every token in every layer.
 
-Any encoder or decoder that the transformers library loads will do. A tokenizer that ends a sentence with nothing of its own, as a
-decoder's, gets its end-of-sentence token appended, and that token counts as one of the sentence.
-Letters: n tokens, l hidden states (one more than the transformer has blocks), m numbers of an embedding.
+The last layer is taken after the final norm. Any encoder or decoder that the transformers library loads will do. A
+tokenizer that ends a sentence with nothing of its own, as a decoder's, gets its end-of-sentence token appended, and
+that token counts as one of the sentence. Letters: n tokens, l hidden states (one more than the transformer has
+blocks), m width of an embedding.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ NO_LIMIT = 10**6  # tokenizers without a limit say some very large number
 
 @dataclass(frozen=True)
 class Encoder:
-    """A transformer by name. Its files lie in a folder `encoders/<name>` below `root`, TORCHCAPS_DATA or the cache."""
+    """Transformer by name. Its files lie in a folder `encoders/<name>` below `root`, TORCHCAPS_DATA or the cache."""
 
     name: str
     n_layers: int = field(repr=False)  # hidden states
     width: int = field(repr=False)
-    longest: int = field(default=0, repr=False)  # sentence of SST, in its tokens; 0: nobody counted
+    longest: int = field(default=0, repr=False)  # tokens of the longest sentence of SST; 0: nobody counted
     hub: str = field(default="", repr=False)  # its name on the Hugging Face hub, for whoever looks for the files
     root: str | Path | None = field(default=None, repr=False, compare=False)
 
     def folder(self) -> Path:
-        """Where its files are: what AutoModel.from_pretrained takes."""
+        """Find its files, for AutoModel.from_pretrained."""
         tried = []
         for place in self._places():
             if (place / "config.json").is_file():
@@ -47,12 +48,13 @@ class Encoder:
             tried.append(f"\n  {place}: no config.json there")
         source = f" (on the Hugging Face hub: {self.hub})" if self.hub else ""
         raise DataError(
-            f"the encoder {self.name} is not at hand:{''.join(tried)}\nput the files that `save_pretrained` writes, or those of the hub, "
-            f"into one of these folders{source}; `torchcaps data get` with the name of the data set fetches those that it knows a home of"
+            f"the encoder {self.name} is not at hand:{''.join(tried)}\nput the files that `save_pretrained` writes, or "
+            f"those of the hub, into one of these folders{source}; `torchcaps data get` with the name of the data set "
+            "fetches those that it knows a mirror of"
         )
 
     def load(self, device: torch.device) -> TransformerEncoder:
-        """On the device, frozen. The last one loaded is kept, with what it embedded: a paper's rows share it."""
+        """Load it onto the device, frozen. The last one loaded is kept with what it embedded, for the next run."""
         return _loaded(self, str(self.folder()), str(device))
 
     def _places(self) -> list[Path]:
@@ -68,8 +70,8 @@ def _loaded(encoder: Encoder, folder: str, device: str) -> TransformerEncoder:
     found = TransformerEncoder(encoder.name, model, tokenizer, torch.device(device))
     if (found.n_layers, found.width) != (encoder.n_layers, encoder.width):
         raise DataError(
-            f"{encoder.name} has {encoder.n_layers} hidden states of {encoder.width} numbers; what lies in {folder} has "
-            f"{found.n_layers} of {found.width}; put the right files there, or say so of an encoder of your own"
+            f"{encoder.name} has {encoder.n_layers} hidden states of {encoder.width} numbers; what lies in {folder} "
+            f"has {found.n_layers} of {found.width}; put the right files there, or say so of an encoder of your own"
         )
     return found
 
@@ -83,38 +85,48 @@ def import_transformers() -> Any:
 
 
 class TransformerEncoder:
-    """A model and a tokenizer of the transformers library: texts -> token numbers -> all hidden states.
+    """Model and tokenizer of the transformers library: texts -> token numbers -> all hidden states.
 
-    On CUDA it computes in bfloat16, else in float32; the model is moved and frozen. A sequence-to-sequence model gives its encoder.
+    On CUDA it computes in bfloat16, else in float32; the model is moved and frozen. Of a sequence-to-sequence model
+    the encoder is taken.
     """
 
     def __init__(self, name: str, model: nn.Module, tokenizer: Any, device: torch.device | str = "cpu") -> None:
         model = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model
         self.name, self.tokenizer, self.device = name, tokenizer, torch.device(device)
         self.weights_sha256 = weights_sha256(model)
-        self.model = model.eval().requires_grad_(False).to(self.device, torch.bfloat16 if self.device.type == "cuda" else torch.float32)
+        self.model = (
+            model.eval()
+            .requires_grad_(False)
+            .to(self.device, torch.bfloat16 if self.device.type == "cuda" else torch.float32)
+        )
         self.n_layers, self.width = model.config.num_hidden_layers + 1, model.config.hidden_size
-        said = getattr(model.config, "max_position_embeddings", None), most_tokens(model)  # XLNet says -1: as many as there are
+        said = (
+            getattr(model.config, "max_position_embeddings", None),
+            most_tokens(model),
+        )  # XLNet says -1: as many as there are
         self.limit = min(tokenizer.model_max_length, *(limit for limit in said if limit and limit > 0), NO_LIMIT)
         last = tokenizer("a")["input_ids"][-1]
-        self.end = [] if last in tokenizer.all_special_ids or tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        self.end = (
+            [] if last in tokenizer.all_special_ids or tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        )
         self.pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
         self.kept: OrderedDict[Any, Any] = OrderedDict()  # embeddings by what they are of: see embeddings.py
 
     def tokenise(self, texts: Sequence[str]) -> list[list[int]]:
-        """The numbers of the tokens of each text, special ones included."""
+        """Turn each text into token numbers, special ones included."""
         check_not_empty(texts)
         found = [[*ids, *self.end] for ids in self.tokenizer(list(texts), verbose=False)["input_ids"]] if texts else []
         return check_not_too_long(found, texts, self.name, self.limit)
 
     def words(self, ids: Sequence[int]) -> list[str]:
-        """How its tokens are written, for people."""
+        """Write tokens as people read them."""
         plain = self.tokenizer.convert_ids_to_tokens(list(ids))
         return [token.replace("\u0120", "").replace("\u2581", "") or token for token in plain]
 
     @torch.no_grad()
     def hidden(self, ids: Int64[Tensor, "b n"], present: Bool[Tensor, "b n"]) -> Float[Tensor, "b n l m"]:
-        """All hidden states of padded sentences; what stands in the padding is of no meaning."""
+        """Compute all hidden states of padded sentences; values at padding mean nothing."""
         return torch.stack(hidden_states(self.model, ids, present.long()), dim=2)
 
 
@@ -135,7 +147,7 @@ def check_not_too_long(tokens: list[list[int]], texts: Sequence[str], encoder: s
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """Of the names and the values rounded to float16: a copy of the weights in half precision has the same."""
+    """Hash names and values, rounded to float16: a copy of the weights in half precision has the same hash."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if tensor.is_floating_point():
