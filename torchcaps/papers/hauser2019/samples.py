@@ -73,8 +73,8 @@ def architecture(
         drawn, plain = model.reconstruct(experts.poses), model.autoencoder(images).sigmoid()
     n_out, d_out = experts.poses.shape[1:]
     n_in, d_in = primary.poses.shape[1:]
-    size, top = 1.35, 0.62  # inches: every panel is a square of one height
-    lefts = [0.1, 1.75, 3.75, 6.05, 7.7, 9.35]
+    size, top = 1.35, 0.5  # inches: every panel is a square of one height
+    lefts = [0.1, 1.8, 3.75, 5.6, 7.3, 9.0]
     titles = [
         "Test image",
         f"Up: lengths of\n{n_in} capsules of {d_in}",
@@ -83,10 +83,10 @@ def architecture(
         "Down: image drawn\nfrom the experts",
         "For comparison:\nautoencoder alone",
     ]
-    with canvas(10.85, 2.85, layout="none") as figure:
+    with canvas(10.5, 2.6, layout="none") as figure:
         panels = [place(figure, left, top, size, size) for left in lefts]
         for left, words in zip(lefts, titles, strict=True):
-            write(figure, left, 0.52, words, va="bottom", fontsize=9)
+            write(figure, left, 0.42, words, va="bottom", fontsize=9)
         for panel, picture in zip((panels[0], panels[4], panels[5]), (images, drawn, plain), strict=True):
             show(panel, picture[0].cpu())
         _lengths(panels[1], model, primary.poses)
@@ -113,7 +113,8 @@ def _lengths(axes: Axes, model: nn.Module, poses: Float[Tensor, "1 i d"]) -> Non
     side = int(len(maps) ** 0.5)
     while len(maps) % side:
         side -= 1
-    show(axes, montage(rearrange(maps, "(r k) c h w -> r k c h w", r=side)))
+    sheet = montage(rearrange(maps, "(r k) c h w -> r k c h w", r=side))
+    show(axes, sheet[:, :-1, :-1])  # no gap behind the last map
 
 
 def _scale(figure: Figure, picture: Any, left: float, top: float, width: float, words: str) -> None:
