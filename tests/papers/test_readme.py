@@ -52,10 +52,10 @@ def test_what_else_was_measured_stands_in_columns_of_its_own():
 
 
 def test_of_a_number_for_each_capsule_the_table_has_the_mean():
-    marked = "<!-- measures hauser2019 restricted_modal_share only mnist-twice -->\n<!-- end -->"
-    shares = read_result(HOME / "results/hauser2019/mnist-twice/0.json")["extras"]["restricted_modal_share"]
+    marked = "<!-- measures hauser2019 restricted_modal_share only mnist-r3 -->\n<!-- end -->"
+    shares = read_result(HOME / "results/hauser2019/mnist-r3/0.json")["extras"]["restricted_modal_share"]
     assert len(shares) == 20
-    assert filled(marked, HOME / "results").splitlines()[-2].endswith(f"(`mnist-twice`) | 1 | {sum(shares) / 20:.4g} |")
+    assert filled(marked, HOME / "results").splitlines()[-2].endswith(f"(`mnist-r3`) | 1 | {sum(shares) / 20:.4g} |")
 
 
 def test_settings_that_were_tried_stand_in_the_order_of_the_last_column():

@@ -167,7 +167,7 @@ def experts() -> Run:
 
 
 def experts_persistent() -> Run:
-    """Chains that go on from step to step, on/off drawn, two sweeps each, couplings over the outputs."""
+    """Persistent chains, on/off drawn, two sweeps each, couplings over the outputs."""
     learn = LearnExperts(sweeps=2, sampled=True, persistent=True)
     return _three_stages(learn, 7, 1.0, n_chains=8, rule={"over": "outputs", "n_iters": 2})
 

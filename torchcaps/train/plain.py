@@ -10,8 +10,15 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class SameAs:
+    """The value that another field of the same part holds."""
+
+    field: str
+
+
+@dataclass(frozen=True)
 class Migrations:
-    """What was renamed, by its old name; what is gone, with the only value that may still be read."""
+    """What was renamed, by its old name; what is gone, with the only value (or `SameAs`) that may still be read."""
 
     kinds: Mapping[str, str]
     fields: Mapping[str, Mapping[str, str]]  # by today's kind
@@ -26,7 +33,10 @@ MIGRATIONS = Migrations(
         "Stage": {"rate": "learning_rate"},
         "Exponential": {"rate": "decay"},
     },
-    gone={},
+    gone={
+        # persistent chains whose experts are all off are always re-seeded; those that were not are another run
+        "LearnExperts": {"restart": SameAs("persistent")},
+    },
     models={"neurons": "rbm"},
     recipes={},
 )
@@ -67,7 +77,8 @@ def up_to_date(stored: Any) -> Any:
         return found
     kind = MIGRATIONS.kinds.get(found["kind"], found["kind"])
     renamed, gone = MIGRATIONS.fields.get(kind, {}), MIGRATIONS.gone.get(kind, {})
-    kept = {renamed.get(key, key): part for key, part in found.items() if key not in gone or part != gone[key]}
+    readable = {key: found.get(value.field) if isinstance(value, SameAs) else value for key, value in gone.items()}
+    kept = {renamed.get(key, key): part for key, part in found.items() if key not in readable or part != readable[key]}
     if "model" in kept:
         kept["model"] = MIGRATIONS.models.get(kept["model"], kept["model"])
     return nested(kept | {"kind": kind})

@@ -1,4 +1,4 @@
-"""Three stages: each trains its own part and leaves the rest, without backpropagation where it says so, and resumes to the bit."""
+"""Three stages: each trains its own part and leaves the rest, and resumes to the bit."""
 
 import json
 from dataclasses import replace
@@ -14,6 +14,8 @@ from torchcaps.results.store import make_result
 from torchcaps.results.verify import check_metrics
 from torchcaps.train import Options, train
 from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
+from torchcaps.train.plain import to_plain, unlike
+from torchcaps.train.recipe import Stage, stored_run
 from torchcaps.train.tasks.experts import Autoencode, LearnDecoder, LearnExperts
 from torchcaps.train.tasks.rbm import LearnRBM
 
@@ -69,7 +71,11 @@ def test_the_update_of_the_decoder_is_the_papers():
         again = torch.einsum("bji,jied,bid->bje", e, u, made.sums)
         square = again.square().sum(-1, keepdim=True)
         again = again * square.sqrt() / (1 + square)
-        half = lambda sums, parents: torch.einsum("bji,bid,bje->bjied", e, 2 * sums / (1 + sums.square().sum(-1, keepdim=True)), parents)  # noqa: E731
+
+        def half(sums, parents):
+            slope = 2 * sums / (1 + sums.square().sum(-1, keepdim=True))
+            return torch.einsum("bji,bid,bje->bjied", e, slope, parents)
+
         wanted = (half(z, x) - half(made.sums, again)).mean(0)
         _, gradients = LearnDecoder().updates(model, batch)
     torch.testing.assert_close(gradients["decoders.0.weight"], -wanted)
@@ -88,7 +94,7 @@ def loud_plain_numbers(size: float):
 
 
 def test_a_decoder_of_long_plain_numbers_learns_at_the_rate_of_the_others():
-    """Nine units long, as they are after MNIST: read as they are, they overshoot, and nothing is finite after some ten steps."""
+    """Nine units long, as after MNIST: read unscaled they overshoot, and nothing is finite after some ten steps."""
     model, batch = loud_plain_numbers(9.0)
     task, stage = LearnDecoder(), RECIPES["hauser2019/mnist-plain"].make().stages[-1]
     now = [torch.tensor(number) for number in stage.optimizer.numbers(0, stage.learning_rate, 1.0)]
@@ -102,7 +108,9 @@ def test_a_decoder_of_long_plain_numbers_learns_at_the_rate_of_the_others():
     assert max(missed) < 2 and missed[-1] < 0.8 * missed[0], missed
     without = model.encoders[0](model.primary_capsules(batch.images)).poses.clone()
     whole, without[..., -2:] = without.clone(), 0
-    assert not torch.allclose(model.reconstruct(whole), model.reconstruct(without), atol=0.01)  # they are not merely silenced
+    assert not torch.allclose(
+        model.reconstruct(whole), model.reconstruct(without), atol=0.01
+    )  # they are not merely silenced
 
 
 def test_a_plain_number_is_remembered_as_it_was_while_its_capsule_was_on():
@@ -125,24 +133,40 @@ def test_chains_that_persist_move_and_need_a_model_that_keeps_them():
         LearnExperts(persistent=True).init(model_of(), batch)
 
 
-def test_a_silent_chain_stays_silent_unless_it_may_begin_anew():
+def test_a_chain_whose_experts_are_all_off_is_reseeded_from_an_image():
     """Chains 1 and 3 have sent nothing; the others go on as they are."""
-    for restart in (False, True):
-        model, batch = model_of("smoke/experts-persistent"), batch_of(3)
-        task = LearnExperts(persistent=True, restart=restart)
-        task.init(model, batch)
-        model.chain(0)[[1, 3]] = 0
-        with torch.no_grad():
-            dreamt = sweep(model.encoders[0].phase(model.chain(0)), model.encoders[0].weight)
-            task.updates(model, batch)
-            pictures = model.primary_capsules(batch.images).poses
-        awake = [n for n in range(len(model.chain(0))) if n not in (1, 3)]
-        torch.testing.assert_close(model.chain(0)[awake], dreamt.poses[awake])
-        assert dreamt.poses[awake].any() and not dreamt.poses[[1, 3]].any()
-        wanted = pictures[[1, 0]] if restart else torch.zeros_like(pictures[:2])  # the fourth of three pictures is the first
-        torch.testing.assert_close(model.chain(0)[[1, 3]], wanted)
-    with pytest.raises(ValueError, match="set persistent, or leave it out"):
-        LearnExperts(restart=True).init(model_of(), batch)
+    model, batch, task = model_of("smoke/experts-persistent"), batch_of(3), LearnExperts(persistent=True)
+    task.init(model, batch)
+    model.chain(0)[[1, 3]] = 0
+    with torch.no_grad():
+        dreamt = sweep(model.encoders[0].phase(model.chain(0)), model.encoders[0].weight)
+        task.updates(model, batch)
+        images = model.primary_capsules(batch.images).poses
+    awake = [n for n in range(len(model.chain(0))) if n not in (1, 3)]
+    torch.testing.assert_close(model.chain(0)[awake], dreamt.poses[awake])
+    assert dreamt.poses[awake].any() and not dreamt.poses[[1, 3]].any()
+    torch.testing.assert_close(model.chain(0)[[1, 3]], images[[1, 0]])  # the fourth of three images is the first
+
+
+def stored_experts(**fields) -> dict:
+    """A run as a file holds it, with these fields of its task."""
+    stage = to_plain(Stage()) | {"task": to_plain(LearnExperts()) | fields}
+    return to_plain(smoke()) | {"stages": [stage]}
+
+
+@pytest.mark.parametrize(("persistent", "restart"), [(False, False), (True, True)])
+def test_a_stored_restart_is_read_where_it_says_what_persistent_says(persistent, restart):
+    run = replace(smoke(), stages=(Stage(task=LearnExperts(persistent=persistent)),))
+    stored = stored_experts(persistent=persistent, restart=restart)
+    assert unlike(stored, run) == [] and stored_run(stored) == run
+    assert unlike(stored, replace(run, stages=(Stage(task=LearnExperts(persistent=not persistent)),)))
+
+
+def test_a_stored_run_whose_persistent_chains_were_not_reseeded_is_stale_and_refused():
+    stored = stored_experts(persistent=True, restart=False)
+    assert unlike(stored, replace(smoke(), stages=(Stage(task=LearnExperts(persistent=True)),)))
+    with pytest.raises(TypeError, match="restart"):
+        stored_run(stored)
 
 
 def test_longer_chains_and_drawn_magnitudes_give_other_updates():
@@ -172,7 +196,11 @@ def test_a_probe_looks_and_touches_nothing():
         losses, _ = LearnExperts().updates(model, batch)
     assert tensors_sha256(model.state_dict()) == before and model.training
     assert found == pytest.approx(
-        {"probed_on": losses["on"].item(), "probed_dreamt_on": losses["dreamt_on"].item(), "probed_missed": losses["loss"].item()}
+        {
+            "probed_on": losses["on"].item(),
+            "probed_dreamt_on": losses["dreamt_on"].item(),
+            "probed_missed": losses["loss"].item(),
+        }
     )
     assert 0 < found["probed_dreamt_on"] < 1e-20  # the paper's first weights
 
@@ -205,7 +233,9 @@ def test_a_resumed_run_ends_with_the_same_bits(name, trained, tmp_path):
     whole = trained[1] if name == "smoke/experts" else tmp_path / "whole"
     for out, stops in ((whole, (None,)), (tmp_path / "parts", (4, 6, 9, 15, None))):
         for stop in stops:
-            train(smoke(name), name=name, seed=0, options=Options(out=out, progress=False, save_every=3, max_steps=stop))
+            train(
+                smoke(name), name=name, seed=0, options=Options(out=out, progress=False, save_every=3, max_steps=stop)
+            )
     one, other = (load_checkpoint(out / "checkpoint.safetensors").tensors for out in (whole, tmp_path / "parts"))
     assert tensors_sha256(one) == tensors_sha256(other)
 
@@ -214,16 +244,22 @@ def test_samples_are_judged_where_it_is_asked_for(monkeypatch):
     called = []
     monkeypatch.setattr("torchcaps.train.tasks.experts.study", lambda *args: called.append(args[-2:]) or {"n_pure": 3})
     data = load("generated-16", "test")
-    assert LearnDecoder().study(model_of(), data, data, CPU, 0) == {} and not called
-    assert LearnDecoder(samples=7).study(model_of(), data, data, CPU, 0) == {"n_pure": 3} and called == [(7, 1500)]
-    assert LearnDecoder(samples=500).quick() == LearnDecoder(samples=2, judge_steps=2) and LearnDecoder().quick().samples == 0
+    assert LearnDecoder().study(model_of(), data, data, CPU, (), 0) == {} and not called
+    assert LearnDecoder(samples=7).study(model_of(), data, data, CPU, (), 0) == {"n_pure": 3} and called == [(7, 1500)]
+    assert (
+        LearnDecoder(samples=500).quick() == LearnDecoder(samples=2, judge_steps=2)
+        and LearnDecoder().quick().samples == 0
+    )
 
 
 def test_neurons_learn_by_contrast(tmp_path):
     run = smoke("smoke/rbm")
     last = replace(run.stages[1], steps=60, learning_rate=0.003)
     finished = train(
-        replace(run, stages=(run.stages[0], last)), name="x", seed=0, options=Options(out=tmp_path, progress=False, log_every=10)
+        replace(run, stages=(run.stages[0], last)),
+        name="x",
+        seed=0,
+        options=Options(out=tmp_path, progress=False, log_every=10),
     )
     losses = [line["loss"] for line in finished.curve if line["step"] > 10]
     assert isinstance(last.task, LearnRBM) and losses[-1] < 0.95 * losses[0], losses

@@ -1,7 +1,7 @@
 """The three stages of a product of expert capsules (Hauser 2019): the autoencoder, the experts W, their decoder U.
 
-Only the first one backpropagates. The other two are Algorithm 1 and the rule of section 4.1, each with everything else held fixed.
-Labels are never looked at. A stored prediction is the error of a picture, as in `ReconstructionTask`.
+Only the first one backpropagates. The other two are Algorithm 1 and the rule of section 4.1, each with everything else
+held fixed. No stage uses labels. A stored prediction is the error of an image, as in `ReconstructionTask`.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,24 @@ from torchcaps.data import Labelled
 from torchcaps.data.augment import Augmentation, Batch
 from torchcaps.layers import Capsules
 from torchcaps.ops import reconstruction_loss
-from torchcaps.ops.experts import chain, contrast, firing, in_ball, mix_down, on_probability, sparsity, statistics, sweep
+from torchcaps.ops.experts import (
+    chain,
+    contrast,
+    firing,
+    in_ball,
+    mix_down,
+    on_probability,
+    sparsity,
+    statistics,
+    sweep,
+)
 from torchcaps.runtime.distributed import as_first, mean_of_all
 from torchcaps.train.tasks.reconstruct import ReconstructionTask
 
 
 @dataclass(frozen=True, kw_only=True)
 class Autoencode(ReconstructionTask):
-    """The filters: cross entropy of the pixels, summed over a picture, mean over the batch."""
+    """The filters: cross entropy of the pixels, summed over an image, mean over the batch."""
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         return _under(model, "autoencoder")
@@ -42,20 +52,19 @@ class Autoencode(ReconstructionTask):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnExperts(ReconstructionTask):
-    """Algorithm 1: one layer of experts by contrastive divergence. The loss that is shown is the share of the capsules not reconstructed.
+    """Algorithm 1: one layer of experts by contrastive divergence; the loss is the share not reconstructed.
 
-    `sweeps`: of the chain, CD-k. `sampled`: on/off is drawn, instead of its probability passed on. `persistent`: the chains go on from
-    step to step, as many as the model keeps. `restart`: where every expert was drawn off nothing is sent down, and nothing wakes nothing;
-    such a chain begins anew at a picture of the batch. `sparse`: weight of a force towards being on for a share `goal` of all pictures,
-    which the paper does not have: without it, experts share every picture and none stands for a kind of it.
-    `start_length`: the weights are scaled on one batch so that capsules start with this mean length; None keeps the paper's N(0, 0.01).
+    `sweeps`: length of the chain (CD-k). `sampled`: draw on/off instead of passing its probability on.
+    `persistent`: continue the model's chains from step to step. A chain whose experts are all off stays off forever;
+    persistent chains re-seed it from an image of the batch. `sparse`: weight of a force, not in the paper, towards
+    being on for a share `goal` of the images. `start_length`: mean length that the initial weights are scaled to on
+    one batch; None keeps the paper's N(0, 0.01).
     """
 
     layer: int = 0
     sweeps: int = 1
     sampled: bool = False
     persistent: bool = False
-    restart: bool = False
     sparse: float = 0.0
     goal: float = 0.1
     start_length: float | None = 0.2
@@ -64,8 +73,6 @@ class LearnExperts(ReconstructionTask):
     def init(self, model: nn.Module, batch: Batch) -> None:
         if self.persistent and not hasattr(model, f"chain_{self.layer}"):
             raise ValueError("persistent chains were asked for and the model keeps none; build it with n_chains")
-        if self.restart and not self.persistent:
-            raise ValueError("restart is for persistent chains, and these begin at the data in every step; set persistent, or leave it out")
         if self.start_length is not None:
             model.encoders[self.layer].scale_to(model.below(batch.images, self.layer)[0], self.start_length)
 
@@ -80,7 +87,7 @@ class LearnExperts(ReconstructionTask):
         drawn = [torch.rand_like(start.sums[..., 0]) if self.sampled else None for _ in range(self.sweeps)]
         dreamt = chain(start, weight, drawn, rule, n_plain)
         if self.persistent:
-            chains = _awake(dreamt.poses, data.poses) if self.restart else dreamt.poses
+            chains = _reseeded(dreamt.poses, data.poses)
             model.chain(self.layer).copy_(as_first(chains.clone()))  # drawn by each process for itself
         towards = contrast(data, dreamt, n_plain)
         if self.sparse:
@@ -88,7 +95,11 @@ class LearnExperts(ReconstructionTask):
             towards = towards + self.sparse * sparsity(data, self.goal, n_plain, on)
         near = dreamt if self.sweeps == 1 and not self.persistent else sweep(data, weight, None, n_plain)
         missed = _missed(data.poses, near.poses).mean()
-        losses = {"loss": missed, "on": on_probability(data.sums, n_plain).mean(), "dreamt_on": on_probability(dreamt.sums, n_plain).mean()}
+        losses = {
+            "loss": missed,
+            "on": on_probability(data.sums, n_plain).mean(),
+            "dreamt_on": on_probability(dreamt.sums, n_plain).mean(),
+        }
         return losses, {f"encoders.{self.layer}.weight": -towards}
 
     def errors(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b"]:
@@ -97,26 +108,30 @@ class LearnExperts(ReconstructionTask):
         return _missed(data.poses, sweep(data, layer.weight, None, layer.n_plain).poses)
 
     def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
-        """How often experts are on, in the data and after one sweep, and what the sweep misses: for the growth of small weights."""
+        """Measure how often experts are on, in the data and after one sweep, and what the sweep misses."""
         with evaluating(model):
             layer = model.encoders[self.layer]
             data = model.phase(images, self.layer)
             dreamt = sweep(data, layer.weight, None, layer.n_plain)
             on, dreamt_on = (on_probability(phase.sums, layer.n_plain).mean().item() for phase in (data, dreamt))
-            return {"probed_on": on, "probed_dreamt_on": dreamt_on, "probed_missed": _missed(data.poses, dreamt.poses).mean().item()}
+            return {
+                "probed_on": on,
+                "probed_dreamt_on": dreamt_on,
+                "probed_missed": _missed(data.poses, dreamt.poses).mean().item(),
+            }
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnDecoder(ReconstructionTask):
-    """The rule of U in section 4.1: what the capsules below were, against what the decoder makes of those above.
+    """The rule of U in section 4.1: the capsules below, against what the decoder makes of those above.
 
-    `samples`: so many of each capsule are drawn and judged at the end; 0 judges nothing.
+    `samples`: number of samples of each capsule that are drawn and judged at the end.
     """
 
     layer: int = 0
     samples: int = 0
-    judge_steps: int = 1500  # of the network that judges
-    memory: float = 0.99  # of the mean direction of each capsule, and of how long those below are
+    judge_steps: int = 1500  # training steps of the network that judges
+    memory: float = 0.99  # decay of the mean direction of each capsule, and of the length of those below
 
     def quick(self) -> "LearnDecoder":
         return replace(self, samples=min(self.samples, 2), judge_steps=min(self.judge_steps, 2))
@@ -138,20 +153,26 @@ class LearnDecoder(ReconstructionTask):
         return losses, {f"decoders.{self.layer}.weight": statistics(dreamt) - statistics(data)}
 
     def study(
-        self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, augment: Sequence[Augmentation], seed: int
+        self,
+        model: nn.Module,
+        train: Labelled,
+        test: Labelled,
+        device: torch.device,
+        augment: Sequence[Augmentation],
+        seed: int,
     ) -> dict[str, Any]:
         """Draw samples of each capsule and judge them."""
         return study(model, train, test, device, seed, self.samples, self.judge_steps) if self.samples else {}
 
 
-def _awake(chains: Float[Tensor, "n i d"], data: Float[Tensor, "b i d"]) -> Float[Tensor, "n i d"]:
-    """The chains, those that are nothing but zeros replaced by pictures."""
-    pictures = data[torch.arange(len(chains), device=data.device) % len(data)]
-    return torch.where(chains.any(-1, keepdim=True).any(-2, keepdim=True), chains, pictures)
+def _reseeded(chains: Float[Tensor, "n i d"], data: Float[Tensor, "b i d"]) -> Float[Tensor, "n i d"]:
+    """Replace chains that are all zeros by the capsules of images of the batch."""
+    images = data[torch.arange(len(chains), device=data.device) % len(data)]
+    return torch.where(chains.any(-1, keepdim=True).any(-2, keepdim=True), chains, images)
 
 
 def _mean_place(capsules: Capsules, n_plain: int) -> Float[Tensor, "j e"]:
-    """Where capsules point in the mean; of plain numbers the mean over the pictures that a capsule is on for."""
+    """Mean direction of each capsule; for dimensions off the sphere, their mean over the images it is on for."""
     place = mean_of_all(capsules.poses.mean(0))
     if not n_plain:
         return place

@@ -1,12 +1,13 @@
-"""What is wanted at once, and who has it."""
+"""Purity of the capsules against the probe: a dot for each setting, labels that cover nothing."""
 
 from pathlib import Path
 
 import pytest
 
-from torchcaps.figures.tradeoff import SIZE, Setting, Wanted, _free, _shared, purity_against_probe
-from torchcaps.papers.hauser2019 import figures as drawing
-from torchcaps.results.store import read_result
+from torchcaps.papers import RECIPES
+from torchcaps.papers.hauser2019.figures import tried
+from torchcaps.papers.hauser2019.tradeoff import SIZE, Setting, Wanted, _free, _shared, purity_against_probe
+from torchcaps.results.tuning import read_tuning, tuning_path
 
 pytest.importorskip("matplotlib")
 RESULTS = Path(__file__).parents[2] / "results"
@@ -32,25 +33,32 @@ def test_a_dot_for_every_setting_and_a_line_for_every_force():
     assert line.get_xydata().tolist() == [[89.0, 17.0], [92.0, 18.0]]  # by goal
     assert tuple(line.get_color()) == tuple(here[92.0, 18.0])
     (ring,) = [line for line in axes.lines if line.get_color() == "none"]
-    assert ring.get_xydata().tolist() == [[89.0, 17.0]] and words(axes) == ["0.1", "0.1: mnist", "0.2", "wanted"]
-    assert "1 of 3 settings has both" in told
-    assert "none of 2 settings has both" in purity_against_probe(settings[:2], WANTED)[1]
+    assert ring.get_xydata().tolist() == [[89.0, 17.0]] and words(axes) == ["0.1", "0.1: mnist", "0.2", "both high"]
+    assert "1 of 3 settings" in told
+    assert "none of 2 settings" in purity_against_probe(settings[:2], WANTED)[1]
 
 
 def test_numbers_off_the_sphere_have_a_panel_of_their_own_with_the_others_in_grey():
     on = [Setting(10, 0.1, 17, 89.0), Setting(10, 0.4, 2, 95.5)]
     off = [Setting(10, 0.1, 13, 96.0, 4), Setting(10, 0.1, 14, 96.0, 4, 0.03), Setting(10, 0.2, 15, 96.5, 2)]
     sphere, axes = purity_against_probe([*on, *off], WANTED)[0].axes
-    assert set(dots(sphere, "o")) == {(89.0, 17.0), (95.5, 2.0)} and words(sphere) == ["0.1", "0.4", "wanted"]
+    assert set(dots(sphere, "o")) == {(89.0, 17.0), (95.5, 2.0)} and words(sphere) == ["0.1", "0.4", "both high"]
     here = dots(axes, "o")
-    assert set(here) == {(95.5, 2.0), (96.0, 13.0), (96.5, 15.0)} and here[95.5, 2.0] != here[96.0, 13.0] == here[96.5, 15.0]
+    assert (
+        set(here) == {(95.5, 2.0), (96.0, 13.0), (96.5, 15.0)}
+        and here[95.5, 2.0] != here[96.0, 13.0] == here[96.5, 15.0]
+    )
     assert set(dots(axes, "D")) == {(96.0, 14.0)}  # another l2
-    assert words(axes) == ["2, goal 0.2", "4", "4", "on the sphere", "wanted"]
+    assert words(axes) == ["2, goal 0.2", "4", "4", "both high", "on the sphere"]
 
 
 def test_settings_on_one_dot_share_its_words():
-    settings = [Setting(10, 0.1, 13, 96.4, 4, 0.03), Setting(10, 0.1, 13, 96.4, 4, 0.1), Setting(10, 0.1, 13, 96.4, 8, 0.1)]
-    assert words(purity_against_probe(settings, WANTED)[0].axes[0]) == ["4 and 8", "wanted"]
+    settings = [
+        Setting(10, 0.1, 13, 96.4, 4, 0.03),
+        Setting(10, 0.1, 13, 96.4, 4, 0.1),
+        Setting(10, 0.1, 13, 96.4, 8, 0.1),
+    ]
+    assert words(purity_against_probe(settings, WANTED)[0].axes[0]) == ["4 and 8", "both high"]
 
 
 def test_words_go_where_they_cover_nothing():
@@ -70,13 +78,17 @@ def test_what_cannot_be_told_apart_is_not_drawn():
         purity_against_probe([Setting(10, 0.1, 13, 96.0, 4, l2) for l2 in (0.01, 0.02, 0.03, 0.04)], WANTED)
 
 
-def test_the_dots_are_those_of_the_result_files():
-    settings = drawing._settings(RESULTS)
-    assert len(settings) >= 33
-    for name, values in {"choose-force-20-goal-30": (20.0, 0.3), "choose-plain-2-force-30-l2-30": (30.0, 0.1)}.items():
-        extras = read_result(RESULTS / f"hauser2019/{name}/0.json")["extras"]
-        off = (2, 0.03, "mnist-plain-chosen") if "plain" in name else ()
-        assert Setting(*values, extras["restricted_n_pure"], extras["probe_accuracy"], *off) in settings
-    rows = {"mnist", "mnist-plain", "mnist-plain-forced", "mnist-plain-chosen"}
-    assert {setting.row for setting in settings} == {"", *rows}
-    assert drawing._settings(RESULTS / "none") == []
+def test_the_dots_are_the_lines_of_tuning():
+    """Values are those that the files of the settings held; a row has its ring, whatever row a setting varies."""
+    settings = tried(RESULTS)
+    assert len(settings) == 33 and sum(map(WANTED.met, settings)) == 6
+    assert Setting(20.0, 0.3, 18, 90.8) in settings  # choose-force-20-goal-30
+    assert Setting(30.0, 0.1, 18, 96.02, 2, 0.03, "mnist-plain-chosen") in settings  # choose-plain-2-force-30-l2-30
+    assert Setting(20.0, 0.1, 16, 95.74, 1, 0.03) in settings  # choose-plain-1-force-20-l2-30
+    assert {setting.row for setting in settings} == {"", "mnist", "mnist-plain", "mnist-plain-chosen"}
+    assert tried(RESULTS / "none") == []
+
+
+def test_the_rows_that_settings_vary_are_there():
+    rows = {line.row for line in read_tuning(tuning_path(RESULTS, "hauser2019"))}
+    assert rows and all(f"hauser2019/{row}" in RECIPES for row in rows)

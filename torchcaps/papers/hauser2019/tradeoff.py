@@ -1,4 +1,4 @@
-"""Two things that are wanted at once, and what each setting has of them (Hauser 2019: capsules of one class, numbers a line can read)."""
+"""Capsules that keep to one class against what a linear probe reads, for every setting tried on held-out digits."""
 
 import math
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ Box = tuple[float, float, float, float]  # left, low, right, high
 
 
 class Setting(NamedTuple):
-    """One dot: how strong the force is, towards being on for which share of the pictures, and what came of it."""
+    """One dot: the force, its goal (the share of images an expert should be on for), and what came of it."""
 
     force: float
     goal: float
     n_pure: float
     probe_accuracy: float
-    n_plain: int = 0  # numbers of a capsule off the sphere
+    n_plain: int = 0  # pose dimensions off the sphere
     l2: float = 0.01  # the decoder's
     row: str = ""  # the row that has this setting, if there is one
 
@@ -36,7 +36,7 @@ class Setting(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Where both are as they should be: so many capsules of all, and this probe."""
+    """The corner of the plot that is shaded: at least so many capsules, and this probe."""
 
     n_pure: int
     probe_accuracy: float
@@ -47,15 +47,18 @@ class Wanted(NamedTuple):
 
 
 def purity_against_probe(settings: Sequence[Setting], wanted: Wanted) -> tuple[Figure, str]:
-    """A dot for every setting: its colour the force, its form the decoder's l2; the corner where both are as wanted is shaded.
+    """Draw a dot for every setting: its colour the force, its form the decoder's l2; the wanted corner is shaded.
 
-    Settings on the sphere have a panel, with the goal beside a dot and a line through those of one force. Settings with numbers off it have
-    another, drawn wider, with how many numbers those are beside a dot, and the goal where it is not the commonest. Rows have a ring and
-    their name.
+    Settings with all dimensions on the sphere have one panel, labelled by goal, with a line through those of one force.
+    Settings with some off it have another, labelled by how many, and by the goal where it is not the usual one. Rows
+    have a ring and their name.
     """
     forces, decays = sorted({setting.force for setting in settings}), sorted({setting.l2 for setting in settings})
     if not settings or len(decays) > len(MARKERS):
-        raise ValueError(f"purity_against_probe draws settings of 1 to {len(MARKERS)} l2, got {len(settings)} settings of {len(decays)}")
+        raise ValueError(
+            f"purity_against_probe draws settings of 1 to {len(MARKERS)} l2, "
+            f"got {len(settings)} settings of {len(decays)}"
+        )
     sphere, off = ([setting for setting in settings if bool(setting.n_plain) == plain] for plain in (False, True))
     panels = [those for those in (sphere, off) if those]
     with canvas(4.3 * len(panels) + 0.9, 3.9) as figure:
@@ -75,34 +78,46 @@ def purity_against_probe(settings: Sequence[Setting], wanted: Wanted) -> tuple[F
                 _dot(axes, setting, markers[setting.l2], colours[setting.force])
             _label(axes, those)
         columns[0].set_ylabel(f"capsules of {wanted.n_capsules} that keep to one class")
-        _legend(figure, colours, markers)
+        _legend(figure, colours, markers, wanted)
     return figure, _words(settings, wanted)
 
 
 def _frame(axes: Axes, settings: Sequence[Setting], wanted: Wanted) -> None:
-    """Limits with room for the words, the shaded corner, and what the panel is of."""
+    """Set limits with room for the words, shade the corner, and title the panel."""
     probes = [wanted.probe_accuracy, *(setting.probe_accuracy for setting in settings)]
     room = 0.09 * (max(probes) - min(probes)) + 0.05
     left, right = min(probes) - room, max(probes) + room
-    axes.fill_between([wanted.probe_accuracy, right], wanted.n_pure, wanted.n_capsules, color=PALE, alpha=0.35, linewidth=0)
-    axes.text(right, wanted.n_capsules - 0.3, "wanted ", ha="right", va="top", fontsize=8, color=MUTED)
-    axes.set(xlim=(left, right), ylim=(0, wanted.n_capsules), xlabel="linear probe, % right")
-    plain = any(setting.n_plain for setting in settings)
-    axes.set_title(
-        "some numbers off the sphere (beside a dot: how many)" if plain else "all numbers on the sphere (beside a dot: the goal)"
+    axes.fill_between(
+        [wanted.probe_accuracy, right], wanted.n_pure, wanted.n_capsules, color=PALE, alpha=0.35, linewidth=0
     )
+    axes.text(right, wanted.n_capsules - 0.3, "both high ", ha="right", va="top", fontsize=8, color=MUTED)
+    axes.set(xlim=(left, right), ylim=(0, wanted.n_capsules), xlabel="linear probe on held-out digits, % correct")
+    if any(setting.n_plain for setting in settings):
+        axes.set_title("Some pose dimensions off the sphere (label: how many)")
+    else:
+        axes.set_title("All pose dimensions on the sphere (label: goal)")
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.grid()
 
 
 def _dot(axes: Axes, setting: Setting, marker: str, colour: Any) -> None:
-    axes.plot(*setting.at, marker, color=colour, markersize=SIZES.get(marker, SIZE), markeredgecolor="white", markeredgewidth=0.5, zorder=4)
+    axes.plot(
+        *setting.at,
+        marker,
+        color=colour,
+        markersize=SIZES.get(marker, SIZE),
+        markeredgecolor="white",
+        markeredgewidth=0.5,
+        zorder=4,
+    )
     if setting.row:
-        axes.plot(*setting.at, "o", color="none", markersize=2 * SIZE, markeredgecolor=INK, markeredgewidth=0.9, zorder=4)
+        axes.plot(
+            *setting.at, "o", color="none", markersize=2 * SIZE, markeredgecolor=INK, markeredgewidth=0.9, zorder=4
+        )
 
 
 def _joined(axes: Axes, settings: Sequence[Setting], colours: dict[float, Any]) -> None:
-    """A line through the settings of one force, in the order of their goals."""
+    """Draw a line through the settings of one force, in the order of their goals."""
     for force, colour in colours.items():
         those = sorted((setting for setting in settings if setting.force == force), key=lambda setting: setting.goal)
         if len(those) > 1:
@@ -110,7 +125,7 @@ def _joined(axes: Axes, settings: Sequence[Setting], colours: dict[float, Any]) 
 
 
 def _behind(axes: Axes, settings: Sequence[Setting]) -> None:
-    """The other panel's dots, in grey, where they come into this one."""
+    """Draw the other panel's dots in grey where they fall into this one."""
     shown = [setting for setting in settings if setting.probe_accuracy > axes.get_xlim()[0]]
     for setting in shown:
         axes.plot(*setting.at, "o", color=PALE, markersize=SIZE)
@@ -120,17 +135,18 @@ def _behind(axes: Axes, settings: Sequence[Setting]) -> None:
 
 
 def _label(axes: Axes, settings: Sequence[Setting]) -> None:
-    """Words beside the dots, each where it covers no dot and no other word; settings that fall on one dot share theirs."""
+    """Label each dot where the words cover no dot and no other word; settings that fall on one dot share theirs."""
     goals = [setting.goal for setting in settings]
     usual = max(sorted(set(goals)), key=goals.count)
     words: dict[tuple[float, float], list[str]] = {}
     for setting in settings:
-        about = f"{setting.n_plain}" + f", goal {setting.goal:g}" * (setting.goal != usual) if setting.n_plain else f"{setting.goal:g}"
-        words.setdefault(setting.at, []).append(about + f": {setting.row}" * bool(setting.row))
+        words.setdefault(setting.at, []).append(_said(setting, usual))
     axes.figure.draw_without_rendering()  # the layout decides where dots are
     dots = {at: tuple(72 / axes.figure.dpi * axes.transData.transform(at)) for at in words}  # in points
-    sizes = {setting.at: SIZE * (1 + bool(setting.row)) for setting in settings}
-    taken = [(x - sizes[at] / 2, y - sizes[at] / 2, x + sizes[at] / 2, y + sizes[at] / 2) for at, (x, y) in dots.items()]
+    sizes = {setting.at: (2 * SIZE if setting.row else SIZE) for setting in settings}
+    taken = [
+        (x - sizes[at] / 2, y - sizes[at] / 2, x + sizes[at] / 2, y + sizes[at] / 2) for at, (x, y) in dots.items()
+    ]
     edge = 72 / axes.figure.dpi * axes.transAxes.transform((1, 0))[0]
     taken.append((edge, -math.inf, math.inf, math.inf))  # no word leaves its panel to the right
     clear = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.2}  # lines pass below the words, dots above
@@ -143,40 +159,56 @@ def _label(axes: Axes, settings: Sequence[Setting]) -> None:
         axes.annotate(text, at, fontsize=TEXT, color=INK, bbox=clear, zorder=3, **words_at)
 
 
+def _said(setting: Setting, usual: float) -> str:
+    """Words beside a dot: dimensions off the sphere, or else the goal; the goal too where it is not the usual one."""
+    about = f"{setting.goal:g}"
+    if setting.n_plain:
+        about = f"{setting.n_plain}" if setting.goal == usual else f"{setting.n_plain}, goal {about}"
+    return f"{about}: {setting.row}" if setting.row else about
+
+
 def _free(dot: tuple[float, float], size: float, text: str, taken: Sequence[Box]) -> tuple[float, float, Box]:
-    """The place for a text beside a dot that covers least, in points from the dot, and its box."""
+    """Place beside a dot where a text covers least, in points from the dot, and its box."""
     width, height = 0.62 * TEXT * len(text), TEXT
     tried = []
     for up in (0.5 * TEXT, 0, -0.5 * TEXT, TEXT, -TEXT):
         for across in (size / 2 + 1.5, -size / 2 - 1.5):
-            x, y = dot[0] + across - width * (across < 0), dot[1] + up
+            x, y = dot[0] + across - (width if across < 0 else 0), dot[1] + up
             box = (x, y - height / 2, x + width, y + height / 2)
             tried.append((sum(_shared(box, other) for other in taken), across, up, box))
     return min(tried, key=lambda one: one[0])[1:]
 
 
 def _shared(one: Box, other: Box) -> float:
-    """The area that two boxes share."""
+    """Area that two boxes share."""
     across, up = (min(one[side + 2], other[side + 2]) - max(one[side], other[side]) for side in (0, 1))
     return max(0.0, across) * max(0.0, up)
 
 
-def _legend(figure: Figure, colours: dict[float, Any], markers: dict[float, str]) -> None:
+def _legend(figure: Figure, colours: dict[float, Any], markers: dict[float, str], wanted: Wanted) -> None:
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
     blank = {"linestyle": "none", "markersize": SIZE}
-    lines = [Line2D([], [], marker="none", label="force", **blank)]
-    lines += [Line2D([], [], marker="s", color=colour, label=f"{force:g}", **blank) for force, colour in colours.items()]
-    lines += [Line2D([], [], marker="none", label=" ", **blank), Line2D([], [], marker="none", label="decoder's l2", **blank)]
+    lines = [Line2D([], [], marker="none", label="force towards\nsparse experts", **blank)]
+    lines += [
+        Line2D([], [], marker="s", color=colour, label=f"{force:g}", **blank) for force, colour in colours.items()
+    ]
+    lines += [
+        Line2D([], [], marker="none", label=" ", **blank),
+        Line2D([], [], marker="none", label="l2 of the decoder", **blank),
+    ]
     lines += [Line2D([], [], marker=marker, color=MUTED, label=f"{l2:g}", **blank) for l2, marker in markers.items()]
+    lines += [Line2D([], [], marker="none", label=" ", **blank)]
+    lines += [Patch(color=PALE, alpha=0.35, label=f"at least {wanted.n_pure}\nand {wanted.probe_accuracy:g} %")]
     figure.legend(handles=lines, loc="outside right center")
 
 
 def _words(settings: Sequence[Setting], wanted: Wanted) -> str:
     both = sum(map(wanted.met, settings))
     return (
-        "Each dot is a setting: its colour is the force on the experts, its form the decoder's l2, beside it the goal, the share of "
-        "pictures that the force pulls them to be on for, or how many numbers of a capsule are off the sphere. Rows have a ring. "
-        f"{wanted.n_pure} capsules and {wanted.probe_accuracy:g} % are wanted at once; "
-        f"{both or 'none'} of {len(settings)} settings {'have' if both > 1 else 'has'} both."
+        "Each dot is a setting on held-out digits. Colour: the force on the experts. Form: the decoder's l2. Label: "
+        "the goal of the force, a share of the images, or how many pose dimensions are off the sphere. Rows have "
+        f"a ring. {both or 'none'} of {len(settings)} settings {'have' if both > 1 else 'has'} {wanted.n_pure} "
+        f"capsules and a probe of {wanted.probe_accuracy:g} % at once."
     )
