@@ -42,7 +42,7 @@ SURE = {"smoke/lcapsnet": (5, 5e-2), "smoke/em-": (6, 5e-2), "smoke/stackedcaps-
 # by paper: all recipes, and those tied to a number
 COUNTS = {
     "sabour2017": (144, 57),
-    "heinsen2019": (119, 40),
+    "heinsen2019": (29, 27),
     "hauser2019": (60, 27),
     "jeong2019": (97, 47),
     "rawlinson2018": (98, 98),
