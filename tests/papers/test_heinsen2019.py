@@ -21,9 +21,7 @@ ROWS = {
     if name.startswith("heinsen2019/") and recipe.claim
 }
 TABLE_2 = ["smallnorb", "smallnorb-capsnet", "smallnorb-cnn"]
-BESIDE = re.compile(
-    r"(stages\[0\]\.)?(watch|ema|unmixed):"
-)  # a curve and further numbers, which change nothing in the training
+BESIDE = re.compile(r"(stages\[0\]\.)?(watch|ema|unmixed):")  # measured beside it, no part of the training
 
 
 def n_parameters(run: Run) -> int:
@@ -122,7 +120,7 @@ def gradients(model, backend, batch, task):
 
 
 def different(one, other) -> dict[str, float]:
-    """Of every parameter's gradient, how far apart they are, as a share."""
+    """Relative difference of every parameter's gradient."""
     return {
         name: ((grad - other[name]).norm() / other[name].norm().clamp(min=1e-12)).item() for name, grad in one.items()
     }

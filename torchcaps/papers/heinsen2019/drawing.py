@@ -65,9 +65,7 @@ def _change_words(found: Tracks, moved: Changes, vary: str, number: int) -> str:
     mean = [part.mean((0, 2)) for part in moved]  # [v]
     far = int(mean[0].argmax())
     n, sure = found.right.numel(), int(found.right.sum())
-    told = sorted(
-        {far, len(found.degrees) - 1}
-    )  # where the poses are farthest from the first view, and the last one, if it is another
+    told = sorted({far, len(found.degrees) - 1})  # the view farthest from the first, and the last one
     at = ", ".join(
         f"{name} {' and '.join(f'{part[view]:.2f} at {found.degrees[view]}' for view in told)} degrees"
         for name, part in zip(Changes._fields, mean, strict=True)
