@@ -9,12 +9,13 @@ import pytest
 
 from torchcaps import cli
 from torchcaps.cli.order import in_order
+from torchcaps.data.sources import encoders
 from torchcaps.data.batches import embeddings
 from torchcaps.data.sets import sst
-from torchcaps.data.sources import encoders
 from torchcaps.papers import RECIPES
 from torchcaps.results.claims import Recipe
 from torchcaps.results.store import read_result
+from torchcaps.train.vary import vary
 
 transformers = pytest.importorskip("transformers", reason="pip install 'torchcaps[sentences]'")
 from transformers_tiny import LIMIT, WORDS, tokenizer  # noqa: E402
@@ -24,8 +25,22 @@ TREES = {
     "dev.txt": "(0 (1 dull) (2 film))\n(4 (4 great) (2 film))\n(2 film)\n",
     "test.txt": "(4 (4 great) (2 film))\n(1 (2 not) (4 great))\n(0 dull)\n(2 the)\n",
 }
-SIZES = [4, 2, 3, 6, 3, 4]  # phrases to train on, validation and test sentences: without the neutral ones, and with them
-ASKED = ("sst5", "choose-sst5", "sst2", "sst5-mlp", "choose-sst2-long", "sst2-mlp")  # not in the order in which they are best run
+SIZES = [
+    4,
+    2,
+    3,
+    6,
+    3,
+    4,
+]  # phrases to train on, validation and test sentences: without the neutral ones, and with them
+ASKED = (
+    "sst5",
+    "sst2",
+    "sst5-no-depth",
+    "sst5-linear",
+    "sst2-linear",
+    "sst2-no-depth",
+)  # not in the order in which they are best run
 
 
 def small(recipe: Recipe) -> Recipe:
@@ -74,23 +89,43 @@ def test_rows_and_seeds_of_one_command_embed_each_part_once(treebank, monkeypatc
 
     monkeypatch.setattr(embeddings, "_make", counted)
     rows = [word for name in ASKED for word in ("--row", name)]
-    words = ["reproduce", "heinsen2019", *rows, "--seeds", "0,1", "--no-table", "--device", "cpu", "--data", str(treebank)]
+    words = [
+        "reproduce",
+        "heinsen2019",
+        *rows,
+        "--seeds",
+        "0,1",
+        "--no-table",
+        "--device",
+        "cpu",
+        "--data",
+        str(treebank),
+    ]
     monkeypatch.setattr(sys, "argv", ["torchcaps", *words])
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert not end.value.code
-    results = [read_result(treebank / "results" / "heinsen2019" / name / f"{seed}.json") for name in ASKED for seed in (0, 1)]
+    results = [
+        read_result(treebank / "results" / "heinsen2019" / name / f"{seed}.json") for name in ASKED for seed in (0, 1)
+    ]
     assert len(results) == 12 and all(result["steps"] == 2 for result in results)
-    assert sorted(made) == sorted(SIZES)  # the validation part is what rows are watched by, and what choices are judged on
+    assert sorted(made) == sorted(SIZES)
     assert encoders._loaded.cache_info().misses - loaded == 1
     gc.collect()
     assert sorted(len(store.lengths) for store in stores) == [3, 4, 6]  # no finished run holds on to the others
 
 
 def test_rows_come_the_cheapest_first_and_those_of_the_same_sentences_together():
-    images = ["heinsen2019/smallnorb", "rawlinson2018/pixels-wide-svm-a"]
-    plain = ["heinsen2019/sst2", "sabour2017/mnist-r3-recon", "heinsen2019/sst5", *images]
+    plain = [
+        "heinsen2019/sst2",
+        "sabour2017/mnist-r3-recon",
+        "heinsen2019/sst5",
+        "heinsen2019/smallnorb",
+        "rawlinson2018/pixels-svm-a",
+    ]
     assert [recipe.name for recipe in in_order([RECIPES[name] for name in reversed(plain)])] == plain
     # as costly as a row of five labels, and behind MNIST but for its sentences
-    together = [plain[0], "heinsen2019/choose-sst2-long", *plain[1:3], "heinsen2019/choose-sst5-fast", *plain[3:]]
-    assert [recipe.name for recipe in in_order([RECIPES[name] for name in together])] == together
+    long = Recipe("heinsen2019/sst2-long", lambda: vary(RECIPES["heinsen2019/sst2"].make(), {"epochs": 6}), None)
+    together = [RECIPES[plain[0]], long, *(RECIPES[name] for name in plain[1:3])]
+    together += [RECIPES["heinsen2019/sst5-no-depth"], *(RECIPES[name] for name in plain[3:])]
+    assert [recipe.name for recipe in in_order(together)] == [recipe.name for recipe in together]

@@ -43,8 +43,8 @@ SURE = {"smoke/lcapsnet": (5, 5e-2), "smoke/em-": (6, 5e-2), "smoke/stackedcaps-
 # by paper: all recipes, and those tied to a number
 COUNTS = {
     "sabour2017": (38, 38),
-    "heinsen2019": (44, 40),
-    "hauser2019": (27, 27),
+    "heinsen2019": (29, 27),
+    "hauser2019": (16, 16),
     "jeong2019": (24, 24),
     "rawlinson2018": (42, 42),
     "digits": (6, 2),

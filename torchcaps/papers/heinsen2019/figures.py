@@ -1,46 +1,129 @@
-"""All figures of the paper, of images and of sentences: each where the runs that it shows are there."""
+"""All figures of the paper and of its extensions: each is drawn where its results, checkpoints and data are there."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
-from torchcaps.data import info
-from torchcaps.figures.validation import Watched, validation_curves
-from torchcaps.papers.heinsen2019 import image_figures, sentence_figures
-from torchcaps.papers.made import results_of
+from torchcaps.data import DataError, Labelled, info, load
+from torchcaps.data.augment import Augmentation
+from torchcaps.data.sets import smallnorb
+from torchcaps.data.sets.smallnorb import FAMILIAR, part_of
+from torchcaps.figures.routing_curves import error_by_passes
+from torchcaps.papers.heinsen2019 import rows, sentences
+from torchcaps.papers.heinsen2019.curves import Watched, errors_at, errors_by_view, validation_curves
+from torchcaps.papers.heinsen2019.drawing import pose_changes, pose_trajectories, stereo_pairs
+from torchcaps.papers.heinsen2019.poses import tracks
+from torchcaps.papers.made import finished, results_of, runs_of
+from torchcaps.results.store import unpack
+from torchcaps.train.loading import load_model
+from torchcaps.train.recipe import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 else:
     Figure = Any  # matplotlib is imported when something is drawn
 
-# the columns of figure 8, by row
-WATCHED = {
+Drawn = dict[str, tuple[Figure, str]]  # by the name of the file, with captions
+Results = Mapping[str, Sequence[Mapping[str, Any]]]  # by row
+
+BY_ITERATIONS = {1: "smallnorb-r1", 2: "smallnorb-r2", 3: "smallnorb", 4: "smallnorb-r4", 5: "smallnorb-r5"}
+NETWORKS = {"EM routing": "", "CNN": "-cnn"}  # on new viewpoints: how their rows' names end
+WATCHED = {  # the columns of figure 8
     "smallnorb": "smallNORB, EM routing",
     "smallnorb-capsnet": "smallNORB, CapsNet",
     "smallnorb-cnn": "smallNORB, CNN",
-    "sst5": "SST-5/R",
-    "sst2": "SST-2/R",
+    "sst5": "SST-5",
+    "sst2": "SST-2",
 }
 
 
-def figures(results: Path, runs: Path, root: Path | None, device: torch.device) -> dict[str, tuple[Figure, str]]:
-    """By the paper's number, with captions. `results` holds result files, `runs` checkpoints; what is missing is left out."""
-    made = image_figures.figures(results, runs, root, device) | sentence_figures.figures(runs, root, device)
-    if seen := watched(results):
+def figures(results: Path, runs: Path, root: Path | None, device: torch.device) -> Drawn:
+    """Draw what is there: `results` holds result files, `runs` checkpoints of today's rows."""
+    today = rows_today()
+    found = results_of("heinsen2019", results, today)
+    return from_results(found, today, root) | from_checkpoint(runs / "heinsen2019", today, root, device)
+
+
+def rows_today() -> dict[str, Run]:
+    """Runs of all rows by name."""
+    return runs_of("heinsen2019", rows, sentences)
+
+
+def from_results(found: Results, today: Mapping[str, Run], root: Path | None) -> Drawn:
+    """Figure 8, the error by iterations and the error by view."""
+    made: Drawn = {}
+    if seen := watched(found, today):
         made["figure-8"] = validation_curves(seen)
+    errors = {
+        n: [part["metrics"]["test"]["error_percent"] for part in found[row]]
+        for n, row in BY_ITERATIONS.items()
+        if row in found
+    }
+    if len(errors) > 1:
+        made["error-by-passes"] = error_by_passes({"smallNORB": errors})
+    if views := by_view(found, root):
+        made["error-by-view"] = errors_by_view(views)
     return made
 
 
-def watched(results: Path) -> dict[str, Watched]:
-    """The curves of today's rows that have results, by the name of the column."""
-    today = {row: run for row, run in (image_figures.rows_today() | sentence_figures.rows_today()).items() if row in WATCHED}
-    found = results_of("heinsen2019", results, today)
+def from_checkpoint(runs: Path, today: Mapping[str, Run], root: Path | None, device: torch.device) -> Drawn:
+    """Draw toys and the poses of their class capsules, as the first seed of the row has them."""
+    checkpoint = runs / "smallnorb" / "0" / "checkpoint.safetensors"
+    if not finished(checkpoint, today["smallnorb"]):
+        return {}
+    model, run, about = load_model(checkpoint, device)
+    return of_viewpoints(model, load(run.data, "test", root, about["seed"]), root, run.augment)
+
+
+def of_viewpoints(model: nn.Module, data: Labelled, root: Path | None, augment: Sequence[Augmentation]) -> Drawn:
+    """Figures 4, 6, 7 and 9; none without the table of viewpoints. `augment` is the run's."""
+    try:
+        factors = smallnorb.factors("test", root)
+    except DataError:
+        return {}
+    found = {vary: tracks(model, data, factors, vary, augment) for vary in ("elevation", "azimuth")}
+    return {
+        "figure-4": pose_trajectories(found),
+        "figure-6": pose_changes(found["azimuth"], "azimuth", 6),
+        "figure-7": pose_changes(found["elevation"], "elevation", 7),
+        "figure-9": stereo_pairs(data, factors),
+    }
+
+
+def watched(found: Results, today: Mapping[str, Run]) -> dict[str, Watched]:
+    """Learning curves of the rows in figure 8, by the name of the column."""
     seen = {}
     for row, name in WATCHED.items():
         if row in found:
             rule, about = today[row].stages[0].watch, info(today[row].data)
             n = min(rule.n_images, {"test": about.n_test, "validation": about.n_validation}[rule.part])
-            seen[name] = Watched([result["curve"] for result in found[row]], rule.part, f"{n:,} {rule.part} {about.kind}")
+            seen[name] = Watched(
+                [result["curve"] for result in found[row]], rule.part, f"{n:,} {rule.part} {about.kind}"
+            )
+    return seen
+
+
+def by_view(found: Results, root: Path | None) -> dict[str, dict[str, list[dict[int, float]]]]:
+    """Compute the errors of every run by view, by what varies and network. None without data and viewpoints."""
+    try:
+        factors = smallnorb.factors("test", root)
+    except DataError:
+        return {}
+    seen: dict[str, dict[str, list[dict[int, float]]]] = {}
+    labels: dict[str, Tensor] = {}  # by data set: reading one takes seconds
+    for vary in FAMILIAR:
+        views = getattr(factors, vary)
+        for name, end in NETWORKS.items():
+            for result in found.get(f"{vary}{end}", []):
+                errors: dict[int, float] = {}
+                for split, part in (("test", "novel"), (f"{result['data']['name']}-familiar", "familiar")):
+                    home = result["data"]["name"] if split == "test" else split
+                    if home not in labels:
+                        labels[home] = load(home, "test", root).labels
+                    wrong = unpack(result["predictions"][split]).long() != labels[home]
+                    errors |= errors_at(wrong, views[part_of(factors, vary, part)])
+                seen.setdefault(vary, {}).setdefault(name, []).append(errors)
     return seen

@@ -1,4 +1,4 @@
-"""Figures 4, 6, 7 and 9 of Heinsen 2019: toys under changing viewpoints, and what their class capsule's pose does. With captions."""
+"""Figures 4, 6, 7 and 9: toys under changing viewpoints, and how the pose of their class capsule moves."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torchcaps.data import Labelled
 from torchcaps.data.sets.smallnorb import CATEGORIES, Factors
 from torchcaps.figures.canvas import BLUE, FAINT, INK, MUTED, ORANGE, SKY, bare, canvas
-from torchcaps.figures.view_numbers import FIXED, Changes, Tracks, changes, in_degrees, scaled, sequences
+from torchcaps.papers.heinsen2019.poses import FIXED, Changes, Tracks, changes, in_degrees, scaled, sequences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
-ROWS = {  # of figures 6 and 7: words, and what a vector that does not move has
+ROWS = {  # of figures 6 and 7: the label, and the value of a vector that does not move
     "distance": ("distance to the\nfirst view / norm", 0),
     "norm": ("norm / norm in\nthe first view", 1),
     "cosine": ("cosine with\nthe first view", 1),
@@ -25,10 +25,10 @@ ROWS = {  # of figures 6 and 7: words, and what a vector that does not move has
 
 
 def pose_changes(found: Tracks, vary: str, number: int) -> tuple[Figure, str]:
-    """Figure 6 (azimuth) or 7 (elevation): a column for each pose vector, a line for each toy, the mean in dark blue."""
+    """Draw figure 6 (azimuth) or 7 (elevation): a column for each pose vector, a line for each toy, and the mean."""
     moved = changes(found.poses)
     n_vectors = found.poses.shape[2]
-    with canvas(2.1 * n_vectors, 5.2) as figure:
+    with canvas(2.1 * n_vectors, 5.5) as figure:
         grid = figure.subplots(len(ROWS), n_vectors, squeeze=False, sharex=True, sharey="row")
         for (name, (words, still)), row in zip(ROWS.items(), grid, strict=True):
             for vector, axes in enumerate(row):
@@ -39,6 +39,7 @@ def pose_changes(found: Tracks, vary: str, number: int) -> tuple[Figure, str]:
         for vector in range(n_vectors):
             grid[0, vector].set_title(f"Pose vector {vector + 1}")
             grid[-1, vector].set_xlabel(f"{vary}, degrees")
+        _legend(figure, found)
     return figure, _change_words(found, moved, vary, number)
 
 
@@ -50,35 +51,47 @@ def _lines(axes: Axes, found: Tracks, values: Float[Tensor, "k v"], still: float
     axes.set_xticks(found.degrees[:: max(1, len(found.degrees) // 4)])
 
 
+def _legend(figure: Figure, found: Tracks) -> None:
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=BLUE, linewidth=2.2, label="mean of all toys")]
+    lines.append(Line2D([], [], color=SKY, linewidth=1, label="a toy that is always recognised"))
+    if not found.right.all():
+        lines.append(Line2D([], [], color=ORANGE, linewidth=1, label="a toy that is not always recognised"))
+    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines))
+
+
 def _change_words(found: Tracks, moved: Changes, vary: str, number: int) -> str:
     mean = [part.mean((0, 2)) for part in moved]  # [v]
     far = int(mean[0].argmax())
     n, sure = found.right.numel(), int(found.right.sum())
-    told = sorted({far, len(found.degrees) - 1})  # where the poses are farthest from the first view, and the last one, if it is another
+    told = sorted({far, len(found.degrees) - 1})  # the view farthest from the first, and the last one
     at = ", ".join(
         f"{name} {' and '.join(f'{part[view]:.2f} at {found.degrees[view]}' for view in told)} degrees"
         for name, part in zip(Changes._fields, mean, strict=True)
     )
     return (
-        f"{len(found.toys)} toys of the test part, {len(found.degrees)} views each, {_kept(vary)}. Poses are those of the capsule of the "
-        f"toy's own class, which wins in {sure} of {n} pictures; a toy for which it does not always win is orange. Dark blue is the "
-        f"mean over toys; over toys and vectors: {at}. After figure {number} of Heinsen (2019)."
+        f"{len(found.toys)} toys of the test part, {len(found.degrees)} views each, {_kept(vary)}. Poses are those of "
+        f"the capsule of the toy's own class, which wins in {sure} of {n} images; a toy for which it does not always "
+        f"win is orange. Dark blue is the mean over toys; over toys and vectors: {at}. "
+        f"After figure {number} of Heinsen (2019)."
     )
 
 
 def _kept(vary: str) -> str:
-    """What stays as it is, in words."""
-    words = {"lighting": lambda n: f"light {n}", "elevation": lambda n: f"elevation {in_degrees('elevation', n)} degrees",
-             "azimuth": lambda n: f"azimuth {in_degrees('azimuth', n)} degrees"}  # fmt: skip
-    return " and ".join(words[name](value) for name, value in FIXED[vary].items())
+    """Name the settings that stay fixed."""
+    said = {
+        name: f"{name} {in_degrees(name, value)} degrees" for name, value in FIXED[vary].items() if name != "lighting"
+    }
+    return f"{' and '.join(said.values())} and light {FIXED[vary]['lighting']}"
 
 
 def pose_trajectories(found: dict[str, Tracks]) -> tuple[Figure, str]:
-    """Figure 4, by what varies: the first toy of each category, its pose vectors under every view scaled to the plane."""
+    """Draw figure 4: pose vectors of the first toy of each category under every view, scaled to the plane."""
     first = {vary: _first_toys(part) for vary, part in found.items()}
     n_columns = max(map(len, first.values()))
     lost = []
-    with canvas(2.0 * n_columns + 0.6, 2.2 * len(found) + 0.2) as figure:
+    with canvas(2.0 * n_columns + 0.6, 2.2 * len(found) + 0.5) as figure:
         grid = figure.subplots(len(found), n_columns, squeeze=False)
         for (vary, part), row in zip(found.items(), grid, strict=True):
             for axes, at in zip(row, first[vary], strict=True):
@@ -86,17 +99,19 @@ def pose_trajectories(found: dict[str, Tracks]) -> tuple[Figure, str]:
                 category, instance = part.toys[at]
                 axes.set_title(f"{CATEGORIES[category]} {instance}", color=INK if part.right[at].all() else ORANGE)
             _colour_key(figure, row, part.degrees, vary)
+        _circle_key(figure)
     return figure, (
-        "Each polygon is one picture: its corners are the pose vectors of the capsule of the toy's class, joined in order, in two "
-        "dimensions that keep the distances between all vectors of all pictures of a panel as well as they can (multidimensional scaling; "
-        f"stress {min(lost):.2f} to {max(lost):.2f}). Circles: the first vector in the first (open) and the last view (full). The colour "
-        "goes with the view; a toy that is not always recognised has its name in orange. "
+        "Each polygon is one image: its corners are the pose vectors of the capsule of the toy's class, joined in "
+        "order, in two dimensions that keep the distances between all vectors of a panel as well as they can "
+        f"(multidimensional scaling; stress {min(lost):.2f} to {max(lost):.2f}). Circles: the first vector in the "
+        "first (open) and the last view (full). The colour goes with the view; a toy that is not always recognised "
+        "has its name in orange. "
         f"{'; '.join(f'{vary}: {_kept(vary)}' for vary in found)}. After figure 4 of Heinsen (2019)."
     )
 
 
 def _first_toys(found: Tracks) -> list[int]:
-    """Of each category, in their order."""
+    """Find the first toy of each category, in their order."""
     seen: dict[int, int] = {}
     for at, (category, _) in enumerate(found.toys):
         seen.setdefault(category, at)
@@ -110,7 +125,9 @@ def _trajectory(axes: Axes, poses: Float[Tensor, "v r e"]) -> float:
     corners = rearrange(plane.points, "(v r) q -> v r q", v=len(poses))
     colours = colormaps["viridis"]([view / max(len(poses) - 1, 1) for view in range(len(poses))])
     for polygon, colour in zip(corners, colours, strict=True):
-        axes.plot(polygon[:, 0].numpy(), polygon[:, 1].numpy(), "-o", color=colour, linewidth=0.9, markersize=2, alpha=0.85)
+        axes.plot(
+            polygon[:, 0].numpy(), polygon[:, 1].numpy(), "-o", color=colour, linewidth=0.9, markersize=2, alpha=0.85
+        )
     for view, fill in ((0, "none"), (-1, "full")):
         axes.plot(*corners[view, 0].tolist(), "o", color=colours[view], fillstyle=fill, markersize=8)
     bare(axes).set_aspect("equal", adjustable="datalim")
@@ -123,13 +140,26 @@ def _colour_key(figure: Figure, row: Any, degrees: list[int], vary: str) -> None
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    bar = figure.colorbar(ScalarMappable(Normalize(degrees[0], degrees[-1]), "viridis"), ax=list(row), pad=0.01, aspect=14)
+    bar = figure.colorbar(
+        ScalarMappable(Normalize(degrees[0], degrees[-1]), "viridis"), ax=list(row), pad=0.01, aspect=14
+    )
     bar.set_label(f"{vary}, degrees")
     bar.outline.set_visible(False)
 
 
+def _circle_key(figure: Figure) -> None:
+    from matplotlib.lines import Line2D
+
+    shown = (("none", "first pose vector, first view"), ("full", "first pose vector, last view"))
+    circles = [
+        Line2D([], [], color=MUTED, marker="o", linestyle="", fillstyle=fill, markersize=8, label=words)
+        for fill, words in shown
+    ]
+    figure.legend(handles=circles, loc="outside lower center", ncols=2)
+
+
 def stereo_pairs(data: Labelled, factors: Factors) -> tuple[Figure, str]:
-    """Figure 9: a toy of each category under every azimuth, the left picture over the right one."""
+    """Draw figure 9: a toy of each category under every azimuth, the left eye's image above the right eye's."""
     toys, degrees, indices = sequences(data.labels, factors, "azimuth")
     first = {category: at for at, (category, _) in reversed(list(enumerate(toys)))}
     tile = 0.46
@@ -144,4 +174,8 @@ def stereo_pairs(data: Labelled, factors: Factors) -> tuple[Figure, str]:
         rows[-1].set_xticks([width * (view + 0.5) for view in range(len(degrees))], map(str, degrees), fontsize=7)
         rows[-1].tick_params(length=0)
         rows[-1].set_xlabel("azimuth, degrees")
-    return figure, f"The first toy of each category of the test part, both eyes, {_kept('azimuth')}. After figure 9 of Heinsen (2019)."
+    return (
+        figure,
+        f"The first toy of each category of the test part, both eyes, {_kept('azimuth')}. "
+        "After figure 9 of Heinsen (2019).",
+    )

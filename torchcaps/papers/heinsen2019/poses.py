@@ -1,7 +1,7 @@
-"""What a toy's class capsule does as the viewpoint moves: the numbers behind figures 4, 6 and 7 of Heinsen 2019. Nothing here draws.
+"""Poses of a toy's class capsule as the viewpoint moves: the numbers behind figures 4, 6 and 7. Nothing here draws.
 
-Letters beyond the usual: `k` toys, `v` views, `r` the pose vectors of a capsule (the rows of its pose matrix), `p` points, `q`
-dimensions of points.
+Letters beyond the usual: `k` toys, `v` views, `r` the pose vectors of a capsule (the rows of its pose matrix), `p`
+points, `q` dimensions of points.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from torchcaps.data.augment import Augmentation
 from torchcaps.data.sets.smallnorb import Factors
 from torchcaps.figures.numbers import as_input
 
-# what stays as it is while the other moves; the paper does not say
+# fixed while the other varies; the paper does not say
 FIXED = {"azimuth": {"elevation": 4, "lighting": 0}, "elevation": {"azimuth": 0, "lighting": 0}}
 AT_ONCE = 18  # images
 LEAST = 1e-12
@@ -46,20 +46,25 @@ class Scaled(NamedTuple):
     """Points in the plane in place of points of more dimensions."""
 
     points: Float[Tensor, "p 2"]
-    stress: float  # what is lost: the root of the squared errors of all distances, as a share of the squared distances
+    stress: float  # root of the squared errors of all distances, as a share of the squared distances
 
 
 def in_degrees(vary: str, number: int) -> int:
-    """What the official table's number of an azimuth or an elevation stands for."""
+    """Convert the official table's number of an azimuth or an elevation to degrees."""
     return 10 * number if vary == "azimuth" else 30 + 5 * number
 
 
-def sequences(labels: Int64[Tensor, " n"], factors: Factors, vary: str) -> tuple[list[tuple[int, int]], list[int], Int64[Tensor, "k v"]]:
-    """Every toy (category, instance), the degrees of `vary`, and where the pictures lie; everything else stays as `FIXED` says."""
+def sequences(
+    labels: Int64[Tensor, " n"], factors: Factors, vary: str
+) -> tuple[list[tuple[int, int]], list[int], Int64[Tensor, "k v"]]:
+    """List every toy (category, instance), the degrees of `vary`, and where its images lie; the rest is `FIXED`."""
     if vary not in FIXED:
         raise ValueError(f"views vary by {' or '.join(FIXED)}; got {vary!r}")
     if len(labels) != len(factors.instance):
-        raise ValueError(f"{len(labels):,} pictures need as many viewpoints, got {len(factors.instance):,}; give those of the same part")
+        raise ValueError(
+            f"{len(labels):,} images need as many viewpoints, got {len(factors.instance):,}; "
+            "give those of the same part"
+        )
     wanted = torch.ones(len(labels), dtype=torch.bool)
     for name, value in FIXED[vary].items():
         wanted &= getattr(factors, name) == value
@@ -68,13 +73,21 @@ def sequences(labels: Int64[Tensor, " n"], factors: Factors, vary: str) -> tuple
         found.setdefault((int(labels[index]), int(factors.instance[index])), {})[int(views[index])] = index
     numbers = sorted({number for toy in found.values() for number in toy})
     if not found or any(sorted(toy) != numbers for toy in found.values()):
-        raise ValueError(f"some toy lacks a picture for some {vary}; give a whole part of smallNORB and its own viewpoints")
+        raise ValueError(
+            f"some toy lacks an image for some {vary}; give a whole part of smallNORB and its own viewpoints"
+        )
     toys = sorted(found)
-    return toys, [in_degrees(vary, number) for number in numbers], torch.tensor([[found[toy][n] for n in numbers] for toy in toys])
+    return (
+        toys,
+        [in_degrees(vary, number) for number in numbers],
+        torch.tensor([[found[toy][n] for n in numbers] for toy in toys]),
+    )
 
 
-def tracks(model: nn.Module, data: Labelled, factors: Factors, vary: str, augment: Sequence[Augmentation] = ()) -> Tracks:
-    """Show the model every toy of the sequences."""
+def tracks(
+    model: nn.Module, data: Labelled, factors: Factors, vary: str, augment: Sequence[Augmentation] = ()
+) -> Tracks:
+    """Show the model every toy of the sequences; `augment` is its run's, as evaluation applies it."""
     toys, degrees, indices = sequences(data.labels, factors, vary)
     poses, right = [], []
     with evaluating(model):
@@ -84,12 +97,16 @@ def tracks(model: nn.Module, data: Labelled, factors: Factors, vary: str, augmen
             poses.append(capsules.poses.cpu()[torch.arange(len(some)), labels])
     shape = {"k": len(toys), "v": len(degrees)}
     return Tracks(
-        toys, degrees, indices, rearrange(torch.cat(poses), "(k v) r e -> k v r e", **shape), torch.cat(right).view(*indices.shape)
+        toys,
+        degrees,
+        indices,
+        rearrange(torch.cat(poses), "(k v) r e -> k v r e", **shape),
+        torch.cat(right).view(*indices.shape),
     )
 
 
 def changes(poses: Float[Tensor, "*k v r e"]) -> Changes:
-    """Distance to the first view, norm and cosine of every pose vector."""
+    """Compute distance to the first view, norm and cosine of every pose vector."""
     first = poses[..., :1, :, :]
     norms, start = poses.norm(dim=-1), first.norm(dim=-1).clamp(min=LEAST)
     cosine = (poses * first).sum(-1) / (norms.clamp(min=LEAST) * start)
@@ -97,9 +114,10 @@ def changes(poses: Float[Tensor, "*k v r e"]) -> Changes:
 
 
 def scaled(points: Float[Tensor, "p q"], n_steps: int = 300) -> Scaled:
-    """Multidimensional scaling: points in the plane whose distances are as near as possible to the given points' (least squares).
+    """Scale to the plane: points whose distances are as near as possible to the given points' (least squares).
 
-    From the two principal axes on by majorization (de Leeuw 1977): every step lowers the stress, and nothing is drawn at random.
+    Starts at the two principal axes and goes on by majorization (de Leeuw 1977): every step lowers the stress, and
+    nothing is random.
     """
     points = points.double()
     wanted = torch.cdist(points, points)
@@ -113,7 +131,7 @@ def scaled(points: Float[Tensor, "p q"], n_steps: int = 300) -> Scaled:
 
 
 def _majorized(plane: Float[Tensor, "p 2"], wanted: Float[Tensor, "p p"]) -> Float[Tensor, "p 2"]:
-    """Guttman's transform with equal weights."""
+    """Apply Guttman's transform with equal weights."""
     now = torch.cdist(plane, plane)
     ratios = torch.where(now > LEAST, wanted / now.clamp(min=LEAST), 0)
     return (plane * ratios.sum(1, keepdim=True) - ratios @ plane) / len(plane)

@@ -1,4 +1,4 @@
-"""Toys under changing viewpoints: the right pictures in the right order, the pose of the right capsule, distances that are kept."""
+"""Toys under changing viewpoints: images in the right order, poses of the right capsule, distances that are kept."""
 
 import math
 
@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled
+from torchcaps.data.augment.mixup import Mixup
+from torchcaps.data.augment import Standardise, as_seen
 from torchcaps.data.sets.smallnorb import Factors
-from torchcaps.figures.view_numbers import FIXED, Tracks, changes, in_degrees, scaled, sequences, tracks
-from torchcaps.figures.viewpoints import pose_changes, pose_trajectories, stereo_pairs
 from torchcaps.models import EMCapsNet
+from torchcaps.papers.heinsen2019.drawing import pose_changes, pose_trajectories, stereo_pairs
+from torchcaps.papers.heinsen2019.poses import FIXED, Tracks, changes, in_degrees, scaled, sequences, tracks
 
 matplotlib = pytest.importorskip("matplotlib")
 SMALL = {"channels": 4, "strides": (2,), "n_types": 2, "n_parts": 3, "d_pose": 3}
@@ -36,7 +38,9 @@ def model():
         return made
 
 
-@pytest.mark.parametrize(("vary", "degrees"), [("azimuth", list(range(0, 360, 20))), ("elevation", list(range(30, 75, 5)))])
+@pytest.mark.parametrize(
+    ("vary", "degrees"), [("azimuth", list(range(0, 360, 20))), ("elevation", list(range(30, 75, 5)))]
+)
 def test_a_sequence_changes_one_thing_in_order(shuffled, vary, degrees):
     data, factors = shuffled
     toys, found, indices = sequences(data.labels, factors, vary)
@@ -51,12 +55,22 @@ def test_what_is_not_whole_is_refused(shuffled):
     data, factors = shuffled
     gone = torch.ones(len(data.labels), dtype=torch.bool)
     gone[sequences(data.labels, factors, "azimuth")[2][1, 4]] = False
-    with pytest.raises(ValueError, match="some toy lacks a picture for some azimuth"):
+    with pytest.raises(ValueError, match="some toy lacks an image for some azimuth"):
         sequences(data.labels[gone], Factors(*(part[gone] for part in factors)), "azimuth")
     with pytest.raises(ValueError, match="need as many viewpoints"):
         sequences(data.labels[gone], factors, "azimuth")
     with pytest.raises(ValueError, match="azimuth or elevation; got 'lighting'"):
         sequences(data.labels, factors, "lighting")
+
+
+def test_a_track_is_of_images_as_the_run_shows_them(shuffled, model):
+    data, factors = shuffled
+    found = tracks(model, data, factors, "elevation", (Standardise(), Mixup()))
+    seen = as_seen(data.images[found.indices[2]], (Standardise(),))
+    with torch.no_grad():
+        torch.testing.assert_close(found.poses[2], model.eval()(seen).poses[:, 3])
+    plain = tracks(model, data, factors, "elevation")
+    assert not torch.allclose(found.poses, plain.poses)
 
 
 def test_a_track_is_the_pose_of_the_toys_own_class(shuffled, model):
@@ -82,7 +96,9 @@ def test_points_of_a_plane_keep_all_distances_whatever_space_they_lie_in(rng):
     plane = torch.randn(12, 2, generator=rng, dtype=torch.float64)
     turned = plane @ torch.linalg.qr(torch.randn(4, 4, generator=rng, dtype=torch.float64)).Q[:2] + 3
     found = scaled(turned)
-    torch.testing.assert_close(torch.cdist(found.points, found.points).double(), torch.cdist(plane, plane), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        torch.cdist(found.points, found.points).double(), torch.cdist(plane, plane), atol=1e-5, rtol=1e-4
+    )
     assert found.stress < 1e-6
 
 
@@ -104,12 +120,16 @@ def test_the_figures_show_every_toy_and_say_how_many_are_recognised(shuffled, mo
     figure, words = pose_changes(found["azimuth"], "azimuth", 6)
     lines = figure.axes[0].lines
     assert len(figure.axes) == 3 * 3 and len(lines) == len(TOYS) + 2  # one that does not move, and the mean
-    torch.testing.assert_close(torch.tensor(lines[-1].get_ydata()), changes(found["azimuth"].poses).distance[..., 0].mean(0))
-    n_right = int(found["azimuth"].right.sum())
-    assert f"wins in {n_right} of 54 pictures" in words and "elevation 50 degrees and light 0" in words and "figure 6" in words
+    torch.testing.assert_close(
+        torch.tensor(lines[-1].get_ydata()), changes(found["azimuth"].poses).distance[..., 0].mean(0)
+    )
+    assert f"wins in {int(found['azimuth'].right.sum())} of 54 images" in words
     figure, words = pose_trajectories(found)
     panels = [axes for axes in figure.axes if axes.lines]
-    assert [axes.get_title(loc="left") for axes in panels] == ["animal 1", "truck 0"] * 2  # the first toy of each category
+    assert [axes.get_title(loc="left") for axes in panels] == [
+        "animal 1",
+        "truck 0",
+    ] * 2  # the first toy of each category
     assert len(panels[0].lines) == 9 + 2 and len(panels[2].lines) == 18 + 2  # a polygon for each view, two circles
     figure, words = stereo_pairs(data, factors)
     assert len(figure.axes) == 2 and figure.axes[0].images[0].get_array().shape == (2 * 9, 18 * 9)
@@ -120,5 +140,5 @@ def test_a_toy_that_is_mistaken_somewhere_is_orange():
     found = Tracks([(0, 0), (1, 0)], [0, 20], torch.zeros(2, 2).long(), torch.randn(2, 2, 1, 2), right)
     figure, words = pose_changes(found, "azimuth", 6)
     first, second, *_ = figure.axes[0].lines
-    assert first.get_color() != second.get_color() and "3 of 4 pictures" in words
+    assert first.get_color() != second.get_color() and "3 of 4 images" in words
     assert words.count("at 20") == 3  # distance, norm and cosine: the farthest view is the last one, and is told once
