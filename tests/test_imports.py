@@ -17,9 +17,6 @@ LINE = [
     "papers", "report", "readme", "bench", "demo", "play", "cli", "__main__",
 ]
 # fmt: on
-# stands beside the line: what judges the ops knows nothing but them, and only the bench asks it
-BESIDE = {"testing": {"ops"}}
-MAY_USE = {"testing": {"bench"}}
 SOURCES = {path: path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 
 
@@ -48,10 +45,9 @@ def complaints(path: Path, source: str) -> list[str]:
     part, package = part_of(path), ".".join(["torchcaps", *path.relative_to(PACKAGE).parent.parts])
     if part == "__init__":
         return []  # the front door shows everything public
-    if part not in LINE and part not in BESIDE:
+    if part not in LINE:
         return [f"{part} has no place in the line of tests/test_imports.py: give it one"]
-    allowed = BESIDE[part] if part in BESIDE else set(LINE[: LINE.index(part)])
-    allowed = allowed | {part, "__version__"} | {name for name, users in MAY_USE.items() if part in users}
+    allowed = {*LINE[: LINE.index(part)], part, "__version__"}
     modules = [name.split(".") for name in imported(source, package)]
     targets = {name[1] if len(name) > 1 else "__init__" for name in modules if name[0] == "torchcaps"}
     return [f"{path.relative_to(PACKAGE)} imports {target}, which stands behind it" for target in sorted(targets - allowed)]
@@ -59,7 +55,7 @@ def complaints(path: Path, source: str) -> list[str]:
 
 def test_the_package_was_found():
     assert len(SOURCES) >= 30
-    assert {part_of(path) for path in SOURCES} >= {"ops", "layers", "models", "testing"}
+    assert {part_of(path) for path in SOURCES} >= {"ops", "layers", "models"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -70,24 +66,23 @@ def test_imports_only_point_back(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_kernels_import_triton(path):
     names = {name.split(".")[0] for name in imported(SOURCES[path], "torchcaps")}
-    assert "triton" not in names or path.name.endswith("_triton.py")
+    assert "triton" not in names or path.name.startswith("triton_")
 
 
 @pytest.mark.parametrize(
     ("file", "source", "target"),
     [
-        ("ops/dynamic.py", "from torchcaps.layers import Capsules", "layers"),
-        ("ops/dynamic.py", "def f():\n    import torchcaps.layers.capsules", "layers"),
-        ("ops/dynamic.py", "from torchcaps import models", "models"),
-        ("ops/dynamic.py", "from torchcaps import CapsNet", "CapsNet"),
-        ("ops/dynamic.py", "import torchcaps", "__init__"),
-        ("ops/dynamic.py", "from ..layers import Capsules", "layers"),
-        ("ops/dynamic.py", "from .. import layers", "layers"),
+        ("ops/dynamic/reference.py", "from torchcaps.layers import Capsules", "layers"),
+        ("ops/dynamic/reference.py", "def f():\n    import torchcaps.layers.capsules", "layers"),
+        ("ops/dynamic/reference.py", "from torchcaps import models", "models"),
+        ("ops/dynamic/reference.py", "from torchcaps import CapsNet", "CapsNet"),
+        ("ops/dynamic/reference.py", "import torchcaps", "__init__"),
+        ("ops/squash.py", "from ..layers import Capsules", "layers"),
+        ("ops/squash.py", "from .. import layers", "layers"),
         ("data/mnist.py", "if True:\n    from torchcaps.train import train", "train"),
         ("metrics.py", "from . import tasks", "tasks"),
         ("train.py", "from importlib import import_module\nimport_module('torchcaps.papers.smoke')", "papers"),
-        ("testing.py", "from torchcaps.layers import Capsules", "layers"),
-        ("train.py", "from torchcaps.testing import max_err", "testing"),
+        ("ops/testing.py", "from torchcaps.layers import Capsules", "layers"),
     ],
 )
 def test_an_import_that_points_forward_is_seen(file, source, target):
@@ -96,7 +91,7 @@ def test_an_import_that_points_forward_is_seen(file, source, target):
 
 def test_what_is_allowed_is_not_complained_of():
     assert complaints(PACKAGE / "layers" / "routed.py", "from torchcaps.ops import squash\nfrom .capsules import Capsules") == []
-    assert complaints(PACKAGE / "bench.py", "from torchcaps.testing import compare_routing\nfrom torchcaps import __version__") == []
+    assert complaints(PACKAGE / "bench.py", "from torchcaps.ops.testing import compare_routing\nfrom torchcaps import __version__") == []
     assert complaints(PACKAGE / "utils.py", "") == ["utils has no place in the line of tests/test_imports.py: give it one"]
 
 

@@ -13,7 +13,8 @@ from jaxtyping import TypeCheckError, install_import_hook
 
 with install_import_hook("torchcaps", "beartype.beartype"):
     import torchcaps
-    from torchcaps import layers, models, ops, testing
+    from torchcaps import layers, models, ops
+    from torchcaps.ops import testing
 
 import torch
 from torch import nn

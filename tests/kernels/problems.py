@@ -5,7 +5,7 @@ import os
 import torch
 
 from torchcaps.ops import em_routing
-from torchcaps.testing import compare_routing
+from torchcaps.ops.testing import compare_routing
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available() and not INTERPRETED

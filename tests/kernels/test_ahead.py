@@ -9,7 +9,8 @@ import pytest
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
-from torchcaps.ops import convolve_kernels_triton, dynamic_backward_triton, dynamic_forward_triton
+from torchcaps.ops.convolution import triton_kernels
+from torchcaps.ops.dynamic import triton_backward, triton_forward
 
 SHARED = {"columns", "addresses", "agree", "spread", "sum_partials", "from_the_middle"}  # and load_*: what kernels call
 
@@ -31,7 +32,7 @@ def compiled(*words: str) -> set[str]:
     return set(done.stdout.split())
 
 
-WANTED = kernels(dynamic_forward_triton) | kernels(dynamic_backward_triton) | kernels(convolve_kernels_triton)
+WANTED = kernels(triton_forward) | kernels(triton_backward) | kernels(triton_kernels)
 
 
 def test_every_kernel_compiles_for_the_h200():

@@ -5,8 +5,9 @@ import torch
 from problems import arguments
 
 from torchcaps.ops import backend as backends
-from torchcaps.ops import dynamic_routing, dynamic_routing_backend, dynamic_triton, without_kernels
-from torchcaps.ops.dynamic_triton import cannot_fuse, route
+from torchcaps.ops import dynamic_routing, dynamic_routing_backend, without_kernels
+from torchcaps.ops.dynamic import triton_launch
+from torchcaps.ops.dynamic.triton_op import refuses, route
 
 
 class Layer(torch.nn.Module):
@@ -98,14 +99,14 @@ def test_what_it_cannot_do_is_refused(rng, device):
 def test_what_no_launch_could_hold_is_refused(rng, device, monkeypatch):
     """Asked without making anything that large."""
     args = arguments(rng, device) | {"n_iters": 3, "prior": None, "couplings": "softmax", "detach": False}
-    monkeypatch.setattr(dynamic_triton, "LARGEST_GRID", 2)
+    monkeypatch.setattr(triton_launch, "LARGEST_GRID", 2)
     with pytest.raises(ValueError, match="takes up to 32 images, got 33; cut them"):
         dynamic_routing(**arguments(rng, device, b=33, j=2, e=64), backend="triton")
     monkeypatch.undo()
     wide = args["weight"][:, :1].expand(-1, 65_536, -1, -1)
-    assert "takes up to 65,535 outputs, got 65,536; use fewer" in cannot_fuse(**args | {"weight": wide})
-    assert "needs all tensors on one device" in cannot_fuse(**args | {"weight": args["weight"].to("meta")})
-    assert cannot_fuse(**args) is None
+    assert "takes up to 65,535 outputs, got 65,536; use fewer" in refuses(**args | {"weight": wide})
+    assert "needs all tensors on one device" in refuses(**args | {"weight": args["weight"].to("meta")})
+    assert refuses(**args) is None
 
 
 def test_auto_takes_it_on_cuda_also_inside_compile(gpu_only, rng):

@@ -6,9 +6,11 @@ import pytest
 import torch
 from problems import DTYPES, WEIGHTS, arguments
 
-from torchcaps.ops import dynamic_routing, dynamic_triton
-from torchcaps.ops.dynamic_triton import Sizes, route
-from torchcaps.testing import compare_routing
+from torchcaps.ops import dynamic_routing
+from torchcaps.ops.dynamic import triton_launch, triton_op
+from torchcaps.ops.dynamic.triton_launch import Sizes
+from torchcaps.ops.dynamic.triton_op import route
+from torchcaps.ops.testing import compare_routing
 
 
 def only_real_bfloat16(dtype, device):
@@ -16,9 +18,9 @@ def only_real_bfloat16(dtype, device):
         pytest.skip("the interpreter computes it in float32")
 
 
-@pytest.fixture(params=[0, dynamic_triton.KEPT_BYTES], ids=["couplings made again", "couplings kept"])
+@pytest.fixture(params=[0, triton_launch.KEPT_BYTES], ids=["couplings made again", "couplings kept"])
 def kept(request, monkeypatch):
-    monkeypatch.setattr(dynamic_triton, "KEPT_BYTES", request.param)
+    monkeypatch.setattr(triton_launch, "KEPT_BYTES", request.param)
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
@@ -50,11 +52,11 @@ def test_without_a_bias(rng, device):
 @pytest.mark.parametrize("weight", ["ijde", "njde"])
 def test_several_tiles_of_images_and_chunks_of_inputs(rng, device, weight, monkeypatch):
     """What large problems do, forced on a small one: tiles of 16 images and 16 columns, two chunks, nothing kept."""
-    monkeypatch.setattr(dynamic_triton, "KEPT_BYTES", 0)
-    monkeypatch.setattr(dynamic_triton, "ROWS", 16)
-    monkeypatch.setattr(dynamic_triton, "TILE", 16)
-    monkeypatch.setattr(dynamic_triton, "NARROW_TILE", 16)
-    monkeypatch.setattr(dynamic_triton, "PROGRAMS", 8)
+    monkeypatch.setattr(triton_launch, "KEPT_BYTES", 0)
+    monkeypatch.setattr(triton_launch, "ROWS", 16)
+    monkeypatch.setattr(triton_launch, "TILE", 16)
+    monkeypatch.setattr(triton_launch, "NARROW_TILE", 16)
+    monkeypatch.setattr(triton_launch, "PROGRAMS", 8)
     args = arguments(rng, device, weight, b=18, i=14, n=2, j=2, d=3)
     sizes = Sizes.of(args["poses"], args["weight"], 2, low=False, tile=16)
     assert (sizes.image_tiles, sizes.input_tiles, sizes.blocks, sizes.chunks) == (2, 4, 2, 2)
@@ -149,7 +151,7 @@ def test_large_sizes_of_shared_weights(gpu_only, rng, weight, dtype):
 @pytest.mark.parametrize("converted", [False, True])
 def test_autocast_takes_bfloat16_products_and_gives_float32_gradients(gpu_only, rng, monkeypatch, converted):
     """As near to float64 as the reference is under autocast, whether the weight is converted once or tile by tile."""
-    monkeypatch.setattr(dynamic_triton, "NARROW_BYTES", dynamic_triton.NARROW_BYTES * converted)
+    monkeypatch.setattr(triton_op, "NARROW_BYTES", triton_op.NARROW_BYTES if converted else 0)
 
     def op(backend, **args):
         with torch.autocast("cuda", torch.bfloat16, enabled=args["poses"].dtype == torch.float32):

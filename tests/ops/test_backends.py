@@ -11,7 +11,7 @@ from torch import Tensor
 from torchcaps.ops import COUPLINGS, dynamic_routing, dynamic_routing_backend
 from torchcaps.ops import dynamic as dynamic_module
 from torchcaps.ops.backend import Implementation, cannot_compile, choose
-from torchcaps.testing import assert_within_budget, compare_routing, max_err
+from torchcaps.ops.testing import assert_within_budget, compare_routing, max_err
 
 ON_CPU, ON_CUDA = (SimpleNamespace(device=torch.device(kind)) for kind in ("cpu", "cuda"))
 ANYTHING = Implementation(load=lambda: None)

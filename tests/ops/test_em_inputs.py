@@ -5,7 +5,7 @@ import torch
 from em_problems import D_IN, D_OUT, INF, N_IN, N_OUT, ROWS, WEIGHTS, gradients, problem
 
 from torchcaps.ops import em_routing, em_routing_steps
-from torchcaps.ops.em_densities import EPS
+from torchcaps.ops.em.densities import EPS
 
 
 @pytest.mark.parametrize("padding", [0.0, 1e30, INF, float("nan")])

@@ -8,7 +8,7 @@ from em_problems import WEIGHTS, problem
 
 from torchcaps.ops import em as em_module
 from torchcaps.ops import em_routing, em_routing_steps
-from torchcaps.testing import compare_routing
+from torchcaps.ops.testing import compare_routing
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 0.3)])

@@ -10,7 +10,7 @@ from torch.nn.functional import embedding_bag
 
 from torchcaps.ops import EMRouted, LocalGrid, dynamic_routing, em_routing, keep_most_active, local_grid, local_routing, squash
 from torchcaps.ops.couplings import softmax
-from torchcaps.ops.dynamic_blocked import Rule, route
+from torchcaps.ops.dynamic.cpu import Rule, route
 
 Draw = Callable[..., Tensor]  # draw(*shape, scale=1.0): normal random numbers
 

@@ -13,7 +13,7 @@ from torchcaps.bench.cases import CASES, Case, select
 from torchcaps.bench.memory import free
 from torchcaps.bench.timing import Measured, here, measure, print_table
 from torchcaps.machine import algorithms
-from torchcaps.testing import compare_routing
+from torchcaps.ops.testing import compare_routing
 
 Say = Callable[[str], object]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchcaps.data import Labelled
 from torchcaps.data.batches import Batch
 from torchcaps.generation import linear_probe
-from torchcaps.ops.neurons import contrast
+from torchcaps.ops.rbm import contrast
 from torchcaps.tasks.reconstruct import Reconstruct
 
 

@@ -1,11 +1,4 @@
-"""Dynamic routing on CUDA without the votes: forward and backward as a few Triton kernels per pass.
-
-Kept between forward and backward: the sums before squash and the sums of poses [t b j e], and two numbers per image, input and
-pass, the bounds of its softmax. Gradients go through all passes. Nothing is added up by atomics, so the same
-inputs give the same bits. Where the poses are bfloat16 or autocast says so, the operands of matrix products are bfloat16:
-weights (a copy is kept for the backward pass unless it is large), sums of poses, gradients of sums, couplings times poses. Softmax,
-sums and squash are float32. Float32 poses get products of float32 accuracy, three of TF32 each.
-"""
+"""How the kernels of dynamic routing are launched: how a problem is cut, and which kernel follows which."""
 
 from math import prod
 from typing import NamedTuple
@@ -13,11 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchcaps.ops.backend import INTERPRETED, cannot_hold_tiles
-from torchcaps.ops.couplings import FIXED
 from torchcaps.ops.squash import EPS
 
-LARGEST = 64  # numbers of a pose: beyond it a tile of transforms does not fit
 TILE = 64  # columns (input, dimension) of a tile
 NARROW_TILE = 32  # the same in float32, and where three tiles are kept in registers
 ROWS = 64  # images of a tile
@@ -26,39 +16,9 @@ WIDE, WIDE_TRANSFORM = 64, 512  # numbers of an output pose, of a transform
 PROGRAMS = 396  # that the chunks of a sum make, about: three for each of an H200's 132 multiprocessors
 UNROLLED = 8  # input tiles of a chunk that are a constant of the program; more are counted while it runs, so that few programs are compiled
 KEPT_BYTES = 16 << 20  # couplings and gradients of logits of all passes are kept for the weight's gradient while they are this few
-NARROW_BYTES = 64 << 20  # a weight up to this many bytes is converted once, a larger one tile by tile, again and again
 WARPS = 4
 LARGEST_GRID = 65_535  # programs along a second axis
 PRECISION = "tf32x3"  # for float32: three TF32 products, as exact as one of float32 and twice as fast
-
-
-def cannot_fuse(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings: str, detach: bool) -> str | None:
-    """Why the Triton backend cannot run these arguments, or None."""
-    if reason := cannot_hold_tiles(poses):
-        return reason
-    tensors = [x for x in (poses, weight, bias) if x is not None]
-    if len(devices := {str(x.device) for x in tensors}) > 1:
-        return f"needs all tensors on one device, got some on {' and '.join(sorted(devices))}; move them"
-    if couplings not in ("softmax", "leaky", "uniform") or prior is not None:
-        return f"knows softmax, leaky and uniform couplings without prior logits, got {couplings}{' and a prior' * (prior is not None)}"
-    if wide := {x.dtype for x in tensors} - {torch.float32, torch.bfloat16}:
-        return f"computes in float32 or bfloat16, got {', '.join(map(str, wide))}; convert the input"
-    if poses.dtype != weight.dtype and not torch.is_autocast_enabled(poses.device.type):
-        return f"needs poses and weight of one type outside autocast, got {poses.dtype} and {weight.dtype}; convert one"
-    if max(weight.shape[-2:]) > LARGEST or 0 in poses.shape or 0 in weight.shape:
-        return f"takes poses of 1 to {LARGEST} numbers, got {list(poses.shape)} and a weight {list(weight.shape)}"
-    n_out = weight.shape[-3] if weight.ndim > 2 else bias.shape[-2]
-    return f"takes up to {LARGEST_GRID:,} outputs, got {n_out:,}; use fewer" if n_out > LARGEST_GRID else None
-
-
-def fused(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tensor, Tensor]:
-    """Output poses and their sum over all passes but the last, like the reference."""
-    n_out = weight.shape[-3] if weight.ndim > 2 else bias.shape[-2]
-    flat = poses.reshape(-1, *poses.shape[-2:])
-    low = poses.dtype == torch.bfloat16 or torch.is_autocast_enabled(poses.device.type)
-    passes = 1 if couplings in FIXED else n_iters
-    routed = route(flat, weight, bias, n_out, passes, couplings == "leaky", detach, low)
-    return tuple(part.reshape(*poses.shape[:-2], *part.shape[-2:]) for part in routed[:2])
 
 
 class Sizes(NamedTuple):
@@ -117,15 +77,15 @@ def _power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-class _Launch:
+class Problem:
     """The kernels of one problem with everything filled in that they share."""
 
     def __init__(self, poses: Tensor, weight: Tensor, n_out: int, low: bool, narrow: bool = False) -> None:
         import triton.language as tl
 
-        from torchcaps.ops import dynamic_backward_triton, dynamic_forward_triton
+        from torchcaps.ops.dynamic import triton_backward, triton_forward
 
-        self.forward, self.backward, self.poses, self.weight = dynamic_forward_triton, dynamic_backward_triton, poses, weight
+        self.forward, self.backward, self.poses, self.weight = triton_forward, triton_backward, poses, weight
         # in float32 all kernels have the same tiles, so that what two of them compute is equal to the last bit
         self.sizes = sizes = Sizes.of(poses, weight, n_out, low, TILE if low and not narrow else NARROW_TILE)
         if sizes.image_tiles > LARGEST_GRID:  # asked here, since a compiled program's batch may be free
@@ -210,33 +170,16 @@ class _Launch:
         return out.reshape(self.weight.shape).to(dtype) if self.weight.ndim > 2 else out.sum((0, 1)).to(dtype)
 
 
-def _low(asked: bool) -> bool:
-    """Whether products are taken in bfloat16. The interpreter's is not to be trusted."""
-    return asked and not INTERPRETED
-
-
 def _share(n_out: int, leaky: bool) -> float:
     """Every coupling of a first pass."""
     return 1 / (n_out + leaky)
 
 
-@torch.library.custom_op("torchcaps::dynamic_routing", mutates_args=())
-def route(
-    poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, n_iters: int, leaky: bool, detach: bool, low: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Output poses, their sum, and what the backward pass needs: totals and sums of poses [t b j e], bounds of the softmax
-    [t 2 b i], and the weight as bfloat16 if it had to be converted."""
-    outputs = _outputs(poses, weight, bias, n_out, n_iters, leaky, detach, low)
-    with torch.cuda.device_of(poses):
-        _forward(poses.contiguous(), weight.contiguous(), bias, n_out, leaky, low, outputs)
-    return outputs
-
-
-def _forward(poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, leaky: bool, low: bool, outputs: tuple[Tensor, ...]) -> None:
+def forward(poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, leaky: bool, low: bool, outputs: tuple[Tensor, ...]) -> None:
     """Write the outputs of `route`."""
     poses_out, pose_sum_out, totals, pose_sums, bounds, narrow = outputs
     narrow.copy_(weight) if narrow.numel() else None
-    launch = _Launch(poses, narrow if narrow.numel() else weight, n_out, _low(low))
+    launch = Problem(poses, narrow if narrow.numel() else weight, n_out, low)
     running = torch.empty_like(totals[0])
     bias = None if bias is None else bias.contiguous()
     for t in range(len(totals)):
@@ -247,33 +190,10 @@ def _forward(poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, lea
         launch.finish(partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t, 1.0 if t else _share(n_out, leaky))
 
 
-@route.register_fake
-def _outputs(poses, weight, bias, n_out, n_iters, leaky, detach, low):
-    n_batch, n_in, _ = poses.shape
-    shape = n_batch, n_out, weight.shape[-1]
-    dtype = torch.bfloat16 if _low(low) else torch.float32
-    new = lambda *shape, dtype=torch.float32: poses.new_empty(shape, dtype=dtype)  # noqa: E731
-    bounds = new(n_iters - 1, 2, n_batch, n_in)
-    converted = weight.dtype != dtype and weight.numel() * dtype.itemsize <= NARROW_BYTES
-    narrow = new(*(weight.shape if converted else (0,)), dtype=dtype)
-    return poses.new_empty(shape), poses.new_empty(shape), new(n_iters, *shape), new(n_iters - 1, *shape, dtype=dtype), bounds, narrow
-
-
-@torch.library.custom_op("torchcaps::dynamic_routing_backward", mutates_args=())
-def route_backward(
-    grad_poses_out: Tensor, grad_pose_sum: Tensor | None, poses: Tensor, weight: Tensor, totals: Tensor, pose_sums: Tensor, bounds: Tensor,
-    narrow: Tensor, leaky: bool, detach: bool, of_weight: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of poses, weight (nothing unless wanted), and of the bias in float32."""
-    with torch.cuda.device_of(poses):
-        grads = grad_poses_out.contiguous(), None if grad_pose_sum is None else grad_pose_sum.contiguous()
-        return _gradients(*grads, poses.contiguous(), weight.contiguous(), totals, pose_sums, bounds, narrow, leaky, detach, of_weight)
-
-
-def _gradients(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, detach, of_weight):
+def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, detach, of_weight):
     n_iters, n_batch, n_out, _ = totals.shape
     used, low = narrow if narrow.numel() else weight, pose_sums.dtype == torch.bfloat16
-    launch = _Launch(poses, used, n_out, low)
+    launch = Problem(poses, used, n_out, low)
     grads, delta, running = torch.empty_like(totals), bounds.new_empty(n_iters - 1, *bounds.shape[2:]), torch.empty_like(totals[0])
     low_grads = torch.empty_like(totals, dtype=pose_sums.dtype)
     several = n_iters > 1
@@ -284,7 +204,7 @@ def _gradients(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, 
     for t in range(n_iters - 1, 0, -1):
         last = t == n_iters - 1
         given = pose_sums[t - 1], low_grads[t], bounds[t - 1], delta[t - 1]
-        _Launch(poses, used, n_out, low, narrow=True).poses_backward(*given, summed, detach, add=not last, give=last or not detach)
+        Problem(poses, used, n_out, low, narrow=True).poses_backward(*given, summed, detach, add=not last, give=last or not detach)
         partial = launch.sums(2, *given, None if kept is None else kept[t - 1])
         launch.finish_backward(partial, incoming, running, totals[t - 1], grads[t - 1], low_grads[t - 1], keep=True)
         incoming = running
@@ -304,36 +224,3 @@ def _kept(pose_sums: Tensor, n_out: int, n_batch: int, n_in: int) -> Tensor | No
     """For couplings and gradients of logits of all passes, if they are few."""
     shape = len(pose_sums), 2, n_out, n_batch, n_in
     return pose_sums.new_empty(shape) if prod(shape) * pose_sums.itemsize <= KEPT_BYTES else None
-
-
-@route_backward.register_fake
-def _(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, detach, of_weight):
-    grad_weight = weight.new_empty(weight.shape if of_weight else (0,))
-    return poses.new_empty(poses.shape), grad_weight, totals.new_empty(totals.shape[-2:])
-
-
-def _keep(ctx, inputs, output) -> None:
-    poses, weight, bias, *_, leaky, detach, _ = inputs
-    ctx.save_for_backward(poses, weight, *output[2:])
-    ctx.bias_dtype = None if bias is None else bias.dtype
-    ctx.rule = leaky, detach
-    ctx.set_materialize_grads(False)
-
-
-def _backward(ctx, grad_poses_out, grad_pose_sum, *never):
-    if grad_poses_out is None:
-        grad_poses_out = torch.zeros_like(ctx.saved_tensors[2][-1])
-    of_weight = ctx.needs_input_grad[1]
-    grads = route_backward(grad_poses_out, grad_pose_sum, *ctx.saved_tensors, *ctx.rule, of_weight)
-    grad_bias = None if ctx.bias_dtype is None else grads[2].to(ctx.bias_dtype)
-    return grads[0], grads[1] if of_weight else None, grad_bias, None, None, None, None, None
-
-
-def _refuse_second(ctx, *grads):
-    raise RuntimeError(
-        "dynamic_routing: the triton backend has no second derivatives; use backend='reference', or torchcaps.ops.without_kernels()"
-    )
-
-
-route.register_autograd(_backward, setup_context=_keep)
-route_backward.register_autograd(_refuse_second)

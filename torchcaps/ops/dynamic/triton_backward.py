@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from torchcaps.ops.dynamic_forward_triton import (
+from torchcaps.ops.dynamic.triton_forward import (
     COUNTS,
     addresses,
     agree,

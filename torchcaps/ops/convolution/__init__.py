@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, linear, pad
 
 from torchcaps.ops.backend import cannot_hold_tiles
-from torchcaps.ops.convolve_triton import convolve_strided, supports
+from torchcaps.ops.convolution.triton_op import convolve_strided, supports
 
 FEW = 256  # numbers of a patch up to which the patches are worth writing out
 MOST = 64 << 20  # bytes of all patches up to which they are

@@ -32,7 +32,7 @@ def _tile(n_images: int) -> int:
 @torch.library.custom_op("torchcaps::convolve_strided", mutates_args=())
 def convolve_strided(images: Tensor, weight: Tensor, stride: int) -> Tensor:
     """[b h w c], [k y x c] -> [b p q k]"""
-    from torchcaps.ops import convolve_kernels_triton as kernels
+    from torchcaps.ops.convolution import triton_kernels as kernels
 
     images, weight = images.contiguous(), weight.contiguous()
     out = _output(images, weight, stride)
@@ -66,7 +66,7 @@ def _output(images, weight, stride):
 @torch.library.custom_op("torchcaps::convolve_strided_backward", mutates_args=())
 def convolve_strided_backward(grad: Tensor, weight: Tensor, like: Tensor, stride: int) -> Tensor:
     """The gradient of the images."""
-    from torchcaps.ops import convolve_kernels_triton as kernels
+    from torchcaps.ops.convolution import triton_kernels as kernels
 
     grad, weight = grad.contiguous(), weight.contiguous()
     out = like.new_empty(like.shape)

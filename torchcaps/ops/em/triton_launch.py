@@ -6,7 +6,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from torchcaps.ops.em_densities import EPS
+from torchcaps.ops.em.densities import EPS
 
 # lanes that are inputs: (inputs, warps) of a program. More inputs per thread share what is read of an output, fewer hide latency.
 SOFTMAX_LANES = 64, 1
@@ -115,7 +115,7 @@ def _power(n: int) -> int:
 
 def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats: Tensor, softmax: Tensor) -> None:
     """Write scores, poses and variances, and for the backward pass `models`, `stats` [t b . j], `softmax` [t b i 2]."""
-    from torchcaps.ops import em_forward_triton as kernels
+    from torchcaps.ops.em import triton_forward as kernels
 
     n_batch, n_in = problem.gates.shape
     lanes, (n_chunks, length) = problem.lanes(STATISTICS_OUTPUTS), problem.cut(STATISTICS_OUTPUTS, STATISTICS_PROGRAMS)
@@ -154,8 +154,8 @@ def backward(
 
     For shared parameters return their parts: of the weight [b chunk d·e j], of bias and betas [t b r·e+2 j].
     """
-    from torchcaps.ops import em_backward_triton as kernels
-    from torchcaps.ops import em_inputs_triton as of_inputs
+    from torchcaps.ops.em import triton_backward as kernels
+    from torchcaps.ops.em import triton_inputs as of_inputs
 
     (n_batch, n_in), (n_out, n) = problem.gates.shape, (problem.n_out, problem.numbers)
     summed = torch.empty_like(problem.gates), torch.empty_like(problem.poses, dtype=torch.float32)
@@ -190,7 +190,7 @@ def backward(
 
 
 def _pair_gradients(problem: Problem, models, softmax, slopes, expected, outputs) -> None:
-    from torchcaps.ops.em_pairs_triton import pair_gradients
+    from torchcaps.ops.em.triton_pairs import pair_gradients
 
     n_batch, n_in = problem.gates.shape
     lanes, piece = problem.lanes(GRADIENT_OUTPUTS), problem.slice()

@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-from torchcaps.ops.em_backward_triton import data_gradient, vote_gradients
-from torchcaps.ops.em_forward_triton import ABSENT, columns, lanes, logit_of, numbers, own_parameters, plus, transformed, zeros
+from torchcaps.ops.em.triton_backward import data_gradient, vote_gradients
+from torchcaps.ops.em.triton_forward import ABSENT, columns, lanes, logit_of, numbers, own_parameters, plus, transformed, zeros
 
 
 @triton.jit

@@ -14,14 +14,18 @@ from einops import rearrange
 from torch import Tensor
 
 from torchcaps.ops.backend import cannot_run_kernels
-from torchcaps.ops.em_launch import Problem, backward, forward
+from torchcaps.ops.em.triton_launch import Problem, backward, forward
 
 LARGEST = 64  # numbers of an input pose, of an output pose: they lie in registers
 LARGEST_PRODUCT = 128  # multiplications of a vote: all are written out, and with 256 compiling takes minutes
 
 
-def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters) -> str | None:
-    """Why the Triton backend cannot run these arguments, or None."""
+def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> str | None:
+    """Say why the Triton backend cannot run these arguments, or None."""
+    if density != "gaussian":
+        return f"knows the Gaussian model of the votes only, got density={density!r}; use density='gaussian'"
+    if prior is not None:
+        return "starts from equal probabilities only, got a prior; leave it out"
     if reason := cannot_run_kernels(poses):
         return reason
     tensors = [x for x in (scores, poses, weight, bias, beta_use, beta_ignore) if x is not None]
@@ -40,7 +44,7 @@ def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters) -> str 
     return None
 
 
-def routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters) -> tuple[Tensor, Tensor, Tensor]:
+def routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> tuple[Tensor, Tensor, Tensor]:
     """Output scores, poses and variances, like the reference."""
     if weight.ndim == 2:
         n_out = len(beta_use)

@@ -5,17 +5,14 @@ Weights come in four shapes: `[i j d e]` one transform per pair, `[n j d e]` one
 the places of the type (i = n · places, type first), `[j d e]` shared by all inputs, `[d e]` one for everything.
 """
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.ops.backend import Implementation, cannot_block, cannot_compile, choose, compiled_whole
 from torchcaps.ops.couplings import FIXED, coupling
-from torchcaps.ops.dynamic_triton import cannot_fuse, fused
 from torchcaps.ops.squash import squash
 from torchcaps.ops.votes import Poses, Weight, agreements, votes_of
 
@@ -35,33 +32,6 @@ class RoutingStep(NamedTuple):
     poses: Float[Tensor, "*b j e"]
 
 
-def dynamic_routing(
-    poses: Poses,
-    weight: Weight,
-    bias: Float[Tensor, "j e"] | None = None,
-    n_iters: int = 3,
-    *,
-    prior: Float[Tensor, "i j"] | None = None,
-    couplings: str = "softmax",
-    detach: bool = False,
-    backend: str = "auto",
-) -> Routed:
-    """Send every input capsule to the outputs that agree with it.
-
-    `prior`: initial logits, zero if None. `detach`: votes carry no gradient in all passes but the last.
-    Couplings, sums and squash are computed in float32 at least, whatever the dtype of the poses; the result has theirs.
-    """
-    args = {"poses": poses, "weight": weight, "bias": bias, "n_iters": n_iters, "prior": prior, "couplings": couplings, "detach": detach}
-    _check(**args)
-    return _IMPLEMENTATIONS[choose("dynamic_routing", _IMPLEMENTATIONS, backend, poses, args)].load()(**args)
-
-
-def dynamic_routing_backend(poses: Poses, weight: Weight, backend: str = "auto", compiling: bool = False, **rest) -> str:
-    """Which backend `dynamic_routing` takes for these arguments; `compiling`: within something that is compiled whole."""
-    args = {"poses": poses, "weight": weight, "bias": None, "n_iters": 3, "prior": None, "couplings": "softmax", "detach": False} | rest
-    return choose("dynamic_routing", _IMPLEMENTATIONS, backend, poses, args, compiling)
-
-
 def dynamic_routing_steps(
     poses: Poses,
     weight: Weight,
@@ -73,7 +43,7 @@ def dynamic_routing_steps(
     detach: bool = False,
 ) -> Iterator[RoutingStep]:
     """Yield every pass of Procedure 1. The same maths as `dynamic_routing`, in the open."""
-    _check(poses, weight, bias, n_iters, prior, couplings, detach)
+    check(poses, weight, bias, n_iters, prior, couplings, detach)
     share = coupling(couplings)
     votes = votes_of(poses, weight, _n_out(weight, bias, prior))  # [*b i j e]
     logits = _first_logits(votes, prior)
@@ -105,7 +75,7 @@ def recover_couplings(
     return coupling(couplings)(logits)
 
 
-def _reference(poses, weight, bias, n_iters, prior, couplings, detach) -> Routed:
+def reference(poses, weight, bias, n_iters, prior, couplings, detach) -> Routed:
     if couplings in FIXED:
         n_iters = 1  # agreement changes nothing
     earlier = []
@@ -113,25 +83,6 @@ def _reference(poses, weight, bias, n_iters, prior, couplings, detach) -> Routed
         earlier.append(step.poses)
     last = earlier.pop()
     return Routed(last, sum(earlier, torch.zeros_like(last)))
-
-
-@cache
-def _compiled() -> Callable[..., Routed]:
-    return compiled_whole(_reference)
-
-
-def _blocked() -> Callable[..., Routed]:
-    from torchcaps.ops.dynamic_blocked import blocked
-
-    return lambda **args: Routed(*blocked(**args))
-
-
-_IMPLEMENTATIONS = {
-    "reference": Implementation(load=lambda: _reference),
-    "blocked": Implementation(load=_blocked, refuses=cannot_block),
-    "compiled": Implementation(load=_compiled, refuses=cannot_compile),
-    "triton": Implementation(load=lambda: lambda **args: Routed(*fused(**args)), refuses=cannot_fuse),
-}
 
 
 def _first_logits(votes: Float[Tensor, "*b i j e"], prior: Float[Tensor, "i j"] | None) -> Float[Tensor, "*b i j"]:
@@ -151,7 +102,7 @@ def _n_out(weight: Weight, bias: Tensor | None, prior: Tensor | None) -> int:
     return source
 
 
-def _check(poses, weight, bias, n_iters, prior, couplings, detach) -> None:
+def check(poses, weight, bias, n_iters, prior, couplings, detach) -> None:
     """Refuse what einsum and broadcasting would let pass in silence."""
     coupling(couplings)
     if n_iters < 1:

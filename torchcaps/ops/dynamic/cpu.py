@@ -5,7 +5,7 @@ Where the votes of a single image are too many, a block is a few inputs and one 
 prior + votes · (sum of the output poses so far), so nothing of a block is kept. The backward pass makes each block's
 votes again; gradients to be differentiated, and many at once, take the plain form, which has all votes. Votes lie as
 [b j i e]: then the weighted sum and the agreement are matrix products. Where votes would take a call of the library for
-each input, as on ARM, `dynamic_pairs` does without them.
+each input, as on ARM, cpu_pairs.py does without them.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.ops import dynamic_pairs
-from torchcaps.ops.by_hand import full_precision, gradients_of_plain_form, plain_form_wanted
+from torchcaps.ops.autograd import full_precision, gradients_of_plain_form, plain_form_wanted
 from torchcaps.ops.couplings import FIXED, coupling
-from torchcaps.ops.dynamic_pairs import Rule, with_honest_sum
+from torchcaps.ops.dynamic import cpu_pairs
+from torchcaps.ops.dynamic.cpu_pairs import Rule, with_honest_sum
 from torchcaps.ops.squash import squash
 from torchcaps.ops.votes import votes_of
 
@@ -37,8 +37,8 @@ def blocked(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Ten
     bytes_per_image = bytes_per_input * poses.shape[-2]
     # every block of images reads the whole weight and adds to its whole gradient: much smaller blocks than it cost more than they save
     block_bytes = max(BLOCK_BYTES, 3 * weight.nbytes // 4)
-    if dynamic_pairs.suits(flat, weight, rule, LARGEST_BLOCK_BYTES):
-        routed = dynamic_pairs.by_pairs(flat, weight, bias, prior, rule, LARGEST_BLOCK_BYTES)
+    if cpu_pairs.suits(flat, weight, rule, LARGEST_BLOCK_BYTES):
+        routed = cpu_pairs.by_pairs(flat, weight, bias, prior, rule, LARGEST_BLOCK_BYTES)
     elif bytes_per_image * len(flat) <= min(block_bytes, LARGEST_BLOCK_BYTES):
         routed = route(flat, weight, bias, prior, rule)
     elif max(bytes_per_image, block_bytes) <= LARGEST_BLOCK_BYTES:

@@ -21,8 +21,7 @@ number of both), all outputs see the same votes and stay the same for ever. `pri
 symmetry: `own_output_prior` favours i = j.
 """
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -30,8 +29,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from torchcaps.ops.backend import Implementation, cannot_compile, choose, compiled_whole
-from torchcaps.ops.em_densities import DENSITIES, density_named, fit
+from torchcaps.ops.em.densities import DENSITIES, density_named, fit
 
 INF = float("inf")
 
@@ -60,46 +58,6 @@ class EMStep(NamedTuple):
     variances: Float[Tensor, "*b j r e"]
 
 
-def em_routing(
-    scores: Float[Tensor, "*b i"],
-    poses: Float[Tensor, "*b i r d"],
-    weight: Transform,
-    bias: Bias | None,
-    beta_use: Beta,
-    beta_ignore: Beta,
-    n_iters: int = 3,
-    *,
-    density: str = "gaussian",
-    prior: Prior | None = None,
-    backend: str = "auto",
-) -> EMRouted:
-    """Send every input capsule to the outputs whose model explains its votes.
-
-    `prior`: logits of the first pass's probabilities, which are equal if None; -inf closes a pair in every pass, and each
-    input needs one that is open.
-    All statistics are computed in float32 at least; scores come back in the dtype of the scores, the rest in that of the poses.
-    """
-    args = {
-        "scores": scores,
-        "poses": poses,
-        "weight": weight,
-        "bias": bias,
-        "beta_use": beta_use,
-        "beta_ignore": beta_ignore,
-        "n_iters": n_iters,
-        "density": density,
-        "prior": prior,
-    }
-    _check(**args)
-    return _IMPLEMENTATIONS[choose("em_routing", _IMPLEMENTATIONS, backend, poses, args)].load()(**args)
-
-
-def em_routing_backend(poses: Float[Tensor, "*b i r d"], backend: str = "auto", compiling: bool = False, **args) -> str:
-    """Which backend `em_routing` takes for these arguments; `compiling`: within something that is compiled whole."""
-    args = {"poses": poses, "density": "gaussian", "prior": None, "n_iters": 3} | args
-    return choose("em_routing", _IMPLEMENTATIONS, backend, poses, args, compiling)
-
-
 def em_routing_steps(
     scores: Float[Tensor, "*b i"],
     poses: Float[Tensor, "*b i r d"],
@@ -113,7 +71,7 @@ def em_routing_steps(
     prior: Prior | None = None,
 ) -> Iterator[EMStep]:
     """Yield every pass of Algorithm 1. The same maths as `em_routing`, in the open."""
-    _check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior)
+    check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior)
     model, dtype, n_out = DENSITIES[density], torch.promote_types(poses.dtype, torch.float32), beta_use.shape[-1]
     beta_use, beta_ignore = beta_use.to(dtype), beta_ignore.to(dtype)
     gates = scores.to(dtype).sigmoid().unsqueeze(-1)  # [*b i 1]
@@ -147,37 +105,9 @@ def own_output_prior(scores: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i i"]:
     return (own * n_there.to(scores.dtype).log()).masked_fill(gone, -INF)
 
 
-def _reference(**args) -> EMRouted:
+def reference(**args) -> EMRouted:
     *_, last = em_routing_steps(**args)
     return EMRouted(last.scores, last.poses, last.variances)
-
-
-@cache
-def _compiled() -> Callable[..., EMRouted]:
-    return compiled_whole(_reference)
-
-
-def _triton() -> Callable[..., EMRouted]:
-    from torchcaps.ops.em_triton import routed
-
-    return lambda density, prior, **args: EMRouted(*routed(**args))
-
-
-def _not_for_triton(density: str, prior: Tensor | None, **args) -> str | None:
-    from torchcaps.ops.em_triton import refuses
-
-    if density != "gaussian":
-        return f"knows the Gaussian model of the votes only, got density={density!r}; use density='gaussian'"
-    if prior is not None:
-        return "starts from equal probabilities only, got a prior; leave it out"
-    return refuses(**args)
-
-
-_IMPLEMENTATIONS = {
-    "reference": Implementation(load=lambda: _reference),
-    "compiled": Implementation(load=_compiled, refuses=cannot_compile),
-    "triton": Implementation(load=_triton, refuses=_not_for_triton),
-}
 
 
 def _votes(poses, weight, bias, n_out: int, dtype: torch.dtype) -> Float[Tensor, "*b i j r e"]:
@@ -188,7 +118,7 @@ def _votes(poses, weight, bias, n_out: int, dtype: torch.dtype) -> Float[Tensor,
     return votes.unsqueeze(-3).expand(*votes.shape[:-2], n_out, *votes.shape[-2:]) if weight.ndim == 2 else votes
 
 
-def _check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> None:
+def check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> None:
     """Refuse what einsum and broadcasting would let pass in silence."""
     density_named(density)
     if n_iters < 1:

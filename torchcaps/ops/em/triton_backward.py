@@ -13,7 +13,7 @@ before, through distances from the means of that pass.
 import triton
 import triton.language as tl
 
-from torchcaps.ops.em_forward_triton import ABSENT, chunk_tile, columns, lanes, logit_of, own_parameters, plus, transformed, zeros
+from torchcaps.ops.em.triton_forward import ABSENT, chunk_tile, columns, lanes, logit_of, own_parameters, plus, transformed, zeros
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.ops.by_hand import full_precision, gradients_of_plain_form, plain_form_wanted, with_pull
+from torchcaps.ops.autograd import full_precision, gradients_of_plain_form, plain_form_wanted, with_pull
 from torchcaps.ops.squash import squash
 
 MANY_CALLS = not torch.backends.mkl.is_available()  # for a batch of small products: MKL takes it in one

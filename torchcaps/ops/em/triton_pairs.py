@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-from torchcaps.ops.em_backward_triton import data_gradient, outer, some_columns, vote_gradients
-from torchcaps.ops.em_forward_triton import ABSENT, columns, logit_of, own_parameters, plus, transformed, zeros
+from torchcaps.ops.em.triton_backward import data_gradient, outer, some_columns, vote_gradients
+from torchcaps.ops.em.triton_forward import ABSENT, columns, logit_of, own_parameters, plus, transformed, zeros
 
 
 @triton.jit
