@@ -12,16 +12,15 @@ from triton.runtime.jit import JITFunction
 from torchcaps.ops.convolution import triton_kernels
 from torchcaps.ops.dynamic import triton_backward, triton_forward
 
-SHARED = {"columns", "addresses", "agree", "spread", "sum_partials", "from_the_middle"}  # and load_*: what kernels call
+SHARED = {"from_the_middle"}  # what a kernel calls, beside triton_tiles.py
 
 HERE = Path(__file__).parent
 
 
 def kernels(module) -> set[str]:
-    """Those that are launched."""
-    kinds = JITFunction, InterpretedFunction
-    found = {name for name, value in vars(module).items() if isinstance(value, kinds)}
-    return {name for name in found if name not in SHARED and not name.startswith("load_")}
+    """Names of the kernels that this module defines and launches."""
+    found = {name: value for name, value in vars(module).items() if isinstance(value, JITFunction | InterpretedFunction)}
+    return {name for name, value in found.items() if value.fn.__module__ == module.__name__} - SHARED
 
 
 def compiled(*words: str) -> set[str]:

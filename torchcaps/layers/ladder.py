@@ -16,7 +16,6 @@ from torchcaps.ops.ladder import (
     SHARPNESS,
     Kept,
     Made,
-    direction,
     disagreement,
     drop_below,
     keep_most_active,
@@ -27,7 +26,7 @@ from torchcaps.ops.ladder import (
     propagate_made,
     regress_made,
 )  # fmt: skip
-from torchcaps.ops.squash import EPS
+from torchcaps.ops.squash import EPS, direction
 
 AGREEMENTS = {
     "down": "parents tell their parts again: the paper's ladder",

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from torchcaps.ops.squash import EPS, length, squash
+from torchcaps.ops.squash import direction, length, squash
 
 Poses = Float[Tensor, "*b i d"]
 Parents = Float[Tensor, "*b j e"]
@@ -65,7 +65,7 @@ def agreement_steps(poses: Poses, weight: Weight, rule: Rule = PLAIN) -> Iterato
     """Yield every pass: couplings are a softmax of the logits, which then gain the cosine between each vote and the sum of all."""
     rule.check()
     votes = torch.einsum("...id,ijde->...ije", poses, weight)
-    directions = _unit(votes)
+    directions = direction(votes)
     logits = votes.new_zeros(votes.shape[:-1])  # [*b i j]
     if rule.start == "lengths":
         logits = logits + length(poses).log().unsqueeze(-1)
@@ -73,7 +73,7 @@ def agreement_steps(poses: Poses, weight: Weight, rule: Rule = PLAIN) -> Iterato
         couplings = logits.softmax(AXES[rule.over])
         sums = (couplings.unsqueeze(-1) * votes).sum(-3)
         yield AgreementStep(logits, couplings, sums)
-        logits = logits + (directions * _unit(sums).unsqueeze(-3)).sum(-1)
+        logits = logits + (directions * direction(sums).unsqueeze(-3)).sum(-1)
 
 
 def agreement_routing(poses: Poses, weight: Weight, rule: Rule = PLAIN) -> Phase:
@@ -127,7 +127,7 @@ def firing(sums: Parents, on: Float[Tensor, "*b j"] | None = None, n_plain: int 
     """
     on = (on_probability(sums, n_plain) if on is None else on).unsqueeze(-1).to(sums.dtype)
     round_part, plain = _parted(sums, n_plain)
-    return torch.cat([on * _unit(round_part), on * plain], -1)
+    return torch.cat([on * direction(round_part), on * plain], -1)
 
 
 def in_ball(fired: Parents, n_plain: int = 0) -> Parents:
@@ -206,8 +206,3 @@ def _parted(sums: Parents, n_plain: int) -> tuple[Float[Tensor, "*b j r"], Float
 
 def _square(vectors: Float[Tensor, "*b e"]) -> Float[Tensor, "*b"]:
     return vectors.square().sum(-1)
-
-
-def _unit(vectors: Float[Tensor, "*b e"]) -> Float[Tensor, "*b e"]:
-    """Length 1; a zero vector stays zero, so that its cosine with anything is 0."""
-    return vectors * torch.rsqrt(vectors.square().sum(-1, keepdim=True) + EPS)

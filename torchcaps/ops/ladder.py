@@ -152,11 +152,6 @@ def ladder_activity(misfit: Float[Tensor, "*b j"], sharpness: float = SHARPNESS)
     return torch.exp(-sharpness * misfit)
 
 
-def direction(vectors: Float[Tensor, "*b e"]) -> Float[Tensor, "*b e"]:
-    """Of length 1; zero for a vector of zeros. Times the activity it is a parent's output (paper: v_j = d_j s_j / |s_j|)."""
-    return vectors * torch.rsqrt(vectors.square().sum(-1, keepdim=True) + EPS)
-
-
 def code_loss(code: Float[Tensor, "*b i"], activity: Float[Tensor, "*b i"]) -> Float[Tensor, "*b"]:
     """Section 4: |c - A|², the kept drawn to an activity of 1 and the others to 0. One number per image."""
     return _differences("code_loss", code, activity).square().sum(-1)

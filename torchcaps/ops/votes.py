@@ -8,10 +8,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.ops.backend import autocast_dtype
+from torchcaps.ops.tiles import ceil_div
 
 Poses = Float[Tensor, "*b i d"]
 BLOCK_BYTES = 64 << 20  # of what `agreements` forms at a time
 Weight = Float[Tensor, "i j d e"] | Float[Tensor, "n j d e"] | Float[Tensor, "j d e"] | Float[Tensor, "d e"]
+
+
+def n_outputs(weight: Weight, bias: Tensor | None, prior: Tensor | None) -> int:
+    """Count the output capsules: the weight says, or where one transform serves all, the bias or the prior."""
+    if weight.ndim > 2:
+        return weight.shape[-3]
+    if bias is not None:
+        return bias.shape[-2]
+    if prior is not None:
+        return prior.shape[-1]
+    raise ValueError("dynamic_routing: one transform [d e] for all does not say how many outputs there are; give a bias [j e]")
+
+
+def has_transform_per_pair(poses: Poses, weight: Weight) -> bool:
+    """Tell a weight [i j d e] from one that inputs share."""
+    return weight.ndim == 4 and weight.shape[0] == poses.shape[-2]
 
 
 def votes_of(poses: Poses, weight: Weight, n_out: int) -> Float[Tensor, "*b i j e"]:
@@ -53,13 +70,13 @@ def in_blocks(
     Blocks are of one size, but for the last: 64 and 64 images, not 113 and 15.
     """
     exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()  # older versions cannot tell
-    if weight.ndim < 4 or weight.shape[0] != poses.shape[-2] or exporting:
+    if not has_transform_per_pair(poses, weight) or exporting:
         return [(poses, parents)]
     most = max(1, BLOCK_BYTES // (prod(weight.shape[:3]) * _bytes_each(weight)))
     if len(poses) <= most:
         return [(poses, parents)]
-    n_blocks = -(-len(poses) // most)
-    at_once = -(-len(poses) // n_blocks)
+    n_blocks = ceil_div(len(poses), most)
+    at_once = ceil_div(len(poses), n_blocks)
     return list(zip(poses.split(at_once), parents.split(at_once), strict=True))
 
 

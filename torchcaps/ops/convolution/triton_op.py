@@ -9,6 +9,8 @@ The weight's gradient is cuDNN's, which is fast.
 import torch
 from torch import Tensor
 
+from torchcaps.ops.tiles import ceil_div, next_power_of_2
+
 BLOCK = 64  # channels of a step
 FORWARD = {"BN": 256, "SPLITS": 3, "num_warps": 8, "num_stages": 4}
 BACKWARD = {"BN": 256, "num_warps": 8, "num_stages": 4}
@@ -26,7 +28,7 @@ def _widest(n: int, wanted: int) -> int:
 
 
 def _tile(n_images: int) -> int:
-    return min(128, max(16, 1 << (n_images - 1).bit_length()))
+    return min(128, max(16, next_power_of_2(n_images)))
 
 
 @torch.library.custom_op("torchcaps::convolve_strided", mutates_args=())
@@ -49,11 +51,11 @@ def _launch_forward(kernels, images: Tensor, weight: Tensor, out: Tensor, stride
     BM, BN, splits = _tile(n), _widest(k, FORWARD["BN"]), min(FORWARD["SPLITS"], steps)
     partial = images.new_empty((splits, n, p, q, k), dtype=torch.float32)
     options = {name: FORWARD[name] for name in ("num_warps", "num_stages")}
-    kernels.forward[(p * q, k // BN, splits * -(-n // BM))](
+    kernels.forward[(p * q, k // BN, splits * ceil_div(n, BM))](
         images, weight, partial, n, q, stride, h, w, p * q,
-        C=c, K=k, COLUMNS=columns, BM=BM, BN=BN, BK=BLOCK, STEPS=-(-steps // splits), ALL=steps, SPLITS=splits, **options,
+        C=c, K=k, COLUMNS=columns, BM=BM, BN=BN, BK=BLOCK, STEPS=ceil_div(steps, splits), ALL=steps, SPLITS=splits, **options,
     )  # fmt: skip
-    kernels.add_up[(-(-out.numel() // 1024),)](partial, out, out.numel(), SPLITS=splits, SIZE=1024, num_warps=4)
+    kernels.add_up[(ceil_div(out.numel(), 1024),)](partial, out, out.numel(), SPLITS=splits, SIZE=1024, num_warps=4)
 
 
 @convolve_strided.register_fake
@@ -81,7 +83,7 @@ def _launch_backward(kernels, grad: Tensor, weight: Tensor, out: Tensor, stride:
     p, q = grad.shape[1:3]
     BM, BN = _tile(n), _widest(c, BACKWARD["BN"])
     options = {name: BACKWARD[name] for name in ("num_warps", "num_stages")}
-    kernels.backward[(h * w, c // BN, -(-n // BM))](
+    kernels.backward[(h * w, c // BN, ceil_div(n, BM))](
         grad, weight, out, n, h, w, p, q, C=c, K=k, ROWS=rows, COLUMNS=columns, STRIDE=stride,
         BM=BM, BN=BN, BK=BLOCK, **options,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from torchcaps.ops.couplings import FIXED, coupling
 from torchcaps.ops.dynamic import cpu_pairs
 from torchcaps.ops.dynamic.cpu_pairs import Rule, with_honest_sum
 from torchcaps.ops.squash import squash
-from torchcaps.ops.votes import votes_of
+from torchcaps.ops.votes import has_transform_per_pair, n_outputs, votes_of
 
 BLOCK_BYTES = 9 << 19  # votes made at once, 4.5 MiB: a few times the second-level cache
 LARGEST_BLOCK_BYTES = 48 << 20  # beyond it the inputs are cut too, at the price of making the votes in every pass
@@ -28,7 +28,7 @@ IMAGES_OF_A_BLOCK_OF_INPUTS = 16  # enough that a transform, once read, is used 
 
 def blocked(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tensor, Tensor]:
     """Output poses and their sum over all passes but the last, like the reference."""
-    n_out = weight.shape[-3] if weight.ndim > 2 else (bias.shape[-2] if bias is not None else prior.shape[-1])
+    n_out = n_outputs(weight, bias, prior)
     rule = Rule(n_out, 1 if couplings in FIXED else n_iters, coupling(couplings), couplings in FIXED, detach)
     # the reference takes a prior and a bias of any dtype; a matrix product does not
     bias, prior = (None if tensor is None else tensor.to(poses.dtype) for tensor in (bias, prior))
@@ -156,7 +156,7 @@ def _blocks(poses: Tensor, weight: Tensor, bytes_per_input: int) -> Iterator[tup
     """Images, inputs, and the rows of the weight for those inputs. A block of inputs never spans two types."""
     n_images = min(len(poses), IMAGES_OF_A_BLOCK_OF_INPUTS)
     n_inputs, size = poses.shape[-2], max(1, BLOCK_BYTES // (bytes_per_input * n_images))
-    per_pair = weight.ndim == 4 and weight.shape[0] == n_inputs
+    per_pair = has_transform_per_pair(poses, weight)
     places = n_inputs // weight.shape[0] if weight.ndim == 4 and not per_pair else n_inputs
     for first in range(0, n_inputs, places):
         for start in range(first, first + places, size):

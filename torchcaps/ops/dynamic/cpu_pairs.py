@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchcaps.ops.autograd import full_precision, gradients_of_plain_form, plain_form_wanted, with_pull
 from torchcaps.ops.squash import squash
+from torchcaps.ops.votes import has_transform_per_pair
 
 MANY_CALLS = not torch.backends.mkl.is_available()  # for a batch of small products: MKL takes it in one
 BLOCK_BYTES = 12 << 20  # of [j b d i] numbers made at once
@@ -46,7 +47,7 @@ class Pass(NamedTuple):
 def suits(poses: Float[Tensor, "b i d"], weight: Tensor, rule: Rule, most: int) -> bool:
     """Whether there is a transform for each pair, an image's numbers are not more than so many bytes, and [i j d] are not much more than
     votes: four times as many took longer than they, twice as many did not."""
-    each = MANY_CALLS and weight.ndim == 4 and weight.shape[0] == poses.shape[-2] and not rule.fixed
+    each = MANY_CALLS and has_transform_per_pair(poses, weight) and not rule.fixed
     return each and weight.shape[-2] <= 2 * weight.shape[-1] and _bytes_per_image(weight) <= most
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchcaps.ops.couplings import FIXED, coupling
 from torchcaps.ops.squash import squash
-from torchcaps.ops.votes import Poses, Weight, agreements, votes_of
+from torchcaps.ops.votes import Poses, Weight, agreements, n_outputs, votes_of
 
 
 class Routed(NamedTuple):
@@ -45,7 +45,7 @@ def dynamic_routing_steps(
     """Yield every pass of Procedure 1. The same maths as `dynamic_routing`, in the open."""
     check(poses, weight, bias, n_iters, prior, couplings, detach)
     share = coupling(couplings)
-    votes = votes_of(poses, weight, _n_out(weight, bias, prior))  # [*b i j e]
+    votes = votes_of(poses, weight, n_outputs(weight, bias, prior))  # [*b i j e]
     logits = _first_logits(votes, prior)
     for t in range(n_iters):
         passed = votes.detach() if detach and t < n_iters - 1 else votes
@@ -93,15 +93,6 @@ def _first_logits(votes: Float[Tensor, "*b i j e"], prior: Float[Tensor, "i j"] 
     return prior.to(dtype).expand(votes.shape[:-1])
 
 
-def _n_out(weight: Weight, bias: Tensor | None, prior: Tensor | None) -> int:
-    if weight.ndim > 2:
-        return weight.shape[-3]
-    source = bias.shape[-2] if bias is not None else prior.shape[-1] if prior is not None else None
-    if source is None:
-        raise ValueError("dynamic_routing: one transform [d e] for all does not say how many outputs there are; give a bias [j e]")
-    return source
-
-
 def check(poses, weight, bias, n_iters, prior, couplings, detach) -> None:
     """Refuse what einsum and broadcasting would let pass in silence."""
     coupling(couplings)
@@ -120,7 +111,7 @@ def check(poses, weight, bias, n_iters, prior, couplings, detach) -> None:
             f"dynamic_routing: the weight {list(weight.shape)} is for {weight.shape[0]} capsules or types, got {n_in} capsules; "
             "share it over the inputs with a weight [j d e], or rebuild it"
         )
-    n_out, d_out = _n_out(weight, bias, prior), weight.shape[-1]
+    n_out, d_out = n_outputs(weight, bias, prior), weight.shape[-1]
     if bias is not None and tuple(bias.shape) != (n_out, d_out):
         raise ValueError(f"dynamic_routing: bias must be [{n_out}, {d_out}] for this weight, got {list(bias.shape)}")
     if prior is not None and tuple(prior.shape) != (n_in, n_out):

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from torchcaps.ops.dynamic.triton_forward import (
+from torchcaps.ops.dynamic.triton_tiles import (
     COUNTS,
     addresses,
     agree,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.squash import EPS
+from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 TILE = 64  # columns (input, dimension) of a tile
 NARROW_TILE = 32  # the same in float32, and where three tiles are kept in registers
@@ -39,11 +40,11 @@ class Sizes(NamedTuple):
     def of(cls, poses: Tensor, weight: Tensor, n_out: int, low: bool, tile: int) -> "Sizes":
         n_batch, n_in, d_in = poses.shape
         d_out = weight.shape[-1]
-        DP, EP = _power(d_in), max(16, _power(d_out))
+        DP, EP = next_power_of_2(d_in), max(16, next_power_of_2(d_out))
         # tensor cores want 16 rows and columns at least
         wide = not low and (EP >= WIDE or DP * EP >= WIDE_TRANSFORM)
-        BB = min(WIDE_ROWS if wide else ROWS, max(16, _power(n_batch)))
-        IB = max(min(tile // DP, _power(n_in)), 16 // DP, 1)
+        BB = min(WIDE_ROWS if wide else ROWS, max(16, next_power_of_2(n_batch)))
+        IB = max(min(tile // DP, next_power_of_2(n_in)), 16 // DP, 1)
         return cls(n_batch, n_in, weight.shape[0] if weight.ndim == 4 else 1, n_out, d_in, d_out, BB, IB, DP, EP)
 
     @property
@@ -52,29 +53,21 @@ class Sizes(NamedTuple):
 
     @property
     def image_tiles(self) -> int:
-        return _up(self.n_batch, self.BB)
+        return ceil_div(self.n_batch, self.BB)
 
     @property
     def input_tiles(self) -> int:
-        return _up(self.n_in, self.IB)
+        return ceil_div(self.n_in, self.IB)
 
     @property
     def blocks(self) -> int:
         """Input tiles of a chunk."""
         chunks = max(1, round(PROGRAMS / (self.n_out * self.image_tiles)))
-        return _up(self.input_tiles, chunks)
+        return ceil_div(self.input_tiles, chunks)
 
     @property
     def chunks(self) -> int:
-        return _up(self.input_tiles, self.blocks)
-
-
-def _up(n: int, size: int) -> int:
-    return -(-n // size)
-
-
-def _power(n: int) -> int:
-    return 1 << (n - 1).bit_length()
+        return ceil_div(self.input_tiles, self.blocks)
 
 
 class Problem:
@@ -100,8 +93,8 @@ class Problem:
         }  # fmt: skip
         n_rows, n_chunks = sizes.n_batch * sizes.n_out, sizes.chunks
         self.rows = n_rows, n_chunks
-        self.row_tile = {"E": sizes.d_out, "RB": 4, "EP": sizes.EP, "CHUNKS": _power(n_chunks), "EPS": EPS}
-        self.row_grid = (_up(n_rows, 4),)
+        self.row_tile = {"E": sizes.d_out, "RB": 4, "EP": sizes.EP, "CHUNKS": next_power_of_2(n_chunks), "EPS": EPS}
+        self.row_grid = (ceil_div(n_rows, 4),)
 
     def denominators(self, pose_sum: Tensor, bounds: Tensor, leaky: bool) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
@@ -134,8 +127,8 @@ class Problem:
     def bias_backward(self, grads: Tensor) -> Tensor:
         n_rows, n_columns = grads.shape[0] * grads.shape[1], grads.shape[2] * grads.shape[3]
         out = grads.new_empty(grads.shape[2:])
-        blocks = _power(_up(n_rows, 128))
-        self.backward.bias_backward[(_up(n_columns, 16),)](grads, out, n_rows, n_columns, CB=16, RB=128, BLOCKS=blocks, num_warps=4)
+        blocks = next_power_of_2(ceil_div(n_rows, 128))
+        self.backward.bias_backward[(ceil_div(n_columns, 16),)](grads, out, n_rows, n_columns, CB=16, RB=128, BLOCKS=blocks, num_warps=4)
         return out
 
     def poses_backward(self, pose_sum, grad, bounds, delta, grad_poses, detach: bool, add: bool, give: bool) -> None:
@@ -153,10 +146,10 @@ class Problem:
     def weight_backward(self, pose_sums, grads, bounds, delta, kept, dtype: torch.dtype, scale: float, detach: bool) -> Tensor:
         s = self.sizes
         per_pair = s.places == 1
-        tiles = 1 if per_pair else _up(s.places, s.IB)
+        tiles = 1 if per_pair else ceil_div(s.places, s.IB)
         parts = 1 if per_pair else min(tiles, max(1, PROGRAMS // (s.n_rows * s.n_out)))
-        blocks = _up(tiles, parts)
-        parts = _up(tiles, blocks)
+        blocks = ceil_div(tiles, parts)
+        parts = ceil_div(tiles, blocks)
         shape = s.n_rows, s.n_out, s.d_in, s.d_out
         out = self.weight.new_empty(shape if per_pair else (parts, *shape), dtype=dtype if per_pair else torch.float32)
         grid = s.input_tiles if per_pair else s.n_rows, s.n_out, parts

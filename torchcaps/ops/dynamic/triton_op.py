@@ -13,6 +13,7 @@ from torch import Tensor
 from torchcaps.ops.backend import INTERPRETED, cannot_hold_tiles
 from torchcaps.ops.couplings import FIXED
 from torchcaps.ops.dynamic.triton_launch import LARGEST_GRID, backward, forward
+from torchcaps.ops.votes import n_outputs
 
 LARGEST = 64  # numbers of a pose: beyond it a tile of transforms does not fit
 NARROW_BYTES = 64 << 20  # a weight up to this many bytes is converted once, a larger one tile by tile, again and again
@@ -33,13 +34,13 @@ def refuses(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings:
         return f"needs poses and weight of one type outside autocast, got {poses.dtype} and {weight.dtype}; convert one"
     if max(weight.shape[-2:]) > LARGEST or 0 in poses.shape or 0 in weight.shape:
         return f"takes poses of 1 to {LARGEST} numbers, got {list(poses.shape)} and a weight {list(weight.shape)}"
-    n_out = weight.shape[-3] if weight.ndim > 2 else bias.shape[-2]
+    n_out = n_outputs(weight, bias, prior)
     return f"takes up to {LARGEST_GRID:,} outputs, got {n_out:,}; use fewer" if n_out > LARGEST_GRID else None
 
 
 def routed(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tensor, Tensor]:
     """Output poses and their sum over all passes but the last, like the reference."""
-    n_out = weight.shape[-3] if weight.ndim > 2 else bias.shape[-2]
+    n_out = n_outputs(weight, bias, prior)
     flat = poses.reshape(-1, *poses.shape[-2:])
     low = poses.dtype == torch.bfloat16 or torch.is_autocast_enabled(poses.device.type)
     passes = 1 if couplings in FIXED else n_iters

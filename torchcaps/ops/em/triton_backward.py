@@ -13,7 +13,7 @@ before, through distances from the means of that pass.
 import triton
 import triton.language as tl
 
-from torchcaps.ops.em.triton_forward import ABSENT, chunk_tile, columns, lanes, logit_of, own_parameters, plus, transformed, zeros
+from torchcaps.ops.em.triton_tiles import ABSENT, chunk_tile, lanes, load_columns, logit_of, own_parameters, plus, transformed, zeros
 
 
 @triton.jit
@@ -132,7 +132,7 @@ def outer(poses, grads, total, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr
 
 
 @triton.jit
-def some_columns(start, first, there, R: tl.constexpr, D: tl.constexpr, SLICE: tl.constexpr):
+def load_some_columns(start, first, there, R: tl.constexpr, D: tl.constexpr, SLICE: tl.constexpr):
     """[r d] of a pose for SLICE values of d only."""
     found = ()
     for r in tl.static_range(R):
@@ -162,17 +162,17 @@ def chunk_gradients(
     model += b * (2 * R * E + 1) * J + j
     slopes += b * (3 * R * E + 2) * J + j
     grad_weight += ((b * n_chunks + chunk) * D + first) * E * J + j
-    centre = columns(model, J, here, R * E)
+    centre = load_columns(model, J, here, R * E)
     factors, level = centre, centre[0]
     if not FIRST:
-        factors = columns(model + R * E * J, J, here, R * E)
+        factors = load_columns(model + R * E * J, J, here, R * E)
         level = tl.load(model + 2 * R * E * J, mask=here, other=ABSENT)
-    shift = columns(slopes, J, here, R * E)
-    p, q = columns(slopes + R * E * J, J, here, R * E), columns(slopes + 2 * R * E * J, J, here, R * E)
+    shift = load_columns(slopes, J, here, R * E)
+    p, q = load_columns(slopes + R * E * J, J, here, R * E), load_columns(slopes + 2 * R * E * J, J, here, R * E)
     constant = tl.load(slopes + 3 * R * E * J, mask=here, other=0.0)
     grad_score = tl.load(slopes + (3 * R * E + 1) * J, mask=here, other=0.0)
     if not PAIRS:
-        w = columns(weight + j, J, here, D * E)
+        w = load_columns(weight + j, J, here, D * E)
         betas = tl.load(beta_use + j, mask=here, other=0.0) + tl.load(beta_ignore + j, mask=here, other=0.0)
         constant = tl.fma(grad_score, betas, constant)
     grad_means, grad_spreads = zeros(BLOCK, R * E), zeros(BLOCK, R * E)
@@ -184,7 +184,7 @@ def chunk_gradients(
         real = i < n_in
         row = b * n_in + i
         gate = tl.load(gates + row, mask=real, other=0.0)
-        pose = columns(poses + row * (R * D), 1, gate > 0, R * D)
+        pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
         start, base = centre, constant
         if PAIRS:
             pair = i.to(tl.int64) * J + j
@@ -201,7 +201,7 @@ def chunk_gradients(
             grad_level += logit
             votes, grad_means, grad_spreads = vote_parts(off, steep, factors, data, logit, grad_means, grad_spreads, R * E)
         if not PAIRS:
-            part = pose if SLICE == D else some_columns(poses + row * (R * D), first, gate > 0, R, D, SLICE)
+            part = pose if SLICE == D else load_some_columns(poses + row * (R * D), first, gate > 0, R, D, SLICE)
             sums = outer(part, votes, sums, R, SLICE, E)
         step += 1
     if not FIRST:

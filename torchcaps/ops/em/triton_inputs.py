@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from torchcaps.ops.em.triton_backward import data_gradient, vote_gradients
-from torchcaps.ops.em.triton_forward import ABSENT, columns, lanes, logit_of, numbers, own_parameters, plus, transformed, zeros
+from torchcaps.ops.em.triton_tiles import ABSENT, lanes, load_columns, load_numbers, logit_of, own_parameters, plus, transformed, zeros
 
 
 @triton.jit
@@ -26,16 +26,16 @@ def seen_by(
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """What lanes of inputs need of output j: the transform, distances from its mean before, ∂D and p + 2 q u, s · ignore."""
-    start = numbers(model + j, J, R * E)
+    start = load_numbers(model + j, J, R * E)
     if PAIRS:
         w, start, use, ignore = own_parameters(weight, bias, beta_use, beta_ignore, start, i.to(tl.int64) * J + j, here, R, D, E, BIAS)
     else:
-        w, use, ignore = numbers(weight + j, J, D * E), tl.load(beta_use + j), tl.load(beta_ignore + j)
+        w, use, ignore = load_numbers(weight + j, J, D * E), tl.load(beta_use + j), tl.load(beta_ignore + j)
     off = transformed(pose, w, start, R, D, E)
     grad_score = tl.load(slopes + (3 * R * E + 1) * J + j)
     constant = tl.fma(grad_score, use + ignore, tl.load(slopes + 3 * R * E * J + j))
-    p, q = numbers(slopes + R * E * J + j, J, R * E), numbers(slopes + 2 * R * E * J + j, J, R * E)
-    data, steep = data_gradient(plus(off, numbers(slopes + j, J, R * E), R * E), p, q, constant, R * E)
+    p, q = load_numbers(slopes + R * E * J + j, J, R * E), load_numbers(slopes + 2 * R * E * J + j, J, R * E)
+    data, steep = data_gradient(plus(off, load_numbers(slopes + j, J, R * E), R * E), p, q, constant, R * E)
     return w, off, data, steep, grad_score * ignore
 
 
@@ -52,14 +52,14 @@ def expectations(
     b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
-    pose = columns(poses + row * (R * D), 1, tl.load(gates + row, mask=here, other=0.0) > 0, R * D)
+    pose = load_columns(poses + row * (R * D), 1, tl.load(gates + row, mask=here, other=0.0) > 0, R * D)
     top = tl.load(softmax + row * 2, mask=here, other=-ABSENT)
     model += b * (2 * R * E + 1) * J
     slopes += b * (3 * R * E + 2) * J
     total, paid = zeros(BLOCK, 2)
     for j in range(J):
         _, off, data, _, cost = seen_by(j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes, J, R, D, E, PAIRS, BIAS)
-        factors = numbers(model + R * E * J + j, J, R * E)
+        factors = load_numbers(model + R * E * J + j, J, R * E)
         total += tl.exp(logit_of(off, factors, tl.load(model + 2 * R * E * J + j), R * E) - top) * data
         paid += cost
     total = total * tl.load(softmax + row * 2 + 1, mask=here, other=0.0)
@@ -84,7 +84,7 @@ def pose_gradients(
     here = i < n_in
     row = b * n_in + i
     gate = tl.load(gates + row, mask=here, other=0.0)
-    pose = columns(poses + row * (R * D), 1, gate > 0, R * D)
+    pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
     top = tl.load(softmax + row * 2, mask=here, other=-ABSENT)
     expectation = tl.load(expected + row, mask=here, other=0.0)
     model += b * (2 * R * E + 1) * J
@@ -92,7 +92,7 @@ def pose_gradients(
     total = zeros(BLOCK, R * D)
     for j in range(J):
         w, off, data, steep, _ = seen_by(j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes, J, R, D, E, PAIRS, BIAS)
-        factors = numbers(model + R * E * J + j, J, R * E)
+        factors = load_numbers(model + R * E * J + j, J, R * E)
         share = tl.exp(logit_of(off, factors, tl.load(model + 2 * R * E * J + j), R * E) - top)
         votes = vote_gradients(steep, off, factors, share, share * (data - expectation), R * E)
         total = pulled_back(votes, w, total, R, D, E)
@@ -115,7 +115,7 @@ def first_gradients(
     here = i < n_in
     row = b * n_in + i
     gate = tl.load(gates + row, mask=here, other=0.0)
-    pose = columns(poses + row * (R * D), 1, gate > 0, R * D)
+    pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
     model += b * (2 * R * E + 1) * J
     slopes += b * (3 * R * E + 2) * J
     sum_data, paid = zeros(BLOCK, 2)

@@ -7,6 +7,7 @@ from einops import rearrange
 from torch import Tensor
 
 from torchcaps.ops.em.densities import EPS
+from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 # lanes that are inputs: (inputs, warps) of a program. More inputs per thread share what is read of an output, fewer hide latency.
 SOFTMAX_LANES = 64, 1
@@ -71,22 +72,22 @@ class Problem(NamedTuple):
         return {"J": self.n_out, "R": rows, "D": d_in, "E": self.d_out, "PAIRS": self.pairs, "BIAS": self.pairs and self.has_bias}
 
     def lanes(self, most: int) -> dict[str, int]:
-        block = min(most, _power(self.n_out))
+        block = min(most, next_power_of_2(self.n_out))
         return {"BLOCK": block, "num_warps": max(1, block // 32)}
 
     def cut(self, most: int, programs: int) -> tuple[int, int]:
         """Chunks of inputs, and the inputs of each."""
         n_batch, n_in = self.gates.shape
-        n_chunks = max(1, programs // max(1, n_batch * _up(self.n_out, min(most, _power(self.n_out)))))
-        length = max(LEAST_INPUTS, _up(n_in, n_chunks))
-        return max(1, _up(n_in, length)), length
+        n_chunks = max(1, programs // max(1, n_batch * ceil_div(self.n_out, min(most, next_power_of_2(self.n_out)))))
+        length = max(LEAST_INPUTS, ceil_div(n_in, n_chunks))
+        return max(1, ceil_div(n_in, length)), length
 
     def merging(self, n_chunks: int) -> tuple[tuple[int], dict[str, int]]:
         """Grid and sizes of a kernel that puts chunks together."""
-        block, numbers = min(MERGED_OUTPUTS, _power(self.n_out)), _power(self.numbers)
-        chunks = min(_power(n_chunks), max(1, MERGED_NUMBERS // (block * numbers)))
-        tile = {"STEPS": _power(_up(n_chunks, chunks)), "CHUNKS": chunks, "NUMBERS": numbers, "BLOCK": block}
-        return (len(self.gates) * _up(self.n_out, block),), {"J": self.n_out, "RE": self.numbers, **tile, "num_warps": MERGE_WARPS}
+        block, numbers = min(MERGED_OUTPUTS, next_power_of_2(self.n_out)), next_power_of_2(self.numbers)
+        chunks = min(next_power_of_2(n_chunks), max(1, MERGED_NUMBERS // (block * numbers)))
+        tile = {"STEPS": next_power_of_2(ceil_div(n_chunks, chunks)), "CHUNKS": chunks, "NUMBERS": numbers, "BLOCK": block}
+        return (len(self.gates) * ceil_div(self.n_out, block),), {"J": self.n_out, "RE": self.numbers, **tile, "num_warps": MERGE_WARPS}
 
     def over_inputs(self, kernel, lanes: tuple[int, int], *tensors: Tensor, **flags: bool) -> None:
         """Launch a kernel whose lanes are inputs."""
@@ -94,7 +95,7 @@ class Problem(NamedTuple):
         rows, d_in = self.poses.shape[2:]
         if max(rows * d_in, self.numbers, d_in * self.d_out if self.pairs else 0) > MANY_NUMBERS:
             block = 32 * warps
-        grid = (n_batch * _up(n_in, block),)
+        grid = (n_batch * ceil_div(n_in, block),)
         kernel[grid](*self.inputs(*tensors), n_in, **self.constants, **flags, BLOCK=block, num_warps=warps)
 
     def slice(self) -> int:
@@ -103,14 +104,6 @@ class Problem(NamedTuple):
 
     def new(self, *shape: int) -> Tensor:
         return self.gates.new_empty(shape)
-
-
-def _up(n: int, size: int) -> int:
-    return -(-n // size)
-
-
-def _power(n: int) -> int:
-    return 1 << (n - 1).bit_length()
 
 
 def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats: Tensor, softmax: Tensor) -> None:
@@ -124,7 +117,7 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
 
     def statistics(t: int, before: Tensor, last: bool, n_chunks: int, length: int) -> None:
         """The M-step of pass t with what `models[t]` and `softmax[t]` say; `stats` start one pass earlier."""
-        grid = (n_batch * n_chunks * _up(problem.n_out, lanes["BLOCK"]),)
+        grid = (n_batch * n_chunks * ceil_div(problem.n_out, lanes["BLOCK"]),)
         inputs = problem.inputs(models[max(t, 0)], softmax[max(t, 0)], partial)
         kernels.chunk_statistics[grid](*inputs, n_in, n_chunks, length, **problem.constants, FIRST=t <= 0, **lanes)
         grid, tile = problem.merging(n_chunks)
@@ -162,8 +155,8 @@ def backward(
     slopes, tallies = problem.new(len(models), n_batch, 3 * n + 2, n_out), problem.new(len(models), n_batch, n + 2, n_out)
     expected = problem.new(len(models), n_batch, n_in)
     lanes, (n_chunks, length), piece = problem.lanes(GRADIENT_OUTPUTS), problem.cut(GRADIENT_OUTPUTS, GRADIENT_PROGRAMS), problem.slice()
-    slices = 1 if problem.pairs else _up(problem.poses.shape[3], piece)
-    grid = n_batch * n_chunks * _up(n_out, lanes["BLOCK"]), slices
+    slices = 1 if problem.pairs else ceil_div(problem.poses.shape[3], piece)
+    grid = n_batch * n_chunks * ceil_div(n_out, lanes["BLOCK"]), slices
     merge_grid, merge = problem.merging(n_chunks)
     partial = problem.new(n_batch, n_chunks, 2 * n + 1, n_out)
     grad_weight = partial if problem.pairs else problem.new(n_batch, n_chunks, len(problem.weight), n_out)
@@ -194,7 +187,7 @@ def _pair_gradients(problem: Problem, models, softmax, slopes, expected, outputs
 
     n_batch, n_in = problem.gates.shape
     lanes, piece = problem.lanes(GRADIENT_OUTPUTS), problem.slice()
-    grid = n_in, _up(problem.n_out, lanes["BLOCK"]), _up(problem.poses.shape[3], piece)
+    grid = n_in, ceil_div(problem.n_out, lanes["BLOCK"]), ceil_div(problem.poses.shape[3], piece)
     constants = {name: x for name, x in problem.constants.items() if name != "PAIRS"}
     inputs = problem.inputs(models, softmax, slopes, expected, *outputs)
     pair_gradients[grid](*inputs, n_batch, n_in, **constants, PASSES=len(models), SLICE=piece, **lanes)

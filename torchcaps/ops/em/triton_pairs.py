@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-from torchcaps.ops.em.triton_backward import data_gradient, outer, some_columns, vote_gradients
-from torchcaps.ops.em.triton_forward import ABSENT, columns, logit_of, own_parameters, plus, transformed, zeros
+from torchcaps.ops.em.triton_backward import data_gradient, load_some_columns, outer, vote_gradients
+from torchcaps.ops.em.triton_tiles import ABSENT, load_columns, logit_of, own_parameters, plus, transformed, zeros
 
 
 @triton.jit
@@ -30,21 +30,21 @@ def pair_gradients(
     while b < n_batch:
         row = tl.cast(b, tl.int64) * n_in + i
         gate = tl.load(gates + row)
-        pose = columns(poses + row * (R * D), 1, gate > 0, R * D)
-        part = pose if SLICE == D else some_columns(poses + row * (R * D), first, gate > 0, R, D, SLICE)
+        pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
+        part = pose if SLICE == D else load_some_columns(poses + row * (R * D), first, gate > 0, R, D, SLICE)
         for t in range(PASSES):
             sample = tl.cast(t * n_batch + b, tl.int64)
             at = sample * n_in + i
             of_model = model + sample * (2 * R * E + 1) * J + j
             of_slopes = slopes + sample * (3 * R * E + 2) * J + j
-            centre, factors = columns(of_model, J, here, R * E), columns(of_model + R * E * J, J, here, R * E)
+            centre, factors = load_columns(of_model, J, here, R * E), load_columns(of_model + R * E * J, J, here, R * E)
             level = tl.load(of_model + 2 * R * E * J, mask=here, other=ABSENT)
             off = transformed(pose, w, plus(own, centre, R * E) if BIAS else centre, R, D, E)
             grad_score = tl.load(of_slopes + (3 * R * E + 1) * J, mask=here, other=0.0)
             constant = tl.fma(grad_score, use + ignore, tl.load(of_slopes + 3 * R * E * J, mask=here, other=0.0))
-            p = columns(of_slopes + R * E * J, J, here, R * E)
-            q = columns(of_slopes + 2 * R * E * J, J, here, R * E)
-            grad_data, steep = data_gradient(plus(off, columns(of_slopes, J, here, R * E), R * E), p, q, constant, R * E)
+            p = load_columns(of_slopes + R * E * J, J, here, R * E)
+            q = load_columns(of_slopes + 2 * R * E * J, J, here, R * E)
+            grad_data, steep = data_gradient(plus(off, load_columns(of_slopes, J, here, R * E), R * E), p, q, constant, R * E)
             data = (gate * tl.load(softmax + at * 2 + 1)) * tl.exp(logit_of(off, factors, level, R * E) - tl.load(softmax + at * 2))
             votes = vote_gradients(steep, off, factors, data, data * (grad_data - tl.load(expected + at)), R * E)
             sums = outer(part, votes, sums, R, SLICE, E)
