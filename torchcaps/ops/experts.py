@@ -32,14 +32,16 @@ class Rule:
 
     n_iters: int = 3
     over: str = "inputs"  # or "outputs": over what the couplings sum to 1
-    start: str = "zero"  # first logits; "lengths": the logarithm of each input's length, so that silent capsules get no share
+    start: str = (
+        "zero"  # first logits; "lengths": the logarithm of each input's length, so that silent capsules get no share
+    )
 
     def check(self) -> None:
         if self.over not in AXES or self.start not in STARTS:
             choices = f"over one of {', '.join(AXES)}, from one of {', '.join(STARTS)}"
             raise ValueError(f"couplings sum to 1 {choices}; got {self.over!r} from {self.start!r}")
         if self.n_iters < 1:
-            raise ValueError(f"routing by agreement needs a pass at least, got n_iters={self.n_iters}")
+            raise ValueError(f"routing by agreement needs at least one iteration, got n_iters={self.n_iters}")
 
 
 PLAIN = Rule()
@@ -154,7 +156,9 @@ def sweep(data: Phase, weight: Weight, uniform: Float[Tensor, "*b j"] | None = N
     return Phase(poses, mix_up(poses, weight, data.couplings), data.couplings)
 
 
-def chain(data: Phase, weight: Weight, uniforms: Sequence[Tensor | None], rule: Rule = PLAIN, n_plain: int = 0) -> Phase:
+def chain(
+    data: Phase, weight: Weight, uniforms: Sequence[Tensor | None], rule: Rule = PLAIN, n_plain: int = 0
+) -> Phase:
     """As many sweeps as there are `uniforms` (CD-k). After the first one the couplings are found anew each time."""
     for number, uniform in enumerate(uniforms):
         start = agreement_routing(data.poses, weight, rule) if number else data

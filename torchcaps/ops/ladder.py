@@ -48,11 +48,15 @@ def keep_most_active(poses: Float[Tensor, "*b i d"], activity: Float[Tensor, "*b
     """Section 3.1: the `n_kept` most active capsules. Of equally active ones the first in the row is kept, on any device."""
     n = activity.shape[-1]
     if poses.shape[:-1] != activity.shape:
-        raise ValueError(f"keep_most_active wants one activity per capsule, {list(poses.shape[:-1])}; got {list(activity.shape)}")
+        raise ValueError(
+            f"keep_most_active wants one activity per capsule, {list(poses.shape[:-1])}; got {list(activity.shape)}"
+        )
     if not 1 <= n_kept <= n:
         raise ValueError(f"keep_most_active: {n_kept} of {n} capsules cannot be kept; ask for 1 to {n}")
     with torch.no_grad():
-        least = activity.topk(n_kept, sorted=False).values.amin(-1, keepdim=True)  # of the kept; a value does not depend on ties
+        least = activity.topk(n_kept, sorted=False).values.amin(
+            -1, keepdim=True
+        )  # of the kept; a value does not depend on ties
         more, equal = activity > least, activity == least
         room = n_kept - more.sum(-1, keepdim=True)
         mask = more | (equal & (equal.cumsum(-1) <= room))
@@ -67,7 +71,9 @@ def keep_most_active(poses: Float[Tensor, "*b i d"], activity: Float[Tensor, "*b
     return Kept(rows, mask.to(poses.dtype), index, torch.ones_like(rows[..., 0]))
 
 
-def drop_below(kept: Kept, activity: Float[Tensor, "*b i"], threshold: Float[Tensor, ""], softness: float = 0.0) -> Kept:
+def drop_below(
+    kept: Kept, activity: Float[Tensor, "*b i"], threshold: Float[Tensor, ""], softness: float = 0.0
+) -> Kept:
     """Of the kept ones only those count whose activity reaches `threshold`; the most active always does.
 
     `softness` 0 gives the threshold no gradient. Else it has that of a logistic so wide, while the weights stay 0 and 1.
@@ -100,7 +106,9 @@ def propagate_made(weighted: Float[Tensor, "n r m"], made: Made) -> Float[Tensor
     Both orders of sum_h sum_m weighted_m hidden_h weight_mhe multiply as often. With the poses first what lies between is h · e numbers
     for an image and class, not k · d · e: 2,048 for 8,960 in the paper's network with K = 70.
     """
-    mixed = weight_product(weighted, made.weight).unflatten(-1, (made.hidden.shape[2], -1)).to(weighted.dtype)  # [n r h e]
+    mixed = (
+        weight_product(weighted, made.weight).unflatten(-1, (made.hidden.shape[2], -1)).to(weighted.dtype)
+    )  # [n r h e]
     return (mixed * made.hidden.unsqueeze(-1)).sum(-2) + torch.bmm(weighted, made.bias).to(weighted.dtype)
 
 
@@ -108,7 +116,9 @@ def regress_made(pose_sum: Float[Tensor, "n r e"], made: Made) -> Float[Tensor, 
     """`regress` before its squash, without forming the regressors: as `propagate_made`, with what lies between made first."""
     outer = (made.hidden.unsqueeze(-1) * pose_sum.unsqueeze(-2)).flatten(2)  # [n r f]
     by_weight, by_bias = weight_product(outer, made.weight, transposed=True), torch.bmm(pose_sum, made.bias.mT)
-    return by_weight.to(pose_sum.dtype) + by_bias.to(pose_sum.dtype)  # back from autocast first: a sum of bfloat16 is rounded again
+    return by_weight.to(pose_sum.dtype) + by_bias.to(
+        pose_sum.dtype
+    )  # back from autocast first: a sum of bfloat16 is rounded again
 
 
 def predictions(poses: Float[Tensor, "*b k d"], transforms: Float[Tensor, "*b j k d e"]) -> Float[Tensor, "*b j k e"]:
@@ -121,7 +131,9 @@ def regress(pose_sum: Float[Tensor, "*b j e"], regressors: Float[Tensor, "*b j k
     return squash((regressors * pose_sum[..., None, None, :]).sum(-1))
 
 
-def misfit(regressed: Float[Tensor, "*b j k d"], poses: Float[Tensor, "*b k d"], weights: Float[Tensor, "*b k"]) -> Float[Tensor, "*b j"]:
+def misfit(
+    regressed: Float[Tensor, "*b j k d"], poses: Float[Tensor, "*b k d"], weights: Float[Tensor, "*b k"]
+) -> Float[Tensor, "*b j"]:
     """Under Eq. 4: the mean over the rows that count of the squared distance between what is and what a parent says."""
     return _mean((regressed - poses.unsqueeze(-3)).square().sum(-1), weights)
 
@@ -162,10 +174,14 @@ def mean_code_loss(code: Float[Tensor, "*b i"], activity: Float[Tensor, "*b i"])
     return _differences("mean_code_loss", code, activity).abs().mean(-1)
 
 
-def distance_loss(distances: Float[Tensor, "*b j"], present: Float[Tensor, "*b j"], *, far: float = 0.8) -> Float[Tensor, "*b"]:
+def distance_loss(
+    distances: Float[Tensor, "*b j"], present: Float[Tensor, "*b j"], *, far: float = 0.8
+) -> Float[Tensor, "*b"]:
     """The withdrawn file's loss of the classes: a distance of 0 for the one that is there, of `far` or more for the others."""
     if distances.shape != present.shape:
-        raise ValueError(f"distance_loss wants distances and present alike, got {list(distances.shape)} and {list(present.shape)}")
+        raise ValueError(
+            f"distance_loss wants distances and present alike, got {list(distances.shape)} and {list(present.shape)}"
+        )
     return (present * distances.square() + (1 - present) * (far - distances).clamp(min=0).square()).sum(-1)
 
 
@@ -177,5 +193,7 @@ def _mean(rows: Float[Tensor, "*b j k"], weights: Float[Tensor, "*b k"]) -> Floa
 
 def _differences(loss: str, code: Tensor, activity: Tensor) -> Tensor:
     if code.shape != activity.shape:
-        raise ValueError(f"{loss} wants a code for every capsule, got {list(code.shape)} for activities {list(activity.shape)}")
+        raise ValueError(
+            f"{loss} wants a code for every capsule, got {list(code.shape)} for activities {list(activity.shape)}"
+        )
     return code.detach() - activity

@@ -91,7 +91,11 @@ def lazy_routing_steps(
     """Yield every pass. The same maths as `lazy_routing`, in the open."""
     _check(scores, poses, weights, beta_use, beta_ignore, n_iters)
     dtype, n_out = torch.promote_types(poses.dtype, torch.float32), len(weights.vote_mix)
-    weights, beta_use, beta_ignore = LazyWeights(*(x.to(dtype) for x in weights)), beta_use.to(dtype), beta_ignore.to(dtype)
+    weights, beta_use, beta_ignore = (
+        LazyWeights(*(x.to(dtype) for x in weights)),
+        beta_use.to(dtype),
+        beta_ignore.to(dtype),
+    )
     gates = scores.to(dtype).sigmoid().unsqueeze(-1)  # [*b i 1]
     gone = gates == 0
     vectors = poses.to(dtype).masked_fill(gone, 0)  # what is masked may hold NaN, and 0 · NaN is not 0
@@ -104,8 +108,12 @@ def lazy_routing_steps(
         ignored = gates - used
         credit = beta_use * used - beta_ignore * ignored
         gathered = torch.einsum("...ij,...id->...jd", credit, vectors) * scale * weights.vote_mix
-        outputs = torch.einsum("...jd,de->...je", gathered, weights.vote) + credit.sum(-2).unsqueeze(-1) * weights.vote_bias
-        yield LazyStep(probabilities, used, ignored, credit, (_normal(outputs) if normalise else outputs).to(poses.dtype))
+        outputs = (
+            torch.einsum("...jd,de->...je", gathered, weights.vote) + credit.sum(-2).unsqueeze(-1) * weights.vote_bias
+        )
+        yield LazyStep(
+            probabilities, used, ignored, credit, (_normal(outputs) if normalise else outputs).to(poses.dtype)
+        )
 
 
 def _similarities(vectors: Tensor, outputs: Tensor, weights: LazyWeights) -> Float[Tensor, "*b i j"]:
@@ -122,9 +130,11 @@ def _normal(outputs: Float[Tensor, "*b j e"]) -> Float[Tensor, "*b j e"]:
 def _check(scores, poses, weights, beta_use, beta_ignore, n_iters) -> None:
     """Refuse what einsum and broadcasting would let pass in silence."""
     if n_iters < 1:
-        raise ValueError(f"lazy_routing needs at least one pass, got n_iters={n_iters}")
+        raise ValueError(f"lazy_routing needs at least one iteration, got n_iters={n_iters}")
     if poses.ndim < 2 or scores.shape != poses.shape[:-1]:
-        raise ValueError(f"lazy_routing expects poses [*b i d] and scores [*b i], got {list(poses.shape)} and {list(scores.shape)}")
+        raise ValueError(
+            f"lazy_routing expects poses [*b i d] and scores [*b i], got {list(poses.shape)} and {list(scores.shape)}"
+        )
     if weights.vote_mix.ndim != 2 or weights.vote.ndim != 2:
         raise ValueError(
             f"lazy_routing expects vote_mix [j d] and vote [d e], got {list(weights.vote_mix.shape)} and {list(weights.vote.shape)}"

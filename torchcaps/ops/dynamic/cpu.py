@@ -15,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.ops.autograd import full_precision, gradients_of_plain_form, plain_form_wanted
-from torchcaps.ops.couplings import FIXED, coupling
+from torchcaps.ops.couplings import coupling_rule
 from torchcaps.ops.dynamic import cpu_pairs
-from torchcaps.ops.dynamic.cpu_pairs import Rule, with_honest_sum
+from torchcaps.ops.dynamic.cpu_pairs import Settings, with_honest_sum
 from torchcaps.ops.squash import squash
 from torchcaps.ops.votes import has_transform_per_pair, n_outputs, votes_of
 
@@ -29,7 +29,8 @@ IMAGES_OF_A_BLOCK_OF_INPUTS = 16  # enough that a transform, once read, is used 
 def blocked(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tensor, Tensor]:
     """Output poses and their sum over all passes but the last, like the reference."""
     n_out = n_outputs(weight, bias, prior)
-    rule = Rule(n_out, 1 if couplings in FIXED else n_iters, coupling(couplings), couplings in FIXED, detach)
+    rule = coupling_rule(couplings)
+    settings = Settings(n_out, 1 if rule.fixed else n_iters, rule, detach)
     # the reference takes a prior and a bias of any dtype; a matrix product does not
     bias, prior = (None if tensor is None else tensor.to(poses.dtype) for tensor in (bias, prior))
     flat = poses.reshape(-1, *poses.shape[-2:])
@@ -37,26 +38,26 @@ def blocked(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Ten
     bytes_per_image = bytes_per_input * poses.shape[-2]
     # every block of images reads the whole weight and adds to its whole gradient: much smaller blocks than it cost more than they save
     block_bytes = max(BLOCK_BYTES, 3 * weight.nbytes // 4)
-    if cpu_pairs.suits(flat, weight, rule, LARGEST_BLOCK_BYTES):
-        routed = cpu_pairs.by_pairs(flat, weight, bias, prior, rule, LARGEST_BLOCK_BYTES)
+    if cpu_pairs.suits(flat, weight, settings, LARGEST_BLOCK_BYTES):
+        routed = cpu_pairs.by_pairs(flat, weight, bias, prior, settings, LARGEST_BLOCK_BYTES)
     elif bytes_per_image * len(flat) <= min(block_bytes, LARGEST_BLOCK_BYTES):
-        routed = route(flat, weight, bias, prior, rule)
+        routed = route(flat, weight, bias, prior, settings)
     elif max(bytes_per_image, block_bytes) <= LARGEST_BLOCK_BYTES:
-        routed = _ByImages.apply(flat, weight, bias, prior, rule, max(block_bytes // bytes_per_image, 1))
+        routed = _ByImages.apply(flat, weight, bias, prior, settings, max(block_bytes // bytes_per_image, 1))
     else:
-        routed = _by_inputs(flat, weight, bias, prior, rule, bytes_per_input)
+        routed = _by_inputs(flat, weight, bias, prior, settings, bytes_per_input)
     return tuple(part.reshape(*poses.shape[:-2], *part.shape[-2:]) for part in routed)
 
 
-def route(poses: Float[Tensor, "b i d"], weight, bias, prior, rule: Rule) -> tuple[Tensor, Tensor]:
+def route(poses: Float[Tensor, "b i d"], weight, bias, prior, settings: Settings) -> tuple[Tensor, Tensor]:
     """All passes with all votes: the plain form that is fastest on a CPU."""
-    votes = votes_of(poses, weight, rule.n_out).transpose(-3, -2).contiguous()  # [b j i e]
+    votes = votes_of(poses, weight, settings.n_out).transpose(-3, -2).contiguous()  # [b j i e]
     logits = votes.new_zeros(votes.shape[1:-1]) if prior is None else prior.T  # [j i], then [b j i]
-    pose_sum = votes.new_zeros(len(poses), rule.n_out, votes.shape[-1])
-    for t in range(rule.n_iters):
-        last = t == rule.n_iters - 1
-        passed = votes if last or not rule.detach else votes.detach()
-        total = (rule.share(logits, dim=-2).unsqueeze(-2) @ passed).squeeze(-2)
+    pose_sum = votes.new_zeros(len(poses), settings.n_out, votes.shape[-1])
+    for t in range(settings.n_iters):
+        last = t == settings.n_iters - 1
+        passed = votes if last or not settings.detach else votes.detach()
+        total = (settings.rule.share(logits, dim=-2).unsqueeze(-2) @ passed).squeeze(-2)
         parents = squash(total if bias is None else total + bias)
         if not last:
             pose_sum = pose_sum + parents
@@ -68,11 +69,11 @@ class _ByImages(torch.autograd.Function):
     """`route` for a few images at a time, again in the backward pass."""
 
     @staticmethod
-    def forward(ctx, poses, weight, bias, prior, rule: Rule, n_images: int):
+    def forward(ctx, poses, weight, bias, prior, settings: Settings, n_images: int):
         ctx.save_for_backward(poses, weight, bias, prior)
-        ctx.rule, ctx.n_images = rule, n_images
-        routed = [route(block, weight, bias, prior, rule) for block in poses.split(n_images)]
-        return with_honest_sum(ctx, rule, tuple(torch.cat(parts) for parts in zip(*routed, strict=True)))
+        ctx.settings, ctx.n_images = settings, n_images
+        routed = [route(block, weight, bias, prior, settings) for block in poses.split(n_images)]
+        return with_honest_sum(ctx, settings, tuple(torch.cat(parts) for parts in zip(*routed, strict=True)))
 
     @staticmethod
     def backward(ctx, *grads):
@@ -84,7 +85,11 @@ class _ByImages(torch.autograd.Function):
         poses, *shared = ctx.saved_tensors  # asked for once: `torch.utils.checkpoint` makes them once
         wanted = ctx.needs_input_grad[:4]
         if plain_form_wanted(grads):
-            return *gradients_of_plain_form(lambda *x: route(*x, ctx.rule), (poses, *shared), grads, wanted), None, None
+            return (
+                *gradients_of_plain_form(lambda *x: route(*x, ctx.settings), (poses, *shared), grads, wanted),
+                None,
+                None,
+            )
         shared = [_leaf(tensor, needed) for tensor, needed in zip(shared, wanted[1:], strict=True)]
         totals = [
             torch.zeros_like(poses) if wanted[0] else None,
@@ -94,18 +99,24 @@ class _ByImages(torch.autograd.Function):
             images = slice(start, start + ctx.n_images)
             block = [_leaf(poses[images], wanted[0]), *shared]
             with torch.enable_grad():
-                routed = route(*block, ctx.rule)
-            _add_gradients(routed, [grad[images] for grad in grads], block, wanted, [totals[0][images] if wanted[0] else None, *totals[1:]])
+                routed = route(*block, ctx.settings)
+            _add_gradients(
+                routed,
+                [grad[images] for grad in grads],
+                block,
+                wanted,
+                [totals[0][images] if wanted[0] else None, *totals[1:]],
+            )
         return *(total if needed else None for total, needed in zip(totals, wanted, strict=True)), None, None
 
 
-def _by_inputs(poses, weight, bias, prior, rule: Rule, bytes_per_input: int) -> tuple[Tensor, Tensor]:
+def _by_inputs(poses, weight, bias, prior, settings: Settings, bytes_per_input: int) -> tuple[Tensor, Tensor]:
     """Pass after pass, each over blocks of inputs."""
     pose_sum = None
-    for t in range(rule.n_iters):
-        last = t == rule.n_iters - 1
-        live = (poses, weight) if last or not rule.detach else (poses.detach(), weight.detach())
-        total = _Pass.apply(*live, prior, pose_sum, rule, bytes_per_input)
+    for t in range(settings.n_iters):
+        last = t == settings.n_iters - 1
+        live = (poses, weight) if last or not settings.detach else (poses.detach(), weight.detach())
+        total = _Pass.apply(*live, prior, pose_sum, settings, bytes_per_input)
         parents = squash(total if bias is None else total + bias)
         if not last:
             pose_sum = parents if pose_sum is None else pose_sum + parents
@@ -116,12 +127,12 @@ class _Pass(torch.autograd.Function):
     """One pass: [b i d] and the output poses so far -> the weighted sum of votes [b j e], block by block."""
 
     @staticmethod
-    def forward(ctx, poses, weight, prior, pose_sum, rule: Rule, bytes_per_input: int):
+    def forward(ctx, poses, weight, prior, pose_sum, settings: Settings, bytes_per_input: int):
         ctx.save_for_backward(poses, weight, prior, pose_sum)
-        ctx.rule, ctx.bytes_per_input = rule, bytes_per_input
-        total = poses.new_zeros(len(poses), rule.n_out, weight.shape[-1])
+        ctx.settings, ctx.bytes_per_input = settings, bytes_per_input
+        total = poses.new_zeros(len(poses), settings.n_out, weight.shape[-1])
         for images, inputs, rows in _blocks(poses, weight, bytes_per_input):
-            total[images] += _weighted_sum(*_cut(poses, weight, prior, pose_sum, images, inputs, rows), rule)
+            total[images] += _weighted_sum(*_cut(poses, weight, prior, pose_sum, images, inputs, rows), settings)
         return total
 
     @staticmethod
@@ -133,23 +144,27 @@ class _Pass(torch.autograd.Function):
     def _gradients(ctx, grad):
         wanted, tensors = ctx.needs_input_grad[:4], ctx.saved_tensors
         if plain_form_wanted([grad]):
-            return *gradients_of_plain_form(lambda *x: [_weighted_sum(*x, ctx.rule)], tensors, [grad], wanted), None, None
+            return (
+                *gradients_of_plain_form(lambda *x: [_weighted_sum(*x, ctx.settings)], tensors, [grad], wanted),
+                None,
+                None,
+            )
         totals = [torch.zeros_like(tensor) if needed else None for tensor, needed in zip(tensors, wanted, strict=True)]
         for images, inputs, rows in _blocks(tensors[0], tensors[1], ctx.bytes_per_input):
             block = [_leaf(x, needed) for x, needed in zip(_cut(*tensors, images, inputs, rows), wanted, strict=True)]
             with torch.enable_grad():
-                total = _weighted_sum(*block, ctx.rule)
+                total = _weighted_sum(*block, ctx.settings)
             _add_gradients([total], [grad[images]], block, wanted, _cut(*totals, images, inputs, rows))
         return *totals, None, None
 
 
-def _weighted_sum(poses, weight, prior, pose_sum, rule: Rule) -> Float[Tensor, "b j e"]:
-    votes = votes_of(poses, weight, rule.n_out).transpose(-3, -2).contiguous()  # [b j i e]
+def _weighted_sum(poses, weight, prior, pose_sum, settings: Settings) -> Float[Tensor, "b j e"]:
+    votes = votes_of(poses, weight, settings.n_out).transpose(-3, -2).contiguous()  # [b j i e]
     logits = votes.new_zeros(votes.shape[:-1]) if prior is None else prior.T.expand(votes.shape[:-1])
-    if pose_sum is not None and not rule.fixed:
-        judged = votes.detach() if rule.detach else votes
+    if pose_sum is not None and not settings.rule.fixed:
+        judged = votes.detach() if settings.detach else votes
         logits = logits + (judged @ pose_sum.unsqueeze(-1)).squeeze(-1)
-    return (rule.share(logits, dim=-2).unsqueeze(-2) @ votes).squeeze(-2)
+    return (settings.rule.share(logits, dim=-2).unsqueeze(-2) @ votes).squeeze(-2)
 
 
 def _blocks(poses: Tensor, weight: Tensor, bytes_per_input: int) -> Iterator[tuple[slice, slice, slice]]:
@@ -161,7 +176,9 @@ def _blocks(poses: Tensor, weight: Tensor, bytes_per_input: int) -> Iterator[tup
     for first in range(0, n_inputs, places):
         for start in range(first, first + places, size):
             inputs = slice(start, min(start + size, first + places))
-            rows = inputs if per_pair else slice(first // places, first // places + 1) if weight.ndim == 4 else slice(None)
+            rows = (
+                inputs if per_pair else slice(first // places, first // places + 1) if weight.ndim == 4 else slice(None)
+            )
             for image in range(0, len(poses), n_images):
                 yield slice(image, image + n_images), inputs, rows
 

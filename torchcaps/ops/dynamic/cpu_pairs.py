@@ -6,7 +6,7 @@ and its agreement with all votes is its pose sent back through all transforms, t
 Of a pass only the logits [j b i] and the sums [j b e] are kept for the backward pass, and a few images are routed at a time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.ops.autograd import full_precision, gradients_of_plain_form, plain_form_wanted, with_pull
+from torchcaps.ops.couplings import CouplingRule
 from torchcaps.ops.squash import squash
 from torchcaps.ops.votes import has_transform_per_pair
 
@@ -22,13 +23,12 @@ MANY_CALLS = not torch.backends.mkl.is_available()  # for a batch of small produ
 BLOCK_BYTES = 12 << 20  # of [j b d i] numbers made at once
 
 
-class Rule(NamedTuple):
+class Settings(NamedTuple):
     """What stays the same over all blocks."""
 
     n_out: int
     n_iters: int
-    share: Callable[..., Tensor]
-    fixed: bool
+    rule: CouplingRule
     detach: bool
 
 
@@ -44,19 +44,23 @@ class Pass(NamedTuple):
     total: Float[Tensor, "j b e"]
 
 
-def suits(poses: Float[Tensor, "b i d"], weight: Tensor, rule: Rule, most: int) -> bool:
+def suits(poses: Float[Tensor, "b i d"], weight: Tensor, settings: Settings, most: int) -> bool:
     """Whether there is a transform for each pair, an image's numbers are not more than so many bytes, and [i j d] are not much more than
     votes: four times as many took longer than they, twice as many did not."""
-    each = MANY_CALLS and has_transform_per_pair(poses, weight) and not rule.fixed
+    each = MANY_CALLS and has_transform_per_pair(poses, weight) and not settings.rule.fixed
     return each and weight.shape[-2] <= 2 * weight.shape[-1] and _bytes_per_image(weight) <= most
 
 
-def by_pairs(poses: Float[Tensor, "b i d"], weight: Float[Tensor, "i j d e"], bias, prior, rule: Rule, most: int) -> tuple[Tensor, Tensor]:
+def by_pairs(
+    poses: Float[Tensor, "b i d"], weight: Float[Tensor, "i j d e"], bias, prior, settings: Settings, most: int
+) -> tuple[Tensor, Tensor]:
     """Output poses and their sum over all passes but the last."""
     # every block reads all transforms, as blocks of votes do
     block_bytes = min(most, max(BLOCK_BYTES, 3 * weight.nbytes // 4))
     n_images = max(1, block_bytes // max(1, _bytes_per_image(weight)))
-    return _ByPairs.apply(poses, weight, bias, prior, rule, n_images, torch.is_grad_enabled())  # which within is always off
+    return _ByPairs.apply(
+        poses, weight, bias, prior, settings, n_images, torch.is_grad_enabled()
+    )  # which within is always off
 
 
 def _bytes_per_image(weight: Tensor) -> int:
@@ -65,39 +69,41 @@ def _bytes_per_image(weight: Tensor) -> int:
 
 class _ByPairs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, poses, weight, bias, prior, rule: Rule, n_images: int, recorded: bool):
+    def forward(ctx, poses, weight, bias, prior, settings: Settings, n_images: int, recorded: bool):
         packed, routed, kept = _pack(weight), [], []
         for block in poses.split(n_images):
-            made = _passes(_turned(block), packed, bias, prior, rule)
+            made = _passes(_turned(block), packed, bias, prior, settings)
             routed.append(_outputs(made))
             kept += [tensor for each in made for tensor in each] if recorded and any(ctx.needs_input_grad) else []
         ctx.save_for_backward(poses, weight, bias, prior, *kept)
-        ctx.rule, ctx.n_images = rule, n_images
-        return with_honest_sum(ctx, rule, tuple(torch.cat(parts) for parts in zip(*routed, strict=True)))
+        ctx.settings, ctx.n_images = settings, n_images
+        return with_honest_sum(ctx, settings, tuple(torch.cat(parts) for parts in zip(*routed, strict=True)))
 
     @staticmethod
     def backward(ctx, *grads):
-        poses, weight, bias, prior, *kept = ctx.saved_tensors  # asked for once: `torch.utils.checkpoint` makes them once
-        inputs, wanted, rule = (poses, weight, bias, prior), ctx.needs_input_grad[:4], ctx.rule
+        poses, weight, bias, prior, *kept = (
+            ctx.saved_tensors
+        )  # asked for once: `torch.utils.checkpoint` makes them once
+        inputs, wanted, settings = (poses, weight, bias, prior), ctx.needs_input_grad[:4], ctx.settings
         with full_precision():
             if plain_form_wanted(grads):
-                found = gradients_of_plain_form(lambda *x: _whole(*x, rule), inputs, grads, wanted)
+                found = gradients_of_plain_form(lambda *x: _whole(*x, settings), inputs, grads, wanted)
             else:
                 passes = [Pass(*pair) for pair in zip(kept[::2], kept[1::2], strict=True)]
-                blocks = [passes[at : at + rule.n_iters] for at in range(0, len(passes), rule.n_iters)]
-                found = _gradients(inputs, wanted, blocks, grads, rule, ctx.n_images)
+                blocks = [passes[at : at + settings.n_iters] for at in range(0, len(passes), settings.n_iters)]
+                found = _gradients(inputs, wanted, blocks, grads, settings, ctx.n_images)
         return *found, None, None, None
 
 
-def with_honest_sum(ctx, rule: Rule, routed: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def with_honest_sum(ctx, settings: Settings, routed: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Poses and their sum, which like the reference's has a gradient only where an earlier pass passes one on."""
-    if rule.n_iters == 1 or (rule.detach and not any(ctx.needs_input_grad[2:4])):  # bias and prior
+    if settings.n_iters == 1 or (settings.detach and not any(ctx.needs_input_grad[2:4])):  # bias and prior
         ctx.mark_non_differentiable(routed[1])
     return routed
 
 
-def _whole(poses, weight, bias, prior, rule: Rule) -> tuple[Tensor, Tensor]:
-    return _outputs(_passes(_turned(poses), _pack(weight), bias, prior, rule))
+def _whole(poses, weight, bias, prior, settings: Settings) -> tuple[Tensor, Tensor]:
+    return _outputs(_passes(_turned(poses), _pack(weight), bias, prior, settings))
 
 
 def _outputs(made: list[Pass]) -> tuple[Float[Tensor, "b j e"], Float[Tensor, "b j e"]]:
@@ -105,29 +111,47 @@ def _outputs(made: list[Pass]) -> tuple[Float[Tensor, "b j e"], Float[Tensor, "b
     return last, sum(earlier, torch.zeros_like(last))
 
 
-def _passes(poses: Float[Tensor, "b d i"], packed: Packed, bias: Tensor | None, prior: Tensor | None, rule: Rule) -> list[Pass]:
-    shape = rule.n_out, len(poses), poses.shape[-1]
+def _passes(
+    poses: Float[Tensor, "b d i"], packed: Packed, bias: Tensor | None, prior: Tensor | None, settings: Settings
+) -> list[Pass]:
+    shape = settings.n_out, len(poses), poses.shape[-1]
     logits = (poses.new_zeros(()) if prior is None else prior.T.unsqueeze(1)).expand(shape)
-    quiet = (poses.detach(), Packed(*(transforms.detach() for transforms in packed))) if rule.detach else (poses, packed)
+    quiet = (
+        (poses.detach(), Packed(*(transforms.detach() for transforms in packed)))
+        if settings.detach
+        else (poses, packed)
+    )
     made = []
-    for t in range(rule.n_iters):
-        passed, through = (poses, packed) if t == rule.n_iters - 1 else quiet
-        total = _spread(rule.share(logits, dim=0), passed) @ through.down
+    for t in range(settings.n_iters):
+        passed, through = (poses, packed) if t == settings.n_iters - 1 else quiet
+        total = _spread(settings.rule.share(logits, dim=0), passed) @ through.down
         made.append(Pass(logits, total if bias is None else total + bias.unsqueeze(1)))
-        if t < rule.n_iters - 1:
+        if t < settings.n_iters - 1:
             logits = logits + (_sent_back(squash(made[-1].total), through, passed) * passed).sum(2)
     return made
 
 
-def _gradients(inputs, wanted: Sequence[bool], blocks: Sequence[list[Pass]], grads: Sequence[Tensor], rule: Rule, n_images: int) -> list:
+def _gradients(
+    inputs,
+    wanted: Sequence[bool],
+    blocks: Sequence[list[Pass]],
+    grads: Sequence[Tensor],
+    settings: Settings,
+    n_images: int,
+) -> list:
     """Of poses, weight, bias and prior, each where it is wanted."""
     poses, weight, bias, prior = inputs
     packed, of_poses = _pack(weight), []
-    shared = [torch.zeros_like(x) if needed else None for x, needed in zip((packed.down, bias, prior), wanted[1:], strict=True)]
-    for images, made, *own in zip(poses.split(n_images), blocks, *(grad.split(n_images) for grad in grads), strict=True):
+    shared = [
+        torch.zeros_like(x) if needed else None
+        for x, needed in zip((packed.down, bias, prior), wanted[1:], strict=True)
+    ]
+    for images, made, *own in zip(
+        poses.split(n_images), blocks, *(grad.split(n_images) for grad in grads), strict=True
+    ):
         block = _turned(images)
         totals = _Totals(torch.zeros_like(block) if wanted[0] else None, *shared)
-        totals.add(block, packed, made, [grad.transpose(0, 1) for grad in own], rule)
+        totals.add(block, packed, made, [grad.transpose(0, 1) for grad in own], settings)
         of_poses.append(totals.poses)
     down, *small = shared
     of_weight = rearrange(down, "j (d i) e -> i j d e", i=poses.shape[-2]) if wanted[1] else None
@@ -142,14 +166,18 @@ class _Totals(NamedTuple):
     bias: Float[Tensor, "j e"] | None
     prior: Float[Tensor, "i j"] | None
 
-    def add(self, poses: Float[Tensor, "b d i"], packed: Packed, made: list[Pass], grads: list[Tensor], rule: Rule) -> None:
+    def add(
+        self, poses: Float[Tensor, "b d i"], packed: Packed, made: list[Pass], grads: list[Tensor], settings: Settings
+    ) -> None:
         """From the last pass to the first."""
-        later = None  # gradient of the logits of all later passes: what this pass's parents agree with is a term of each
+        later = (
+            None  # gradient of the logits of all later passes: what this pass's parents agree with is a term of each
+        )
         for each in reversed(made):
             last = later is None
-            live = self if last or not rule.detach else self._replace(poses=None, down=None)
+            live = self if last or not settings.detach else self._replace(poses=None, down=None)
             parents, pull_total = with_pull(squash, each.total)
-            couplings, pull_logits = with_pull(lambda logits: rule.share(logits, dim=0), each.logits)
+            couplings, pull_logits = with_pull(lambda logits: settings.rule.share(logits, dim=0), each.logits)
             of_total = pull_total(grads[0] if last else grads[1] + live._hear(poses, packed, parents, later))
             back = _sent_back(of_total, packed, poses)
             of_logits = pull_logits((back * poses).sum(2))
@@ -174,7 +202,9 @@ class _Totals(NamedTuple):
 
 
 def _pack(weight: Float[Tensor, "i j d e"]) -> Packed:
-    return Packed(rearrange(weight, "i j d e -> j (d i) e").contiguous(), rearrange(weight, "i j d e -> j e (d i)").contiguous())
+    return Packed(
+        rearrange(weight, "i j d e -> j (d i) e").contiguous(), rearrange(weight, "i j d e -> j e (d i)").contiguous()
+    )
 
 
 def _turned(poses: Float[Tensor, "b i d"]) -> Float[Tensor, "b d i"]:
@@ -186,5 +216,7 @@ def _spread(shares: Float[Tensor, "j b i"], poses: Float[Tensor, "b d i"]) -> Fl
     return (shares.unsqueeze(2) * poses).flatten(2)
 
 
-def _sent_back(parents: Float[Tensor, "j b e"], packed: Packed, poses: Float[Tensor, "b d i"]) -> Float[Tensor, "j b d i"]:
+def _sent_back(
+    parents: Float[Tensor, "j b e"], packed: Packed, poses: Float[Tensor, "b d i"]
+) -> Float[Tensor, "j b d i"]:
     return (parents @ packed.back).unflatten(-1, poses.shape[1:])

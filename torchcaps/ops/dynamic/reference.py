@@ -1,4 +1,4 @@
-"""Routing by agreement: dynamic routing between capsules (Sabour, Frosst, Hinton 2017, Procedure 1).
+"""Dynamic routing between capsules, in the open (Sabour, Frosst, Hinton 2017, Procedure 1).
 
 Paper's symbols: input poses u_i, transforms W_ij, votes û_j|i, routing logits b_ij, couplings c_ij, output poses v_j.
 Weights come in four shapes: `[i j d e]` one transform per pair, `[n j d e]` one per input type and output, shared over
@@ -12,20 +12,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.ops.couplings import FIXED, coupling
+from torchcaps.ops.couplings import CouplingRule, coupling_rule
 from torchcaps.ops.squash import squash
 from torchcaps.ops.votes import Poses, Weight, agreements, n_outputs, votes_of
 
 
 class Routed(NamedTuple):
-    """What routing returns. The last pass's logits are prior + votes · pose_sum, so they need not be stored."""
+    """Output poses. The last iteration's logits are prior + votes · pose_sum, so they need not be stored."""
 
     poses: Float[Tensor, "*b j e"]
-    pose_sum: Float[Tensor, "*b j e"]  # sum of the output poses of all passes but the last
+    pose_sum: Float[Tensor, "*b j e"]  # sum of the output poses of all iterations but the last
 
 
 class RoutingStep(NamedTuple):
-    """One pass of the routing, as figures and tests want to see it."""
+    """One iteration of the routing, for figures and tests."""
 
     logits: Float[Tensor, "*b i j"]
     couplings: Float[Tensor, "*b i j"]
@@ -42,20 +42,33 @@ def dynamic_routing_steps(
     couplings: str = "softmax",
     detach: bool = False,
 ) -> Iterator[RoutingStep]:
-    """Yield every pass of Procedure 1. The same maths as `dynamic_routing`, in the open."""
+    """Yield every iteration of Procedure 1, as `dynamic_routing` computes it. `couplings` names the rule."""
     check(poses, weight, bias, n_iters, prior, couplings, detach)
-    share = coupling(couplings)
+    return _steps(poses, weight, bias, n_iters, prior, coupling_rule(couplings), detach)
+
+
+def _steps(poses, weight, bias, n_iters: int, prior, rule: CouplingRule, detach: bool) -> Iterator[RoutingStep]:
     votes = votes_of(poses, weight, n_outputs(weight, bias, prior))  # [*b i j e]
-    logits = _first_logits(votes, prior)
+    logits = _first_logits(votes, votes.shape[:-1], prior)  # [*b i j]
     for t in range(n_iters):
-        passed = votes.detach() if detach and t < n_iters - 1 else votes
-        spent = share(logits)  # [*b i j]
+        last = t == n_iters - 1
+        heard = votes.detach() if detach and not last else votes
+        couplings = rule.share(logits)  # [*b i j], sums to 1 over j if the rule is softmax
         # multiply-and-sum, not einsum: it keeps bf16 votes in float32 sums and is twice as fast on a CPU
-        total = (spent.unsqueeze(-1) * passed).sum(-3)
+        total = (couplings.unsqueeze(-1) * heard).sum(-3)
         parents = squash(total if bias is None else total + bias)
-        yield RoutingStep(logits, spent, parents.to(poses.dtype))
-        if t < n_iters - 1 and couplings not in FIXED:
-            logits = logits + (passed * parents.unsqueeze(-3)).sum(-1)
+        yield RoutingStep(logits, couplings, parents.to(poses.dtype))
+        if not last and not rule.fixed:
+            logits = logits + (heard * parents.unsqueeze(-3)).sum(-1)
+
+
+def reference(poses, weight, bias, n_iters: int, prior, couplings: str, detach: bool) -> Routed:
+    """Route with all votes in memory: what every other implementation must equal."""
+    rule = coupling_rule(couplings)
+    # agreement does not change fixed couplings, so that one iteration is all
+    steps = _steps(poses, weight, bias, 1 if rule.fixed else n_iters, prior, rule, detach)
+    *earlier, last = [step.poses for step in steps]
+    return Routed(last, sum(earlier, torch.zeros_like(last)))
 
 
 def recover_couplings(
@@ -66,38 +79,25 @@ def recover_couplings(
     prior: Float[Tensor, "i j"] | None = None,
     couplings: str = "softmax",
 ) -> Float[Tensor, "*b i j"]:
-    """The couplings of the last pass, from what `dynamic_routing` returned. No votes are formed for it."""
-    dtype = torch.promote_types(poses.dtype, torch.float32)
-    shape = *poses.shape[:-1], pose_sum.shape[-2]
-    logits = poses.new_zeros(shape, dtype=dtype) if prior is None else prior.to(dtype).expand(shape)
-    if couplings not in FIXED:
+    """Compute the last iteration's couplings from what `dynamic_routing` returned, without forming the votes."""
+    rule = coupling_rule(couplings)
+    logits = _first_logits(poses, (*poses.shape[:-1], pose_sum.shape[-2]), prior)
+    if not rule.fixed:
         logits = logits + agreements(poses, weight, pose_sum)
-    return coupling(couplings)(logits)
+    return rule.share(logits)
 
 
-def reference(poses, weight, bias, n_iters, prior, couplings, detach) -> Routed:
-    if couplings in FIXED:
-        n_iters = 1  # agreement changes nothing
-    earlier = []
-    for step in dynamic_routing_steps(poses, weight, bias, n_iters, prior=prior, couplings=couplings, detach=detach):
-        earlier.append(step.poses)
-    last = earlier.pop()
-    return Routed(last, sum(earlier, torch.zeros_like(last)))
-
-
-def _first_logits(votes: Float[Tensor, "*b i j e"], prior: Float[Tensor, "i j"] | None) -> Float[Tensor, "*b i j"]:
-    dtype = torch.promote_types(votes.dtype, torch.float32)
-    if prior is None:
-        # a fresh row per sample: logits are never shared over the batch
-        return votes.new_zeros(votes.shape[:-1], dtype=dtype)
-    return prior.to(dtype).expand(votes.shape[:-1])
+def _first_logits(like: Tensor, shape: tuple[int, ...], prior: Tensor | None) -> Float[Tensor, "*b i j"]:
+    """Zeros or the prior, in float32 at least; never shared over the batch."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return like.new_zeros(shape, dtype=dtype) if prior is None else prior.to(dtype).expand(shape)
 
 
 def check(poses, weight, bias, n_iters, prior, couplings, detach) -> None:
     """Refuse what einsum and broadcasting would let pass in silence."""
-    coupling(couplings)
+    coupling_rule(couplings)
     if n_iters < 1:
-        raise ValueError(f"dynamic_routing needs at least one pass, got n_iters={n_iters}")
+        raise ValueError(f"dynamic_routing needs at least one iteration, got n_iters={n_iters}")
     if poses.ndim < 2 or weight.ndim not in (2, 3, 4):
         raise ValueError(
             "dynamic_routing expects poses [*b i d] and a weight [i j d e], [n j d e], [j d e] or [d e]; "
@@ -105,7 +105,9 @@ def check(poses, weight, bias, n_iters, prior, couplings, detach) -> None:
         )
     n_in, d_in = poses.shape[-2:]
     if weight.shape[-2] != d_in:
-        raise ValueError(f"dynamic_routing: the weight {list(weight.shape)} takes poses of {weight.shape[-2]} numbers, got {d_in}")
+        raise ValueError(
+            f"dynamic_routing: the weight {list(weight.shape)} takes poses of {weight.shape[-2]} numbers, got {d_in}"
+        )
     if weight.ndim == 4 and (weight.shape[0] == 0 or n_in % weight.shape[0] or n_in == 0):
         raise ValueError(
             f"dynamic_routing: the weight {list(weight.shape)} is for {weight.shape[0]} capsules or types, got {n_in} capsules; "
@@ -117,4 +119,6 @@ def check(poses, weight, bias, n_iters, prior, couplings, detach) -> None:
     if prior is not None and tuple(prior.shape) != (n_in, n_out):
         raise ValueError(f"dynamic_routing: prior logits must be [{n_in}, {n_out}], got {list(prior.shape)}")
     if couplings == "random" and prior is None:
-        raise ValueError("dynamic_routing: random couplings are the softmax of prior logits; give prior=torch.randn(n_in, n_out)")
+        raise ValueError(
+            "dynamic_routing: random couplings are the softmax of prior logits; give prior=torch.randn(n_in, n_out)"
+        )

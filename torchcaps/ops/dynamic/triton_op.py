@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.backend import INTERPRETED, cannot_hold_tiles
-from torchcaps.ops.couplings import FIXED
+from torchcaps.ops.couplings import coupling_rule
 from torchcaps.ops.dynamic.triton_launch import LARGEST_GRID, backward, forward
 from torchcaps.ops.votes import n_outputs
 
@@ -43,8 +43,8 @@ def routed(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tens
     n_out = n_outputs(weight, bias, prior)
     flat = poses.reshape(-1, *poses.shape[-2:])
     low = poses.dtype == torch.bfloat16 or torch.is_autocast_enabled(poses.device.type)
-    passes = 1 if couplings in FIXED else n_iters
-    outputs = route(flat, weight, bias, n_out, passes, couplings == "leaky", detach, low)
+    n_iters = 1 if coupling_rule(couplings).fixed else n_iters
+    outputs = route(flat, weight, bias, n_out, n_iters, couplings == "leaky", detach, low)
     return tuple(part.reshape(*poses.shape[:-2], *part.shape[-2:]) for part in outputs[:2])
 
 
@@ -74,7 +74,14 @@ def _outputs(poses, weight, bias, n_out, n_iters, leaky, detach, low):
     bounds = new(n_iters - 1, 2, n_batch, n_in)
     converted = weight.dtype != dtype and weight.numel() * dtype.itemsize <= NARROW_BYTES
     narrow = new(*(weight.shape if converted else (0,)), dtype=dtype)
-    return poses.new_empty(shape), poses.new_empty(shape), new(n_iters, *shape), new(n_iters - 1, *shape, dtype=dtype), bounds, narrow
+    return (
+        poses.new_empty(shape),
+        poses.new_empty(shape),
+        new(n_iters, *shape),
+        new(n_iters - 1, *shape, dtype=dtype),
+        bounds,
+        narrow,
+    )
 
 
 @torch.library.custom_op("torchcaps::dynamic_routing_backward", mutates_args=())
@@ -85,7 +92,9 @@ def route_backward(
     """Gradients of poses, weight (nothing unless wanted), and of the bias in float32."""
     with torch.cuda.device_of(poses):
         grads = grad_poses_out.contiguous(), None if grad_pose_sum is None else grad_pose_sum.contiguous()
-        return backward(*grads, poses.contiguous(), weight.contiguous(), totals, pose_sums, bounds, narrow, leaky, detach, of_weight)
+        return backward(
+            *grads, poses.contiguous(), weight.contiguous(), totals, pose_sums, bounds, narrow, leaky, detach, of_weight
+        )
 
 
 @route_backward.register_fake

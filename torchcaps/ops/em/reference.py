@@ -122,7 +122,7 @@ def check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, 
     """Refuse what einsum and broadcasting would let pass in silence."""
     density_named(density)
     if n_iters < 1:
-        raise ValueError(f"em_routing needs at least one pass, got n_iters={n_iters}")
+        raise ValueError(f"em_routing needs at least one iteration, got n_iters={n_iters}")
     if poses.ndim < 3 or weight.ndim not in (2, 3, 4):
         raise ValueError(
             "em_routing expects poses [*b i r d] and a weight [i j d e], [j d e] or [d e]; "
@@ -130,9 +130,13 @@ def check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, 
         )
     n_in, rows, d_in = poses.shape[-3:]
     if scores.shape != poses.shape[:-2]:
-        raise ValueError(f"em_routing: poses {list(poses.shape)} need scores {list(poses.shape[:-2])}, got {list(scores.shape)}")
+        raise ValueError(
+            f"em_routing: poses {list(poses.shape)} need scores {list(poses.shape[:-2])}, got {list(scores.shape)}"
+        )
     if weight.shape[-2] != d_in:
-        raise ValueError(f"em_routing: the weight {list(weight.shape)} takes poses with rows of {weight.shape[-2]} numbers, got {d_in}")
+        raise ValueError(
+            f"em_routing: the weight {list(weight.shape)} takes poses with rows of {weight.shape[-2]} numbers, got {d_in}"
+        )
     if weight.ndim == 4 and weight.shape[0] != n_in:
         raise ValueError(
             f"em_routing: the weight {list(weight.shape)} is for {weight.shape[0]} capsules, got {n_in}; "
@@ -145,7 +149,9 @@ def check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, 
     wanted = tuple(weight.shape[:-2]) if weight.ndim > 2 else tuple(beta_use.shape[-1:])
     for name, beta in (("beta_use", beta_use), ("beta_ignore", beta_ignore)):
         if tuple(beta.shape) != wanted or beta.ndim == 0:
-            raise ValueError(f"em_routing: {name} must be {list(wanted) or '[j]'} for this weight, got {list(beta.shape)}")
+            raise ValueError(
+                f"em_routing: {name} must be {list(wanted) or '[j]'} for this weight, got {list(beta.shape)}"
+            )
     if beta_use.shape[-1] == 0:
         raise ValueError("em_routing needs at least one output capsule, got none")
     pairs = [n_in, beta_use.shape[-1]]
