@@ -52,8 +52,8 @@ def test_every_network_is_timed_with_and_without_the_optimiser(small):
 
 
 def test_a_network_that_learns_otherwise_gets_no_time(small, monkeypatch):
-    blocked = cpu.blocked
-    monkeypatch.setattr(cpu, "blocked", lambda **args: tuple(part * math.nan for part in blocked(**args)))
+    blocked = cpu.routed
+    monkeypatch.setattr(cpu, "routed", lambda **args: tuple(part * math.nan for part in blocked(**args)))
     found = rows(only=["CapsNet, r = 3"])
     assert found["CapsNet, r = 3"][1:5] == ["wrong", "-", "wrong", "-"]
     assert found["CapsNet, r = 3, reference ops"][2] == "-"  # nothing is divided by what is wrong

@@ -28,13 +28,13 @@ def test_a_step_is_timed_beside_the_reference():
 @pytest.mark.parametrize("wrong", [lambda poses: poses.detach(), lambda poses: 1.05 * poses, lambda poses: poses * math.nan])
 def test_a_step_that_learns_otherwise_gets_no_time(monkeypatch, wrong):
     """Without a gradient, a little too long, not a number."""
-    blocked = cpu.blocked
+    blocked = cpu.routed
 
     def off(**args):
         poses, pose_sum = blocked(**args)
         return wrong(poses), pose_sum
 
-    monkeypatch.setattr(cpu, "blocked", off)
+    monkeypatch.setattr(cpu, "routed", off)
     (line,) = lines()
     assert line.startswith("smoke/capsnet: wrong: mean losses") and "0.3 % apart" in line
     assert "ms" not in line.split() and "images/s" not in line

@@ -16,14 +16,13 @@ def dynamic(
     n_in: int = 1152,
     n_iters: int = 3,
     leaky: bool = False,
-    detach: bool = False,
 ) -> None:
     weight = torch.zeros(weight)
     *_, n_out, d_in, d_out = weight.shape
     poses, bias = torch.zeros(batch, n_in, d_in, dtype=dtype), torch.zeros(n_out, d_out)
     low = dtype == torch.bfloat16
-    outputs = dynamic_op.route(poses, weight, bias, n_out, n_iters, leaky, detach, low)
-    dynamic_op.route_backward(outputs[0], None, poses, weight, *outputs[2:], leaky, detach, True)
+    outputs = dynamic_op.route(poses, weight, bias, n_out, n_iters, leaky, low)
+    dynamic_op.route_backward(outputs[0], None, poses, weight, *outputs[2:], leaky, True)
 
 
 def convolve() -> None:
@@ -50,7 +49,7 @@ def more() -> None:
         dynamic(dtype, (1152, 200, 8, 16), batch=32)
         dynamic(dtype, (32, 200, 8, 16), batch=32, n_in=10_816)
     dynamic(torch.bfloat16, (1152, 10, 8, 16), n_iters=1, leaky=True)
-    dynamic(torch.bfloat16, (1152, 10, 8, 16), n_iters=2, detach=True)
+    dynamic(torch.bfloat16, (1152, 10, 8, 16), n_iters=2)
 
 
 if __name__ == "__main__":

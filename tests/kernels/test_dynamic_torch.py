@@ -17,7 +17,7 @@ class Layer(torch.nn.Module):
 
 def test_registered_as_torch_library_wants_it(rng, device):
     args = [x.requires_grad_() for x in arguments(rng, device).values()]
-    torch.library.opcheck(route, (*args, 3, 3, False, False, False))
+    torch.library.opcheck(route, (*args, 3, 3, False, False))
 
 
 def test_compile_and_export_see_one_op(rng, device, fresh_dynamo):
@@ -87,6 +87,7 @@ def test_what_it_cannot_do_is_refused(rng, device):
     for change, message in [
         ({"couplings": "max-min"}, "knows softmax, leaky and uniform couplings without prior logits, got max-min"),
         ({"prior": torch.zeros(4, 3, device=device)}, "without prior logits, got softmax and a prior"),
+        ({"detach": True}, "passes gradients through every iteration; leave out detach=True"),
         ({name: x.double() for name, x in args.items()}, "computes in float32 or bfloat16, got torch.float64"),
         ({"poses": torch.zeros(2, 4, 65), "weight": torch.zeros(4, 3, 65, 3)}, "takes poses of 1 to 64 numbers"),
         ({"poses": args["poses"].bfloat16()}, "needs poses and weight of one type outside autocast, got torch.bfloat16 and torch.float32"),

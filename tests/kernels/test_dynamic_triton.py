@@ -29,11 +29,6 @@ def test_value_and_gradients_are_right_for_every_weight(rng, device, kept, weigh
     assert set(margins) == {"poses", "pose_sum", "grad poses", "grad weight", "grad bias"}
 
 
-@pytest.mark.parametrize("weight", ["ijde", "jde"])
-def test_votes_detached_in_all_passes_but_the_last(rng, device, weight):
-    compare_routing(partial(dynamic_routing, detach=True), arguments(rng, device, weight), backend="triton")
-
-
 @pytest.mark.parametrize("couplings", ["leaky", "uniform"])
 @pytest.mark.parametrize("weight", ["ijde", "jde"])
 def test_other_rules(rng, device, weight, couplings):
@@ -91,7 +86,7 @@ def test_poses_and_weight_that_are_not_contiguous(rng, device):
     assert not poses.is_contiguous() and not weight.is_contiguous()
     got, wanted = (gradients(args | new) for new in ({"poses": poses, "weight": weight}, {}))
     assert all(torch.equal(one, other) for one, other in zip(got, wanted, strict=True))
-    alone = [route(p, w, None, 3, 3, False, False, False) for p, w in ((poses, weight), (args["poses"], args["weight"]))]
+    alone = [route(p, w, None, 3, 3, False, False) for p, w in ((poses, weight), (args["poses"], args["weight"]))]
     assert all(torch.equal(one, other) for one, other in zip(*alone, strict=True))  # the registered op by itself
 
 
@@ -123,7 +118,7 @@ def test_large_sizes(gpu_only, rng, kept, name, dtype):
     compare_routing(dynamic_routing, arguments(rng, "cuda", **LARGE[name]), backend="triton", dtype=dtype)
 
 
-RULES = [{"couplings": "uniform"}, {"detach": True}, {"n_iters": 1}, {"n_iters": 5}, {"couplings": "leaky", "n_iters": 2}]
+RULES = [{"couplings": "uniform"}, {"n_iters": 1}, {"n_iters": 5}, {"couplings": "leaky", "n_iters": 2}]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

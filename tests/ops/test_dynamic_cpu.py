@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from torchcaps.ops import COUPLINGS, dynamic_routing
+from torchcaps.ops import COUPLINGS, dynamic_routing, dynamic_routing_backend
 from torchcaps.ops.dynamic import cpu, cpu_pairs
 from torchcaps.ops.dynamic.cpu import _blocks
 from torchcaps.ops.testing import compare_routing
@@ -36,21 +36,20 @@ def arguments(weight: tuple[int, ...], prior: bool = True) -> dict[str, torch.Te
 @pytest.mark.parametrize("couplings", COUPLINGS)
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_every_way_of_cutting_is_right_in_value_and_gradient(mode, weight, couplings):
-    for detach in (False, True):
-        for n_iters in (1, 3):
-            for prior in {True, couplings == "random"}:
-                op = partial(dynamic_routing, couplings=couplings, detach=detach, n_iters=n_iters)
-                compare_routing(op, arguments(WEIGHTS[weight], prior), backend="blocked")
+    for n_iters in (1, 3):
+        for prior in {True, couplings == "random"}:
+            op = partial(dynamic_routing, couplings=couplings, n_iters=n_iters)
+            compare_routing(op, arguments(WEIGHTS[weight], prior), backend="blocked")
 
 
 def test_the_modes_are_what_they_say(mode, monkeypatch):
     """Otherwise the test above would check one way five times."""
     called = []
-    for function in (cpu._ByImages, cpu._Pass, cpu_pairs._ByPairs):
+    for function in (cpu._ByImages, cpu._Iteration, cpu_pairs._ByPairs):
         name = function.__name__
         monkeypatch.setattr(function, "apply", lambda *args, name=name, apply=function.apply: called.append(name) or apply(*args))
     dynamic_routing(**arguments(WEIGHTS["per pair"]), backend="blocked")
-    assert called == {"whole": [], "by images": ["_ByImages"], "by pairs": ["_ByPairs"]}.get(mode, ["_Pass"] * 3)
+    assert called == {"whole": [], "by images": ["_ByImages"], "by pairs": ["_ByPairs"]}.get(mode, ["_Iteration"] * 3)
 
 
 def test_pairs_are_for_a_transform_each_that_agreement_decides(mode, monkeypatch):
@@ -95,13 +94,13 @@ def test_a_single_gradient_is_the_same_alone(mode, wanted):
 
 @pytest.mark.parametrize("needed", [["poses", "weight"], ["bias"], ["prior"]], ids=str)
 @pytest.mark.parametrize("weight", ["per pair", "per output"])
-@pytest.mark.parametrize(("n_iters", "detach"), [(1, False), (3, False), (3, True)])
-def test_who_has_a_gradient_is_as_in_the_reference(mode, weight, needed, n_iters, detach):
-    """The sum of earlier poses has none where no earlier pass passes one on."""
+@pytest.mark.parametrize("n_iters", [1, 3])
+def test_who_has_a_gradient_is_as_in_the_reference(mode, weight, needed, n_iters):
+    """The sum of earlier poses has none where there is no earlier iteration."""
     found = []
     for backend in ("reference", "blocked"):
         args = {name: x.requires_grad_(name in needed) for name, x in arguments(WEIGHTS[weight]).items()}
-        routed = dynamic_routing(**args, n_iters=n_iters, detach=detach, backend=backend)
+        routed = dynamic_routing(**args, n_iters=n_iters, backend=backend)
         found.append([part.requires_grad for part in routed])
         routed.poses.sum().backward()  # which the mark must not disturb
     assert found[0] == found[1]
@@ -152,6 +151,9 @@ def test_what_it_cannot_do_is_refused_with_the_reason():
         dynamic_routing(**{name: x.bfloat16() for name, x in args.items()}, backend="blocked")
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="does not run under autocast"):
         dynamic_routing(**args, backend="blocked")
+    with pytest.raises(ValueError, match="passes gradients through every iteration; leave out detach=True"):
+        dynamic_routing(**args, detach=True, backend="blocked")
+    assert dynamic_routing_backend(args["poses"], args["weight"], detach=True) == "reference"
     with pytest.raises(ValueError, match="needs tensors on the CPU, got one on meta"):
         dynamic_routing(**{name: x.to("meta") for name, x in args.items()}, backend="blocked")
 

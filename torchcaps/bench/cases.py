@@ -67,7 +67,7 @@ def _plain_einsum(poses: Tensor, weight: Tensor, bias: Tensor, n_iters: int) -> 
 
 def _plain_bmm(poses: Tensor, weight: Tensor, bias: Tensor, n_iters: int) -> Tensor:
     """The blocked backend as a single block."""
-    settings = Settings(weight.shape[1], n_iters, coupling_rule("softmax"), detach=False)
+    settings = Settings(weight.shape[1], n_iters, coupling_rule("softmax"))
     return route(poses, weight, bias, None, settings)[0]
 
 

@@ -53,17 +53,6 @@ class Implementation:
     refuses: Callable[..., str | None] = lambda *args, **kwargs: None
 
 
-def cannot_block(poses: Tensor, **args) -> str | None:
-    """Why the blocked backend cannot run these arguments, or None."""
-    if poses.device.type != "cpu":
-        return f"needs tensors on the CPU, got one on {poses.device.type}; move the input"
-    if poses.dtype not in (torch.float32, torch.float64):
-        return f"computes in float32 or float64, got {poses.dtype}; convert the input"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "does not run inside torch.func transforms; leave them"
-    return "does not run under autocast; leave the region" if torch.is_autocast_enabled("cpu") else None
-
-
 def cannot_compile(poses: Tensor, **args) -> str | None:
     """Why torch.compile has no compiler for this device, or None."""
     if poses.device.type == "cuda":
@@ -81,7 +70,7 @@ def cannot_run_kernels(tensor: Tensor) -> str | None:
         return f"needs CUDA tensors, got one on {device}; move the input"
     if not HAS_TRITON:
         return "needs the package triton, and it is not installed; install it"
-    return "does not run inside torch.func transforms; leave them" if _inside_a_transform() else None
+    return "does not run inside torch.func transforms; leave them" if inside_transform() else None
 
 
 def cannot_hold_tiles(tensor: Tensor) -> str | None:
@@ -101,12 +90,12 @@ def _has_room(device: str, index: int | None) -> bool:
     return device != "cuda" or torch.cuda.get_device_capability(index)[0] in (9, 10)
 
 
-def _inside_a_transform() -> bool:
+def inside_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 # what torch.compiler.assume_constant_result does, without importing the compiler: a compiled program asks once
-_has_room._dynamo_marked_constant = _inside_a_transform._dynamo_marked_constant = True
+_has_room._dynamo_marked_constant = inside_transform._dynamo_marked_constant = True
 
 
 def many_programs():
@@ -126,7 +115,14 @@ def compiled_whole(reference: Callable[..., tuple]) -> Callable[..., tuple]:
     return run
 
 
-def choose(op: str, implementations: dict[str, Implementation], backend: str, tensor: Tensor, args: dict, compiling: bool = False) -> str:
+def choose(
+    op: str,
+    implementations: dict[str, Implementation],
+    backend: str,
+    tensor: Tensor,
+    args: dict,
+    compiling: bool = False,
+) -> str:
     """The name of the backend that runs `op` on these arguments; `tensor` says on which device, `compiling` to pretend."""
     whole = compiling or torch.compiler.is_compiling()
     if backend == "compiled" and whole:

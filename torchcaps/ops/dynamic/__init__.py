@@ -6,7 +6,7 @@ from functools import cache
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.ops.backend import Implementation, cannot_block, cannot_compile, choose, compiled_whole
+from torchcaps.ops.backend import Implementation, cannot_compile, choose, compiled_whole
 from torchcaps.ops.dynamic import cpu, triton_op
 from torchcaps.ops.dynamic.reference import (
     Routed,
@@ -58,7 +58,9 @@ def dynamic_routing(
     return _IMPLEMENTATIONS[choose("dynamic_routing", _IMPLEMENTATIONS, backend, poses, args)].load()(**args)
 
 
-def dynamic_routing_backend(poses: Poses, weight: Weight, backend: str = "auto", compiling: bool = False, **rest) -> str:
+def dynamic_routing_backend(
+    poses: Poses, weight: Weight, backend: str = "auto", compiling: bool = False, **rest
+) -> str:
     """Name the backend that `dynamic_routing` takes for these arguments; `compiling`: inside a compiled function."""
     defaults = {"bias": None, "n_iters": 3, "prior": None, "couplings": "softmax", "detach": False}
     args = {"poses": poses, "weight": weight} | defaults | rest
@@ -72,7 +74,7 @@ def _compiled() -> Callable[..., Routed]:
 
 _IMPLEMENTATIONS = {
     "reference": Implementation(load=lambda: reference),
-    "blocked": Implementation(load=lambda: lambda **args: Routed(*cpu.blocked(**args)), refuses=cannot_block),
+    "blocked": Implementation(load=lambda: lambda **args: Routed(*cpu.routed(**args)), refuses=cpu.refuses),
     "compiled": Implementation(load=_compiled, refuses=cannot_compile),
     "triton": Implementation(load=lambda: lambda **args: Routed(*triton_op.routed(**args)), refuses=triton_op.refuses),
 }

@@ -59,9 +59,9 @@ def bias_backward(grads, grad_bias, n_rows, n_columns, CB: tl.constexpr, RB: tl.
 def poses_backward(
     poses, weight, pose_sum, grad, bounds, delta, grad_poses, n_batch, n_in, places, row_stride, out_stride,
     J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    T: tl.constexpr, PRECISION: tl.constexpr, DETACH: tl.constexpr, ADD: tl.constexpr, GIVE: tl.constexpr,
+    T: tl.constexpr, PRECISION: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """What one pass with couplings c gives to the poses (if GIVE), and delta_bi = Σ_j c_bij gain_bij, gain = votes · grad.
+    """What one pass with couplings c gives to the poses, and delta_bi = Σ_j c_bij gain_bij, gain = votes · grad.
 
     The gradient of the logits is c (gain - delta), and delta is known only after a loop over j. In bfloat16 the poses' part is
     summed in the same loop, what delta multiplies apart. Where c is nearly 0 or 1 the two parts nearly cancel, so float32
@@ -93,19 +93,19 @@ def poses_backward(
         else:
             gain -= mean
         result += spread(share, BB, IB, DP) * qg
-        if not DETACH:
-            result += spread(share * gain, BB, IB, DP) * qa
-            if APART:
-                held += spread(share, BB, IB, DP) * qa
-    own = start + tl.arange(0, IB)
-    tl.store(delta + b.to(tl.int64)[:, None] * n_in + own[None, :], mean, mask=(b < n_batch)[:, None] & (own < n_in)[None, :])
-    if GIVE:
-        at, there = addresses(b, start, n_in, n_batch, n_in, D, IB, DP)
+        result += spread(share * gain, BB, IB, DP) * qa
         if APART:
-            result -= spread(mean, BB, IB, DP) * held
-        if ADD:
-            result += tl.load(grad_poses + at, mask=there, other=0.0)
-        tl.store(grad_poses + at, result, mask=there)
+            held += spread(share, BB, IB, DP) * qa
+    own = start + tl.arange(0, IB)
+    tl.store(
+        delta + b.to(tl.int64)[:, None] * n_in + own[None, :], mean, mask=(b < n_batch)[:, None] & (own < n_in)[None, :]
+    )
+    at, there = addresses(b, start, n_in, n_batch, n_in, D, IB, DP)
+    if APART:
+        result -= spread(mean, BB, IB, DP) * held
+    if ADD:
+        result += tl.load(grad_poses + at, mask=there, other=0.0)
+    tl.store(grad_poses + at, result, mask=there)
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -134,7 +134,7 @@ def weight_backward(
     poses, weight, pose_sums, grads, bounds, delta, kept, grad_weight, scale, n_batch, n_in, n_rows, places, row_stride, out_stride, blocks,
     J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
     T: tl.constexpr, PRECISION: tl.constexpr, BATCHES: tl.constexpr, PASSES: tl.constexpr,
-    DETACH: tl.constexpr, PER_PAIR: tl.constexpr, KEPT: tl.constexpr,
+    PER_PAIR: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     """grad_weight_ijde = Σ_b poses_bid (gradient of the votes)_bije, through all passes.
 
@@ -167,15 +167,12 @@ def weight_backward(
                     share = tl.exp(agree(tl.dot(a, tl.trans(w), input_precision=PRECISION), x, BB, IB, DP) - top) * over
                     gain = agree(tl.dot(g, tl.trans(w), input_precision=PRECISION), x, BB, IB, DP)
                     change = share * (gain - load_number(delta + (t - 1) * numbers, b, start, n_batch, end, n_in, IB))
-                if (not DETACH) or t == PASSES - 1:
-                    part = (spread(share, BB, IB, DP) * x).to(T)
-                    total += tl.dot(tl.trans(part), g, input_precision=PRECISION)
-                if not DETACH:
-                    part = (spread(change, BB, IB, DP) * x).to(T)
-                    total += tl.dot(tl.trans(part), a, input_precision=PRECISION)
-            if (not DETACH) or PASSES == 1:
-                g = load_parent(grads, b, j, n_batch, J, E, EP)
-                total += tl.dot(tl.trans((x * scale).to(T)), g, input_precision=PRECISION)
+                part = (spread(share, BB, IB, DP) * x).to(T)
+                total += tl.dot(tl.trans(part), g, input_precision=PRECISION)
+                part = (spread(change, BB, IB, DP) * x).to(T)
+                total += tl.dot(tl.trans(part), a, input_precision=PRECISION)
+            g = load_parent(grads, b, j, n_batch, J, E, EP)
+            total += tl.dot(tl.trans((x * scale).to(T)), g, input_precision=PRECISION)
     e = tl.arange(0, EP)
     if PER_PAIR:
         i, d = columns(first, IB, DP)

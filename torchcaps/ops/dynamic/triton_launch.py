@@ -16,7 +16,9 @@ WIDE_ROWS = 16  # the same in float32 where poses or transforms are wide, whose 
 WIDE, WIDE_TRANSFORM = 64, 512  # numbers of an output pose, of a transform
 PROGRAMS = 396  # that the chunks of a sum make, about: three for each of an H200's 132 multiprocessors
 UNROLLED = 8  # input tiles of a chunk that are a constant of the program; more are counted while it runs, so that few programs are compiled
-KEPT_BYTES = 16 << 20  # couplings and gradients of logits of all passes are kept for the weight's gradient while they are this few
+KEPT_BYTES = (
+    16 << 20
+)  # couplings and gradients of logits of all passes are kept for the weight's gradient while they are this few
 WARPS = 4
 LARGEST_GRID = 65_535  # programs along a second axis
 PRECISION = "tf32x3"  # for float32: three TF32 products, as exact as one of float32 and twice as fast
@@ -99,7 +101,9 @@ class Problem:
     def denominators(self, pose_sum: Tensor, bounds: Tensor, leaky: bool) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         inputs = self.poses, self.weight, pose_sum, bounds
-        self.forward.denominators[grid](*inputs, *self.where[0], *self.where[1], **self.tile, LEAKY=leaky, num_warps=WARPS)
+        self.forward.denominators[grid](
+            *inputs, *self.where[0], *self.where[1], **self.tile, LEAKY=leaky, num_warps=WARPS
+        )
 
     def sums(self, mode: int, pose_sum, grad, bounds, delta, kept: Tensor | None = None) -> Tensor:
         s = self.sizes
@@ -108,7 +112,9 @@ class Problem:
         keep = kept is not None
         inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, partial, kept if keep else partial
         flags = {"BLOCKS": s.blocks if s.blocks <= UNROLLED else 0, "MODE": mode, "KEEP": keep}
-        self.forward.sums[grid](*inputs, *self.where[0], *self.where[1], s.blocks, **self.tile, **flags, num_warps=WARPS)
+        self.forward.sums[grid](
+            *inputs, *self.where[0], *self.where[1], s.blocks, **self.tile, **flags, num_warps=WARPS
+        )
         return partial
 
     def finish(self, partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t: int, scale: float) -> None:
@@ -122,28 +128,35 @@ class Problem:
     def finish_backward(self, partial, incoming, running, total, grad_total, narrow, keep: bool) -> None:
         add = partial is not None
         inputs = partial if add else total, incoming, running, total, grad_total, narrow
-        self.backward.finish_backward[self.row_grid](*inputs, *self.rows, **self.row_tile, ADD=add, KEEP=keep, num_warps=1)
+        self.backward.finish_backward[self.row_grid](
+            *inputs, *self.rows, **self.row_tile, ADD=add, KEEP=keep, num_warps=1
+        )
 
     def bias_backward(self, grads: Tensor) -> Tensor:
         n_rows, n_columns = grads.shape[0] * grads.shape[1], grads.shape[2] * grads.shape[3]
         out = grads.new_empty(grads.shape[2:])
         blocks = next_power_of_2(ceil_div(n_rows, 128))
-        self.backward.bias_backward[(ceil_div(n_columns, 16),)](grads, out, n_rows, n_columns, CB=16, RB=128, BLOCKS=blocks, num_warps=4)
+        self.backward.bias_backward[(ceil_div(n_columns, 16),)](
+            grads, out, n_rows, n_columns, CB=16, RB=128, BLOCKS=blocks, num_warps=4
+        )
         return out
 
-    def poses_backward(self, pose_sum, grad, bounds, delta, grad_poses, detach: bool, add: bool, give: bool) -> None:
+    def poses_backward(self, pose_sum, grad, bounds, delta, grad_poses, add: bool) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, grad_poses
-        flags = {"DETACH": detach, "ADD": add, "GIVE": give}
-        self.backward.poses_backward[grid](*inputs, *self.where[0], *self.where[1], **self.tile, **flags, num_warps=WARPS)
+        self.backward.poses_backward[grid](
+            *inputs, *self.where[0], *self.where[1], **self.tile, ADD=add, num_warps=WARPS
+        )
 
     def poses_backward_first(self, grad, before, grad_poses, scale: float) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         add = before is not None
         inputs = self.weight, grad, before if add else grad, grad_poses, scale
-        self.backward.poses_backward_first[grid](*inputs, *self.where[0], *self.where[1], **self.tile, ADD=add, num_warps=WARPS)
+        self.backward.poses_backward_first[grid](
+            *inputs, *self.where[0], *self.where[1], **self.tile, ADD=add, num_warps=WARPS
+        )
 
-    def weight_backward(self, pose_sums, grads, bounds, delta, kept, dtype: torch.dtype, scale: float, detach: bool) -> Tensor:
+    def weight_backward(self, pose_sums, grads, bounds, delta, kept, dtype: torch.dtype, scale: float) -> Tensor:
         s = self.sizes
         per_pair = s.places == 1
         tiles = 1 if per_pair else ceil_div(s.places, s.IB)
@@ -154,7 +167,7 @@ class Problem:
         out = self.weight.new_empty(shape if per_pair else (parts, *shape), dtype=dtype if per_pair else torch.float32)
         grid = s.input_tiles if per_pair else s.n_rows, s.n_out, parts
         inputs = self.poses, self.weight, pose_sums, grads, bounds, delta, bounds if kept is None else kept, out, scale
-        flags = {"BATCHES": s.image_tiles, "PASSES": len(grads), "DETACH": detach, "PER_PAIR": per_pair}
+        flags = {"BATCHES": s.image_tiles, "PASSES": len(grads), "PER_PAIR": per_pair}
         flags["KEPT"] = kept is not None
         self.backward.weight_backward[grid](
             *inputs, *self.where[0], s.n_rows, *self.where[1], blocks, **self.tile, **flags, num_warps=WARPS
@@ -168,7 +181,9 @@ def _share(n_out: int, leaky: bool) -> float:
     return 1 / (n_out + leaky)
 
 
-def forward(poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, leaky: bool, low: bool, outputs: tuple[Tensor, ...]) -> None:
+def forward(
+    poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, leaky: bool, low: bool, outputs: tuple[Tensor, ...]
+) -> None:
     """Write the outputs of `route`."""
     poses_out, pose_sum_out, totals, pose_sums, bounds, narrow = outputs
     narrow.copy_(weight) if narrow.numel() else None
@@ -180,14 +195,20 @@ def forward(poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, leak
         if t:
             launch.denominators(before, numbers, leaky)
         partial = launch.sums(1 if t else 0, before, poses, numbers, poses)
-        launch.finish(partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t, 1.0 if t else _share(n_out, leaky))
+        launch.finish(
+            partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t, 1.0 if t else _share(n_out, leaky)
+        )
 
 
-def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, detach, of_weight):
+def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, of_weight):
     n_iters, n_batch, n_out, _ = totals.shape
     used, low = narrow if narrow.numel() else weight, pose_sums.dtype == torch.bfloat16
     launch = Problem(poses, used, n_out, low)
-    grads, delta, running = torch.empty_like(totals), bounds.new_empty(n_iters - 1, *bounds.shape[2:]), torch.empty_like(totals[0])
+    grads, delta, running = (
+        torch.empty_like(totals),
+        bounds.new_empty(n_iters - 1, *bounds.shape[2:]),
+        torch.empty_like(totals[0]),
+    )
     low_grads = torch.empty_like(totals, dtype=pose_sums.dtype)
     several = n_iters > 1
     summed = torch.empty_like(poses, dtype=torch.float32) if several else None
@@ -197,19 +218,16 @@ def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bo
     for t in range(n_iters - 1, 0, -1):
         last = t == n_iters - 1
         given = pose_sums[t - 1], low_grads[t], bounds[t - 1], delta[t - 1]
-        Problem(poses, used, n_out, low, narrow=True).poses_backward(*given, summed, detach, add=not last, give=last or not detach)
+        Problem(poses, used, n_out, low, narrow=True).poses_backward(*given, summed, add=not last)
         partial = launch.sums(2, *given, None if kept is None else kept[t - 1])
         launch.finish_backward(partial, incoming, running, totals[t - 1], grads[t - 1], low_grads[t - 1], keep=True)
         incoming = running
     share = _share(n_out, leaky)
-    if detach and several:
-        grad_poses = summed.to(poses.dtype)
-    else:
-        grad_poses = torch.empty_like(poses)
-        launch.poses_backward_first(low_grads[0], summed, grad_poses, share)
+    grad_poses = torch.empty_like(poses)
+    launch.poses_backward_first(low_grads[0], summed, grad_poses, share)
     grad_weight = weight.new_empty(0)
     if of_weight:
-        grad_weight = launch.weight_backward(pose_sums, low_grads, bounds, delta, kept, weight.dtype, share, detach)
+        grad_weight = launch.weight_backward(pose_sums, low_grads, bounds, delta, kept, weight.dtype, share)
     return grad_poses, grad_weight, launch.bias_backward(grads)
 
 

@@ -26,8 +26,11 @@ def refuses(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings:
     tensors = [x for x in (poses, weight, bias) if x is not None]
     if len(devices := {str(x.device) for x in tensors}) > 1:
         return f"needs all tensors on one device, got some on {' and '.join(sorted(devices))}; move them"
+    if detach:
+        return "passes gradients through every iteration; leave out detach=True"
     if couplings not in ("softmax", "leaky", "uniform") or prior is not None:
-        return f"knows softmax, leaky and uniform couplings without prior logits, got {couplings}{' and a prior' * (prior is not None)}"
+        found = couplings if prior is None else f"{couplings} and a prior"
+        return f"knows softmax, leaky and uniform couplings without prior logits, got {found}"
     if wide := {x.dtype for x in tensors} - {torch.float32, torch.bfloat16}:
         return f"computes in float32 or bfloat16, got {', '.join(map(str, wide))}; convert the input"
     if poses.dtype != weight.dtype and not torch.is_autocast_enabled(poses.device.type):
@@ -44,7 +47,7 @@ def routed(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tens
     flat = poses.reshape(-1, *poses.shape[-2:])
     low = poses.dtype == torch.bfloat16 or torch.is_autocast_enabled(poses.device.type)
     n_iters = 1 if coupling_rule(couplings).fixed else n_iters
-    outputs = route(flat, weight, bias, n_out, n_iters, couplings == "leaky", detach, low)
+    outputs = route(flat, weight, bias, n_out, n_iters, couplings == "leaky", low)
     return tuple(part.reshape(*poses.shape[:-2], *part.shape[-2:]) for part in outputs[:2])
 
 
@@ -55,18 +58,18 @@ def _low(asked: bool) -> bool:
 
 @torch.library.custom_op("torchcaps::dynamic_routing", mutates_args=())
 def route(
-    poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, n_iters: int, leaky: bool, detach: bool, low: bool
+    poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, n_iters: int, leaky: bool, low: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Output poses, their sum, and what the backward pass needs: totals and sums of poses [t b j e], bounds of the softmax
     [t 2 b i], and the weight as bfloat16 if it had to be converted."""
-    outputs = _outputs(poses, weight, bias, n_out, n_iters, leaky, detach, low)
+    outputs = _outputs(poses, weight, bias, n_out, n_iters, leaky, low)
     with torch.cuda.device_of(poses):
         forward(poses.contiguous(), weight.contiguous(), bias, n_out, leaky, _low(low), outputs)
     return outputs
 
 
 @route.register_fake
-def _outputs(poses, weight, bias, n_out, n_iters, leaky, detach, low):
+def _outputs(poses, weight, bias, n_out, n_iters, leaky, low):
     n_batch, n_in, _ = poses.shape
     shape = n_batch, n_out, weight.shape[-1]
     dtype = torch.bfloat16 if _low(low) else torch.float32
@@ -87,27 +90,27 @@ def _outputs(poses, weight, bias, n_out, n_iters, leaky, detach, low):
 @torch.library.custom_op("torchcaps::dynamic_routing_backward", mutates_args=())
 def route_backward(
     grad_poses_out: Tensor, grad_pose_sum: Tensor | None, poses: Tensor, weight: Tensor, totals: Tensor, pose_sums: Tensor, bounds: Tensor,
-    narrow: Tensor, leaky: bool, detach: bool, of_weight: bool,
+    narrow: Tensor, leaky: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of poses, weight (nothing unless wanted), and of the bias in float32."""
     with torch.cuda.device_of(poses):
         grads = grad_poses_out.contiguous(), None if grad_pose_sum is None else grad_pose_sum.contiguous()
         return backward(
-            *grads, poses.contiguous(), weight.contiguous(), totals, pose_sums, bounds, narrow, leaky, detach, of_weight
+            *grads, poses.contiguous(), weight.contiguous(), totals, pose_sums, bounds, narrow, leaky, of_weight
         )
 
 
 @route_backward.register_fake
-def _(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, detach, of_weight):
+def _(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, of_weight):
     grad_weight = weight.new_empty(weight.shape if of_weight else (0,))
     return poses.new_empty(poses.shape), grad_weight, totals.new_empty(totals.shape[-2:])
 
 
 def _keep(ctx, inputs, output) -> None:
-    poses, weight, bias, *_, leaky, detach, _ = inputs
+    poses, weight, bias, *_, leaky, _ = inputs
     ctx.save_for_backward(poses, weight, *output[2:])
     ctx.bias_dtype = None if bias is None else bias.dtype
-    ctx.rule = leaky, detach
+    ctx.leaky = leaky
     ctx.set_materialize_grads(False)
 
 
@@ -115,9 +118,9 @@ def _backward(ctx, grad_poses_out, grad_pose_sum, *never):
     if grad_poses_out is None:
         grad_poses_out = torch.zeros_like(ctx.saved_tensors[2][-1])
     of_weight = ctx.needs_input_grad[1]
-    grads = route_backward(grad_poses_out, grad_pose_sum, *ctx.saved_tensors, *ctx.rule, of_weight)
+    grads = route_backward(grad_poses_out, grad_pose_sum, *ctx.saved_tensors, ctx.leaky, of_weight)
     grad_bias = None if ctx.bias_dtype is None else grads[2].to(ctx.bias_dtype)
-    return grads[0], grads[1] if of_weight else None, grad_bias, None, None, None, None, None
+    return grads[0], grads[1] if of_weight else None, grad_bias, None, None, None, None
 
 
 def _refuse_second(ctx, *grads):
