@@ -219,7 +219,7 @@ def test_detach_still_teaches_bias_and_prior_through_every_pass():
 def test_detach_changes_the_gradient_but_not_the_result():
     args = problem()
     weight = args["weight"].requires_grad_()
-    whole, cut = (dynamic_routing(**args, detach=detach).poses for detach in (False, True))
+    whole, cut = (dynamic_routing(**args, detach=detach, backend="reference").poses for detach in (False, True))
     assert torch.equal(whole, cut)
     assert not torch.allclose(*(torch.autograd.grad(x.sum(), weight)[0] for x in (whole, cut)))
 

@@ -18,7 +18,7 @@ from torchcaps.ops.squash import squash
 
 
 class LocalGrid(NamedTuple):
-    """Who sees whom. Every table points one past the end where there is nobody (padding, borders)."""
+    """Tables of who sees whom, which point one past the end where there is nobody (padding, borders)."""
 
     seen: Int64[Tensor, "p k"]  # the input place that parent p sees as member k; q if it is padding
     reach: Int64[Tensor, "c r"]  # the (p k) pairs in which a child takes part; p·k if it has fewer than r
@@ -28,11 +28,12 @@ class LocalGrid(NamedTuple):
 
 
 def local_grid(height: int, width: int, kernel: int, stride: int = 1, padding: int = 0) -> LocalGrid:
-    """The tables of a layer with a square kernel over a grid of height x width places."""
+    """Make the tables of a layer with a square kernel over a grid of height x width places."""
     rows, columns = (size + 2 * padding - kernel for size in (height, width))
     if min(rows, columns) < 0:
         raise ValueError(
-            f"a kernel of {kernel} does not fit a {height}x{width} grid with padding {padding}; make it smaller or pad more"
+            f"a kernel of {kernel} does not fit a {height}x{width} grid with padding {padding}; "
+            "make it smaller or pad more"
         )
     out = (rows // stride + 1, columns // stride + 1)
     places = pad(torch.arange(height * width).view(height, width), [padding] * 4, value=height * width)
@@ -59,7 +60,7 @@ def local_routing(
     *,
     couplings: str = "softmax",
 ) -> Routed:
-    """Route i = (n q) children to j = (m p) parents. Couplings run over ALL parents, type and place, a child reaches."""
+    """Route i = (n q) children to j = (m p) parents. Couplings run over ALL parents, type and place, of a child."""
     rule = coupling_rule(couplings)
     _check(poses, weight, bias, grid, n_iters, couplings)
     by_type = rearrange(poses, "... (n q) d -> ... n q d", n=weight.shape[0])
@@ -98,8 +99,8 @@ def _check(poses, weight, bias, grid, n_iters, couplings) -> None:
     wanted = (n_types * grid.places, d_in)
     if poses.ndim < 2 or tuple(poses.shape[-2:]) != wanted:
         raise ValueError(
-            f"local_routing: {n_types} types on {grid.places} places are [..., {wanted[0]} capsules, {d_in} numbers each], "
-            f"got {list(poses.shape)}"
+            f"local_routing: {n_types} types on {grid.places} places are "
+            f"[..., {wanted[0]} capsules, {d_in} numbers each], got {list(poses.shape)}"
         )
     if members != grid.seen.shape[1]:
         raise ValueError(

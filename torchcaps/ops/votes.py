@@ -1,4 +1,4 @@
-"""What every input capsule predicts of every output: its pose through a transform (Sabour 2017, Eq. 2: û_j|i = W_ij u_i)."""
+"""Votes: an input's prediction of every output, its pose through a transform (Sabour 2017, Eq. 2: û_j|i = W_ij u_i)."""
 
 from math import prod
 
@@ -11,7 +11,7 @@ from torchcaps.ops.backend import autocast_dtype
 from torchcaps.ops.tiles import ceil_div
 
 Poses = Float[Tensor, "*b i d"]
-BLOCK_BYTES = 64 << 20  # of what `agreements` forms at a time
+BLOCK_BYTES = 64 << 20  # that `agreements` forms at a time
 Weight = Float[Tensor, "i j d e"] | Float[Tensor, "n j d e"] | Float[Tensor, "j d e"] | Float[Tensor, "d e"]
 
 
@@ -23,7 +23,9 @@ def n_outputs(weight: Weight, bias: Tensor | None, prior: Tensor | None) -> int:
         return bias.shape[-2]
     if prior is not None:
         return prior.shape[-1]
-    raise ValueError("dynamic_routing: one transform [d e] for all does not say how many outputs there are; give a bias [j e]")
+    raise ValueError(
+        "dynamic_routing: one transform [d e] for all does not say how many outputs there are; give a bias [j e]"
+    )
 
 
 def has_transform_per_pair(poses: Poses, weight: Weight) -> bool:
@@ -32,9 +34,10 @@ def has_transform_per_pair(poses: Poses, weight: Weight) -> bool:
 
 
 def votes_of(poses: Poses, weight: Weight, n_out: int) -> Float[Tensor, "*b i j e"]:
-    """The votes, in the open. The shape of the weight says who shares a transform."""
+    """Compute the votes, in the open. The shape of the weight says who shares a transform."""
     if weight.ndim == 2:
-        return torch.einsum("...id,de->...ie", poses, weight).unsqueeze(-2).expand(*poses.shape[:-1], n_out, weight.shape[-1])
+        votes = torch.einsum("...id,de->...ie", poses, weight)
+        return votes.unsqueeze(-2).expand(*poses.shape[:-1], n_out, weight.shape[-1])
     if weight.ndim == 3:
         return torch.einsum("...id,jde->...ije", poses, weight)
     if weight.shape[0] == poses.shape[-2]:
@@ -44,9 +47,9 @@ def votes_of(poses: Poses, weight: Weight, n_out: int) -> Float[Tensor, "*b i j 
 
 
 def agreements(poses: Poses, weight: Weight, parents: Float[Tensor, "*b j e"]) -> Float[Tensor, "*b i j"]:
-    """Votes times parents, summed over e, without the votes: a parent goes back through the transform and meets the pose there.
+    """Sum votes times parents over e, without the votes: a parent goes back through the transform to meet the pose.
 
-    That takes [b i j d] numbers where every pair has a transform of its own, and they are formed for a block of images at a time;
+    That takes a tensor [b i j d] where every pair has a transform of its own, formed for a block of images at a time;
     [b n j d] where transforms are shared by places and [b j d] where by all inputs. Sums are float32 at least.
     """
     dtype = torch.promote_types(poses.dtype, torch.float32)
@@ -56,7 +59,8 @@ def agreements(poses: Poses, weight: Weight, parents: Float[Tensor, "*b j e"]) -
     if weight.shape[0] != poses.shape[-2]:
         by_type = rearrange(poses, "... (n p) d -> ... n p d", n=weight.shape[0])
         back = torch.einsum("...je,njde->...njd", parents, weight)
-        return rearrange(torch.einsum("...npd,...njd->...npj", by_type.to(dtype), back.to(dtype)), "... n p j -> ... (n p) j")
+        agreed = torch.einsum("...npd,...njd->...npj", by_type.to(dtype), back.to(dtype))
+        return rearrange(agreed, "... n p j -> ... (n p) j")
     flat, sums = poses.reshape(-1, *poses.shape[-2:]), parents.reshape(-1, *parents.shape[-2:])
     found = [_pairwise(part, weight, total) for part, total in in_blocks(flat, sums, weight)]
     return (found[0] if len(found) == 1 else torch.cat(found)).reshape(*poses.shape[:-1], weight.shape[1])
@@ -65,9 +69,9 @@ def agreements(poses: Poses, weight: Weight, parents: Float[Tensor, "*b j e"]) -
 def in_blocks(
     poses: Float[Tensor, "b i d"], parents: Float[Tensor, "b j e"], weight: Weight
 ) -> list[tuple[Float[Tensor, "m i d"], Float[Tensor, "m j e"]]]:
-    """As many images at a time as have BLOCK_BYTES of [i j d] numbers; all, where no such numbers are formed or their count is free.
+    """Cut into blocks of images whose tensors [i j d] take BLOCK_BYTES; one block if none is made or the size is free.
 
-    Blocks are of one size, but for the last: 64 and 64 images, not 113 and 15.
+    Blocks have one size, but for the last: 64 and 64 images, not 113 and 15.
     """
     exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()  # older versions cannot tell
     if not has_transform_per_pair(poses, weight) or exporting:
@@ -81,11 +85,13 @@ def in_blocks(
 
 
 def _bytes_each(weight: Weight) -> int:
-    """Of a product with the weight: autocast makes it shorter."""
+    """Bytes of one number of a product with the weight: autocast makes it shorter."""
     return (autocast_dtype(weight.device) or weight.dtype).itemsize
 
 
-def _pairwise(poses: Float[Tensor, "b i d"], weight: Float[Tensor, "i j d e"], parents: Float[Tensor, "b j e"]) -> Float[Tensor, "b i j"]:
+def _pairwise(
+    poses: Float[Tensor, "b i d"], weight: Float[Tensor, "i j d e"], parents: Float[Tensor, "b j e"]
+) -> Float[Tensor, "b i j"]:
     back = torch.einsum("bje,ijde->bijd", parents, weight)
     # multiply-and-sum: compiled, that reads `back` once, and bfloat16 products of it are summed in float32
     return (poses.unsqueeze(-2) * back).sum(-1, dtype=torch.promote_types(poses.dtype, torch.float32))

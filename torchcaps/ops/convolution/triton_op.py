@@ -1,9 +1,10 @@
-"""A strided convolution without padding on tensor cores, in bfloat16, channels last: images [b h w c], weight [k y x c].
+"""A strided convolution without padding on tensor cores: the op that torch sees, and its launches.
 
-A pixel of the output and a pixel of the input that it sees belong to one tap of the kernel: output += images x channels of the
-input pixel, times the tap's matrix. So a tile is one pixel of many images, every operand is a plain matrix in memory, and the
-gradient of the input visits exactly the pixels that saw it, where an implicit matrix product pads or divides indices.
-The weight's gradient is cuDNN's, which is fast.
+In bfloat16, channels last: images [b h w c], weight [k y x c]. A pixel of the output and a pixel of the input that it
+sees belong to one tap of the kernel: output += images x channels of the input pixel, times the tap's matrix. So a tile
+is one pixel of many images, every operand is a plain matrix in memory, and the gradient of the input visits exactly the
+pixels that saw it, where an implicit matrix product pads or divides indices. The weight's gradient is cuDNN's, which is
+fast.
 """
 
 import torch
@@ -23,7 +24,7 @@ def supports(images: Tensor, weight: Tensor) -> bool:
 
 
 def _widest(n: int, wanted: int) -> int:
-    """The widest tile of channels up to `wanted` that divides n."""
+    """Find the widest tile of channels up to `wanted` that divides n."""
     return next(size for size in (256, 128, 64) if size <= wanted and n % size == 0)
 
 
@@ -33,7 +34,7 @@ def _tile(n_images: int) -> int:
 
 @torch.library.custom_op("torchcaps::convolve_strided", mutates_args=())
 def convolve_strided(images: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """[b h w c], [k y x c] -> [b p q k]"""
+    """Convolve: [b h w c], [k y x c] -> [b p q k]."""
     from torchcaps.ops.convolution import triton_kernels as kernels
 
     images, weight = images.contiguous(), weight.contiguous()
@@ -53,7 +54,8 @@ def _launch_forward(kernels, images: Tensor, weight: Tensor, out: Tensor, stride
     options = {name: FORWARD[name] for name in ("num_warps", "num_stages")}
     kernels.forward[(p * q, k // BN, splits * ceil_div(n, BM))](
         images, weight, partial, n, q, stride, h, w, p * q,
-        C=c, K=k, COLUMNS=columns, BM=BM, BN=BN, BK=BLOCK, STEPS=ceil_div(steps, splits), ALL=steps, SPLITS=splits, **options,
+        C=c, K=k, COLUMNS=columns, BM=BM, BN=BN, BK=BLOCK,
+        STEPS=ceil_div(steps, splits), ALL=steps, SPLITS=splits, **options,
     )  # fmt: skip
     kernels.add_up[(ceil_div(out.numel(), 1024),)](partial, out, out.numel(), SPLITS=splits, SIZE=1024, num_warps=4)
 
@@ -67,7 +69,7 @@ def _output(images, weight, stride):
 
 @torch.library.custom_op("torchcaps::convolve_strided_backward", mutates_args=())
 def convolve_strided_backward(grad: Tensor, weight: Tensor, like: Tensor, stride: int) -> Tensor:
-    """The gradient of the images."""
+    """Compute the gradient of the images."""
     from torchcaps.ops.convolution import triton_kernels as kernels
 
     grad, weight = grad.contiguous(), weight.contiguous()
@@ -111,7 +113,9 @@ def _backward(ctx, grad):
 
 
 def _refuse_second(ctx, *grads):
-    raise RuntimeError("convolve: the Triton convolution has no second derivatives; leave it out with torchcaps.ops.without_kernels()")
+    raise RuntimeError(
+        "convolve: the Triton convolution has no second derivatives; leave it out with torchcaps.ops.without_kernels()"
+    )
 
 
 convolve_strided.register_autograd(_backward, setup_context=_keep)

@@ -110,8 +110,8 @@ def check(poses, weight, bias, n_iters, prior, couplings, detach) -> None:
         )
     if weight.ndim == 4 and (weight.shape[0] == 0 or n_in % weight.shape[0] or n_in == 0):
         raise ValueError(
-            f"dynamic_routing: the weight {list(weight.shape)} is for {weight.shape[0]} capsules or types, got {n_in} capsules; "
-            "share it over the inputs with a weight [j d e], or rebuild it"
+            f"dynamic_routing: the weight {list(weight.shape)} is for {weight.shape[0]} capsules or types, "
+            f"got {n_in} capsules; share it over the inputs with a weight [j d e], or rebuild it"
         )
     n_out, d_out = n_outputs(weight, bias, prior), weight.shape[-1]
     if bias is not None and tuple(bias.shape) != (n_out, d_out):

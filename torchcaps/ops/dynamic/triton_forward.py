@@ -1,17 +1,16 @@
-"""The forward kernels of dynamic_triton.py, and the tiles that all share.
+"""Forward kernels of dynamic routing. Their loop is flash attention's, with images for queries and inputs for keys.
 
-Their loop is flash attention's, with images for queries and input capsules for keys.
-
-Votes are never made. With the parents' poses `a` so far, what input i and image b agree on with output j is
+Votes are never made. With the parents' poses `a` so far, the agreement of input i and image b with output j is
     votes_bij · a_bj = Σ_d poses_bid q_bjid,  q_bjid = Σ_e a_bje weight_ijde,
 and the weighted sum of votes is
     Σ_i couplings_bij votes_bije = Σ_id (couplings_bij poses_bid) weight_ijde:
-two matrix products per output with a number per (b, i) between them. A tile has rows b and columns n = (i, d) [b n]. The
-softmax over j needs the largest logit and the sum of exponentials per (b, i): a kernel of its own loops over j to get them.
-(Their single number, the log of the denominator, would cost logits of thousands their last digits.)
-Capital letters are sizes known when a kernel is compiled: J outputs, D and E numbers of a pose, BB images and IB inputs
+two matrix products per output with a number per (b, i) between them. A tile has rows b and columns n = (i, d) [b n].
+The softmax over j needs the largest logit and the sum of exponentials per (b, i): a kernel of its own loops over j to
+get them. (Their single number, the log of the denominator, would cost logits of thousands their last digits.)
+Capital letters are sizes known when a kernel is compiled: J outputs, D and E pose dimensions, BB images and IB inputs
 of a tile, DP and EP are D and E rounded up to a power of two. T is the type in which matrix products are taken; sums of
-poses, gradients of sums and weights that are not too large come in that type, so that tiles go straight to the tensor cores.
+poses, gradients of sums and weights that are not too large come in that type, so that tiles go straight to the tensor
+cores.
 """
 
 import triton
@@ -36,10 +35,14 @@ FIRST, FORWARD, BACKWARD = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 @triton.jit(do_not_specialize=COUNTS)
 def denominators(
     poses, weight, pose_sum, bounds, n_batch, n_in, places, row_stride, out_stride,
-    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
+    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
     T: tl.constexpr, PRECISION: tl.constexpr, LEAKY: tl.constexpr,
 ):  # fmt: skip
-    """bounds [2 b i]: top = the largest logit votes_bij · pose_sum_bj over j, Σ_j exp(logit - top). If leaky, one more logit of 0."""
+    """Write bounds [2 b i]: top, the largest logit votes_bij · pose_sum_bj over j, and Σ_j exp(logit - top).
+
+    LEAKY: with one more logit of 0.
+    """
     start = tl.program_id(0) * IB
     b = tl.program_id(1) * BB + tl.arange(0, BB)
     i, d = columns(start, IB, DP)
@@ -63,14 +66,15 @@ def denominators(
 @triton.jit(do_not_specialize=COUNTS)
 def sums(
     poses, weight, pose_sum, grad, bounds, delta, partial, kept, n_batch, n_in, places, row_stride, out_stride, blocks,
-    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
+    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
     T: tl.constexpr, PRECISION: tl.constexpr, BLOCKS: tl.constexpr, MODE: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """partial[chunk]_bje = Σ_i x_bij votes_bije over the inputs of one chunk, which are `blocks` tiles: BLOCKS of them, or if
-    that is 0 as many as the number says.
+    """Write partial[chunk]_bje = Σ_i x_bij votes_bije over the inputs of one chunk.
 
-    x is 1 in the first pass (the caller scales), the couplings forward, the gradient of the logits backward: then the sum
-    is the gradient of pose_sum. KEEP: couplings and gradient go to kept [2 j b i] for `weight_backward`.
+    A chunk is `blocks` tiles: BLOCKS of them, or if that is 0 as many as the number says. x is 1 in the first iteration
+    (the caller scales), the couplings forward, the gradient of the logits backward: then the sum is the gradient of
+    pose_sum. KEEP: couplings and gradient go to kept [2 j b i] for `weight_backward`.
     """
     chunk, j = tl.program_id(0), tl.program_id(1)
     b = tl.program_id(2) * BB + tl.arange(0, BB)
@@ -109,9 +113,12 @@ def sums(
 def finish(
     partial, bias, total_out, running, pose_sum, poses_out, pose_sum_out, n_rows, n_chunks, scale,
     J: tl.constexpr, E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr,
-    EPS: tl.constexpr, BIAS: tl.constexpr, FIRST_PASS: tl.constexpr, LAST_PASS: tl.constexpr,
+    EPS: tl.constexpr, BIAS: tl.constexpr, FIRST_ITER: tl.constexpr, LAST_ITER: tl.constexpr,
 ):  # fmt: skip
-    """Rows (b, j): the whole sum, bias, squash; the sum of the poses so far, in float32 and in T for the passes to come."""
+    """Finish rows (b, j): the whole sum, bias, squash.
+
+    The sum of the poses so far is written in float32, and in T for the iterations to come.
+    """
     row, e = tl.program_id(0).to(tl.int64) * RB + tl.arange(0, RB), tl.arange(0, EP)
     there = (row < n_rows)[:, None] & (e < E)[None, :]
     at = row[:, None] * E + e[None, :]
@@ -122,9 +129,9 @@ def finish(
     square = tl.sum(total * total, 1)[:, None]
     pose = total * (square / (1 + square)) * tl.rsqrt(square + EPS)
     before = tl.zeros((RB, EP), tl.float32)
-    if not FIRST_PASS:
+    if not FIRST_ITER:
         before = tl.load(running + at, mask=there, other=0.0)
-    if LAST_PASS:
+    if LAST_ITER:
         tl.store(poses_out + at, pose.to(poses_out.dtype.element_ty), mask=there)
         tl.store(pose_sum_out + at, before.to(pose_sum_out.dtype.element_ty), mask=there)
     else:

@@ -1,4 +1,4 @@
-"""How the kernels of dynamic routing are launched: how a problem is cut, and which kernel follows which."""
+"""Launch the kernels of dynamic routing: how a problem is cut, and which kernel follows which."""
 
 from math import prod
 from typing import NamedTuple
@@ -13,23 +13,23 @@ TILE = 64  # columns (input, dimension) of a tile
 NARROW_TILE = 32  # the same in float32, and where three tiles are kept in registers
 ROWS = 64  # images of a tile
 WIDE_ROWS = 16  # the same in float32 where poses or transforms are wide, whose tiles fill the chip's memory
-WIDE, WIDE_TRANSFORM = 64, 512  # numbers of an output pose, of a transform
+WIDE, WIDE_TRANSFORM = 64, 512  # dimensions of an output pose, entries of a transform
 PROGRAMS = 396  # that the chunks of a sum make, about: three for each of an H200's 132 multiprocessors
-UNROLLED = 8  # input tiles of a chunk that are a constant of the program; more are counted while it runs, so that few programs are compiled
-KEPT_BYTES = (
-    16 << 20
-)  # couplings and gradients of logits of all passes are kept for the weight's gradient while they are this few
+# input tiles of a chunk that are a constant of the program; more are counted at run time, so that few are compiled
+UNROLLED = 8
+# couplings and gradients of logits of all iterations are kept for the weight's gradient while they are this few
+KEPT_BYTES = 16 << 20
 WARPS = 4
 LARGEST_GRID = 65_535  # programs along a second axis
 PRECISION = "tf32x3"  # for float32: three TF32 products, as exact as one of float32 and twice as fast
 
 
 class Sizes(NamedTuple):
-    """How a problem is cut. Names as in the kernels."""
+    """Sizes of a problem and of its tiles, named as in the kernels."""
 
     n_batch: int
     n_in: int
-    n_rows: int  # of the weight: inputs, types or one
+    n_rows: int  # rows of the weight: inputs, types or one
     n_out: int
     d_in: int
     d_out: int
@@ -73,7 +73,7 @@ class Sizes(NamedTuple):
 
 
 class Problem:
-    """The kernels of one problem with everything filled in that they share."""
+    """Inputs as the kernels want them, how they are cut, and one method for each kernel."""
 
     def __init__(self, poses: Tensor, weight: Tensor, n_out: int, low: bool, narrow: bool = False) -> None:
         import triton.language as tl
@@ -84,13 +84,15 @@ class Problem:
         # in float32 all kernels have the same tiles, so that what two of them compute is equal to the last bit
         self.sizes = sizes = Sizes.of(poses, weight, n_out, low, TILE if low and not narrow else NARROW_TILE)
         if sizes.image_tiles > LARGEST_GRID:  # asked here, since a compiled program's batch may be free
+            most = LARGEST_GRID * sizes.BB
             raise ValueError(
-                f"dynamic_routing: the triton backend takes up to {LARGEST_GRID * sizes.BB:,} images, got {sizes.n_batch:,}; cut them"
+                f"dynamic_routing: the triton backend takes up to {most:,} images, got {sizes.n_batch:,}; cut them"
             )
         strides = (0,) * (4 - weight.ndim) + weight.stride()
-        self.where = (sizes.n_batch, sizes.n_in), (sizes.places, strides[0], strides[1])
+        self.counts, self.layout = (sizes.n_batch, sizes.n_in), (sizes.places, strides[0], strides[1])
         self.tile = {
-            "J": sizes.n_out, "D": sizes.d_in, "E": sizes.d_out, "BB": sizes.BB, "IB": sizes.IB, "DP": sizes.DP, "EP": sizes.EP,
+            "J": sizes.n_out, "D": sizes.d_in, "E": sizes.d_out,
+            "BB": sizes.BB, "IB": sizes.IB, "DP": sizes.DP, "EP": sizes.EP,
             "T": tl.bfloat16 if low else tl.float32, "PRECISION": PRECISION,
         }  # fmt: skip
         n_rows, n_chunks = sizes.n_batch * sizes.n_out, sizes.chunks
@@ -101,9 +103,7 @@ class Problem:
     def denominators(self, pose_sum: Tensor, bounds: Tensor, leaky: bool) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         inputs = self.poses, self.weight, pose_sum, bounds
-        self.forward.denominators[grid](
-            *inputs, *self.where[0], *self.where[1], **self.tile, LEAKY=leaky, num_warps=WARPS
-        )
+        self.forward.denominators[grid](*inputs, *self.counts, *self.layout, **self.tile, LEAKY=leaky, num_warps=WARPS)
 
     def sums(self, mode: int, pose_sum, grad, bounds, delta, kept: Tensor | None = None) -> Tensor:
         s = self.sizes
@@ -112,17 +112,16 @@ class Problem:
         keep = kept is not None
         inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, partial, kept if keep else partial
         flags = {"BLOCKS": s.blocks if s.blocks <= UNROLLED else 0, "MODE": mode, "KEEP": keep}
-        self.forward.sums[grid](
-            *inputs, *self.where[0], *self.where[1], s.blocks, **self.tile, **flags, num_warps=WARPS
-        )
+        self.forward.sums[grid](*inputs, *self.counts, *self.layout, s.blocks, **self.tile, **flags, num_warps=WARPS)
         return partial
 
     def finish(self, partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t: int, scale: float) -> None:
         last = t == len(totals) - 1
         self.forward.finish[self.row_grid](
-            partial, partial if bias is None else bias, totals[t], running, running if last else pose_sums[t], poses_out, pose_sum_out,
+            partial, partial if bias is None else bias, totals[t],
+            running, running if last else pose_sums[t], poses_out, pose_sum_out,
             *self.rows, scale, J=self.sizes.n_out, **self.row_tile,
-            BIAS=bias is not None, FIRST_PASS=t == 0, LAST_PASS=last, num_warps=1,
+            BIAS=bias is not None, FIRST_ITER=t == 0, LAST_ITER=last, num_warps=1,
         )  # fmt: skip
 
     def finish_backward(self, partial, incoming, running, total, grad_total, narrow, keep: bool) -> None:
@@ -144,16 +143,14 @@ class Problem:
     def poses_backward(self, pose_sum, grad, bounds, delta, grad_poses, add: bool) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, grad_poses
-        self.backward.poses_backward[grid](
-            *inputs, *self.where[0], *self.where[1], **self.tile, ADD=add, num_warps=WARPS
-        )
+        self.backward.poses_backward[grid](*inputs, *self.counts, *self.layout, **self.tile, ADD=add, num_warps=WARPS)
 
     def poses_backward_first(self, grad, before, grad_poses, scale: float) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         add = before is not None
         inputs = self.weight, grad, before if add else grad, grad_poses, scale
         self.backward.poses_backward_first[grid](
-            *inputs, *self.where[0], *self.where[1], **self.tile, ADD=add, num_warps=WARPS
+            *inputs, *self.counts, *self.layout, **self.tile, ADD=add, num_warps=WARPS
         )
 
     def weight_backward(self, pose_sums, grads, bounds, delta, kept, dtype: torch.dtype, scale: float) -> Tensor:
@@ -167,71 +164,69 @@ class Problem:
         out = self.weight.new_empty(shape if per_pair else (parts, *shape), dtype=dtype if per_pair else torch.float32)
         grid = s.input_tiles if per_pair else s.n_rows, s.n_out, parts
         inputs = self.poses, self.weight, pose_sums, grads, bounds, delta, bounds if kept is None else kept, out, scale
-        flags = {"BATCHES": s.image_tiles, "PASSES": len(grads), "PER_PAIR": per_pair}
-        flags["KEPT"] = kept is not None
+        flags = {"BATCHES": s.image_tiles, "N_ITERS": len(grads), "PER_PAIR": per_pair, "KEPT": kept is not None}
         self.backward.weight_backward[grid](
-            *inputs, *self.where[0], s.n_rows, *self.where[1], blocks, **self.tile, **flags, num_warps=WARPS
-        )  # fmt: skip
+            *inputs, *self.counts, s.n_rows, *self.layout, blocks, **self.tile, **flags, num_warps=WARPS
+        )
         out = out if per_pair else out.sum(0)
         return out.reshape(self.weight.shape).to(dtype) if self.weight.ndim > 2 else out.sum((0, 1)).to(dtype)
 
 
 def _share(n_out: int, leaky: bool) -> float:
-    """Every coupling of a first pass."""
-    return 1 / (n_out + leaky)
+    """Coupling of every pair in the first iteration."""
+    return 1 / (n_out + 1 if leaky else n_out)
 
 
 def forward(
     poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, leaky: bool, low: bool, outputs: tuple[Tensor, ...]
 ) -> None:
-    """Write the outputs of `route`."""
+    """Write the outputs of `triton_op.route`."""
     poses_out, pose_sum_out, totals, pose_sums, bounds, narrow = outputs
-    narrow.copy_(weight) if narrow.numel() else None
-    launch = Problem(poses, narrow if narrow.numel() else weight, n_out, low)
+    if narrow.numel():
+        weight = narrow.copy_(weight)
+    problem = Problem(poses, weight, n_out, low)
     running = torch.empty_like(totals[0])
     bias = None if bias is None else bias.contiguous()
     for t in range(len(totals)):
         before, numbers = (pose_sums[t - 1], bounds[t - 1]) if t else (poses, poses)
         if t:
-            launch.denominators(before, numbers, leaky)
-        partial = launch.sums(1 if t else 0, before, poses, numbers, poses)
-        launch.finish(
+            problem.denominators(before, numbers, leaky)
+        partial = problem.sums(1 if t else 0, before, poses, numbers, poses)
+        problem.finish(
             partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t, 1.0 if t else _share(n_out, leaky)
         )
 
 
 def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, of_weight):
+    """Compute the gradients of poses, weight (empty unless `of_weight`) and bias."""
     n_iters, n_batch, n_out, _ = totals.shape
     used, low = narrow if narrow.numel() else weight, pose_sums.dtype == torch.bfloat16
-    launch = Problem(poses, used, n_out, low)
-    grads, delta, running = (
-        torch.empty_like(totals),
-        bounds.new_empty(n_iters - 1, *bounds.shape[2:]),
-        torch.empty_like(totals[0]),
-    )
+    problem = Problem(poses, used, n_out, low)
+    grads, running = torch.empty_like(totals), torch.empty_like(totals[0])
+    delta = bounds.new_empty(n_iters - 1, *bounds.shape[2:])
     low_grads = torch.empty_like(totals, dtype=pose_sums.dtype)
     several = n_iters > 1
     summed = torch.empty_like(poses, dtype=torch.float32) if several else None
     kept = _kept(pose_sums, n_out, n_batch, poses.shape[1]) if several and of_weight else None
-    launch.finish_backward(None, grad_poses_out, running, totals[-1], grads[-1], low_grads[-1], keep=False)
+    problem.finish_backward(None, grad_poses_out, running, totals[-1], grads[-1], low_grads[-1], keep=False)
     incoming = torch.zeros_like(running) if grad_pose_sum is None else grad_pose_sum
     for t in range(n_iters - 1, 0, -1):
         last = t == n_iters - 1
         given = pose_sums[t - 1], low_grads[t], bounds[t - 1], delta[t - 1]
         Problem(poses, used, n_out, low, narrow=True).poses_backward(*given, summed, add=not last)
-        partial = launch.sums(2, *given, None if kept is None else kept[t - 1])
-        launch.finish_backward(partial, incoming, running, totals[t - 1], grads[t - 1], low_grads[t - 1], keep=True)
+        partial = problem.sums(2, *given, None if kept is None else kept[t - 1])
+        problem.finish_backward(partial, incoming, running, totals[t - 1], grads[t - 1], low_grads[t - 1], keep=True)
         incoming = running
     share = _share(n_out, leaky)
     grad_poses = torch.empty_like(poses)
-    launch.poses_backward_first(low_grads[0], summed, grad_poses, share)
+    problem.poses_backward_first(low_grads[0], summed, grad_poses, share)
     grad_weight = weight.new_empty(0)
     if of_weight:
-        grad_weight = launch.weight_backward(pose_sums, low_grads, bounds, delta, kept, weight.dtype, share)
-    return grad_poses, grad_weight, launch.bias_backward(grads)
+        grad_weight = problem.weight_backward(pose_sums, low_grads, bounds, delta, kept, weight.dtype, share)
+    return grad_poses, grad_weight, problem.bias_backward(grads)
 
 
 def _kept(pose_sums: Tensor, n_out: int, n_batch: int, n_in: int) -> Tensor | None:
-    """For couplings and gradients of logits of all passes, if they are few."""
+    """Make room for couplings and gradients of logits of all iterations, if they are few."""
     shape = len(pose_sums), 2, n_out, n_batch, n_in
     return pose_sums.new_empty(shape) if prod(shape) * pose_sums.itemsize <= KEPT_BYTES else None

@@ -1,31 +1,32 @@
-"""Dynamic routing on CUDA without the votes: forward and backward as a few Triton kernels per pass.
+"""Dynamic routing on CUDA without the votes: the op that torch sees, forward and backward a few kernels per iteration.
 
-Kept between forward and backward: the sums before squash and the sums of poses [t b j e], and two numbers per image, input and
-pass, the bounds of its softmax. Gradients go through all passes. Nothing is added up by atomics, so the same
-inputs give the same bits. Where the poses are bfloat16 or autocast says so, the operands of matrix products are bfloat16:
-weights (a copy is kept for the backward pass unless it is large), sums of poses, gradients of sums, couplings times poses. Softmax,
-sums and squash are float32. Float32 poses get products of float32 accuracy, three of TF32 each.
+Kept between forward and backward: the sums before squash and the sums of poses [t b j e], and two numbers per image,
+input and iteration, the bounds of its softmax. Gradients go through all iterations. Nothing is added up by atomics, so
+the same inputs give the same bits. Where the poses are bfloat16 or autocast says so, the operands of matrix products
+are bfloat16: weights (a copy is kept for the backward pass unless it is large), sums of poses, gradients of sums,
+couplings times poses. Softmax, sums and squash are float32. Float32 poses get products of float32 accuracy, three of
+TF32 each.
 """
 
 import torch
 from torch import Tensor
 
-from torchcaps.ops.backend import INTERPRETED, cannot_hold_tiles
+from torchcaps.ops.backend import INTERPRETED, cannot_hold_tiles, cannot_span_devices
 from torchcaps.ops.couplings import coupling_rule
 from torchcaps.ops.dynamic.triton_launch import LARGEST_GRID, backward, forward
 from torchcaps.ops.votes import n_outputs
 
-LARGEST = 64  # numbers of a pose: beyond it a tile of transforms does not fit
+LARGEST = 64  # dimensions of a pose: beyond it a tile of transforms does not fit
 NARROW_BYTES = 64 << 20  # a weight up to this many bytes is converted once, a larger one tile by tile, again and again
 
 
 def refuses(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings: str, detach: bool) -> str | None:
-    """Why the Triton backend cannot run these arguments, or None."""
+    """Say why the Triton backend cannot run these arguments, or None."""
     if reason := cannot_hold_tiles(poses):
         return reason
     tensors = [x for x in (poses, weight, bias) if x is not None]
-    if len(devices := {str(x.device) for x in tensors}) > 1:
-        return f"needs all tensors on one device, got some on {' and '.join(sorted(devices))}; move them"
+    if reason := cannot_span_devices(tensors):
+        return reason
     if detach:
         return "passes gradients through every iteration; leave out detach=True"
     if couplings not in ("softmax", "leaky", "uniform") or prior is not None:
@@ -42,7 +43,7 @@ def refuses(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings:
 
 
 def routed(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tensor, Tensor]:
-    """Output poses and their sum over all passes but the last, like the reference."""
+    """Compute output poses and their sum over all iterations but the last, like the reference."""
     n_out = n_outputs(weight, bias, prior)
     flat = poses.reshape(-1, *poses.shape[-2:])
     low = poses.dtype == torch.bfloat16 or torch.is_autocast_enabled(poses.device.type)
@@ -52,7 +53,7 @@ def routed(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tens
 
 
 def _low(asked: bool) -> bool:
-    """Whether products are taken in bfloat16. The interpreter's is not to be trusted."""
+    """Whether products are taken in bfloat16, which the interpreter gets wrong."""
     return asked and not INTERPRETED
 
 
@@ -60,8 +61,11 @@ def _low(asked: bool) -> bool:
 def route(
     poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, n_iters: int, leaky: bool, low: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Output poses, their sum, and what the backward pass needs: totals and sums of poses [t b j e], bounds of the softmax
-    [t 2 b i], and the weight as bfloat16 if it had to be converted."""
+    """Compute output poses, their sum, and the tensors of the backward pass.
+
+    These are totals and sums of poses [t b j e], bounds of the softmax [t 2 b i], and the weight as bfloat16 if it had
+    to be converted.
+    """
     outputs = _outputs(poses, weight, bias, n_out, n_iters, leaky, low)
     with torch.cuda.device_of(poses):
         forward(poses.contiguous(), weight.contiguous(), bias, n_out, leaky, _low(low), outputs)
@@ -89,10 +93,10 @@ def _outputs(poses, weight, bias, n_out, n_iters, leaky, low):
 
 @torch.library.custom_op("torchcaps::dynamic_routing_backward", mutates_args=())
 def route_backward(
-    grad_poses_out: Tensor, grad_pose_sum: Tensor | None, poses: Tensor, weight: Tensor, totals: Tensor, pose_sums: Tensor, bounds: Tensor,
-    narrow: Tensor, leaky: bool, of_weight: bool,
+    grad_poses_out: Tensor, grad_pose_sum: Tensor | None, poses: Tensor, weight: Tensor,
+    totals: Tensor, pose_sums: Tensor, bounds: Tensor, narrow: Tensor, leaky: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of poses, weight (nothing unless wanted), and of the bias in float32."""
+    """Compute the gradients of poses, weight (empty unless wanted), and of the bias in float32."""
     with torch.cuda.device_of(poses):
         grads = grad_poses_out.contiguous(), None if grad_pose_sum is None else grad_pose_sum.contiguous()
         return backward(
@@ -125,7 +129,8 @@ def _backward(ctx, grad_poses_out, grad_pose_sum, *never):
 
 def _refuse_second(ctx, *grads):
     raise RuntimeError(
-        "dynamic_routing: the triton backend has no second derivatives; use backend='reference', or torchcaps.ops.without_kernels()"
+        "dynamic_routing: the triton backend has no second derivatives; "
+        "use backend='reference', or torchcaps.ops.without_kernels()"
     )
 
 

@@ -82,5 +82,7 @@ def _compiled() -> Callable[..., EMRouted]:
 _IMPLEMENTATIONS = {
     "reference": Implementation(load=lambda: reference),
     "compiled": Implementation(load=_compiled, refuses=cannot_compile),
-    "triton": Implementation(load=lambda: lambda **args: EMRouted(*triton_op.routed(**args)), refuses=triton_op.refuses),
+    "triton": Implementation(
+        load=lambda: lambda **args: EMRouted(*triton_op.routed(**args)), refuses=triton_op.refuses
+    ),
 }

@@ -1,24 +1,24 @@
-"""Routing by expectation-maximization: every output capsule is a Gaussian over the votes it uses (Heinsen 2019, Algorithm 1).
+"""EM routing, in the open: every output capsule is a Gaussian over the votes it uses (Heinsen 2019, Algorithm 1).
 
 Paper's symbols: input scores a_i, input poses μ_icd, transforms W, biases B, votes V_ijch, routing probabilities R_ij,
 data used D^use_ij and ignored D^ign_ij, net benefit to use β^use and net cost to ignore β^ign; output scores a_j, poses
 μ_jch, variances σ²_jch. Letters here: r rows of a matrix pose (paper: c), d input column, e output column (paper: h).
 A score is what a logistic function is applied to: its gate f(a) is the share of the capsule that is there at all.
 
-Who shares a transform is said by its shape: `[i j d e]` one per pair, for a fixed number of inputs (bias `[i j r e]`, betas
-`[i j]`); `[j d e]` shared by any number of inputs (bias `[j r e]`, betas `[j]`); `[d e]` one for everything (bias `[r e]`,
-betas `[j]`, which say how many outputs there are; with equal betas these are all the same).
+The shape of a transform says who shares it: `[i j d e]` one per pair, for a fixed number of inputs (bias `[i j r e]`,
+betas `[i j]`); `[j d e]` shared by any number of inputs (bias `[j r e]`, betas `[j]`); `[d e]` one for everything (bias
+`[r e]`, betas `[j]`, which say how many outputs there are; with equal betas these are all the same).
 
-The same tensor for both betas ties them (section 3.5.1: ignoring costs what using would bring); `beta_ignore` of zeros is
-routing without a cost. `density` says what an output takes its votes for; em_densities.py defines each.
+The same tensor for both betas ties them (section 3.5.1: ignoring costs what using would bring); `beta_ignore` of zeros
+is routing without a cost. `density` names the model of the votes; densities.py defines each.
 
-A score of -inf is a mask: the input counts for nothing whatever its pose holds, NaN included, and gets a gradient of zero.
-+inf is a capsule that is there for certain; scores log(x / (1 - x)) make the share x of it there, as mixed samples need it.
+A score of -inf is a mask: the input counts for nothing whatever its pose holds, NaN included, and gets a gradient of
+zero. +inf is a capsule that is there for certain; scores log(x / (1 - x)) make the share x of it there, as mixup needs.
 Where every input of a sample is masked, scores and poses are 0 and variances 1e-5.
 
-With one transform for everything and betas that do not tell the outputs apart (section 3.1.1: as many outputs as inputs, any
-number of both), all outputs see the same votes and stay the same for ever. `prior`, logits of the first R, breaks the
-symmetry: `own_output_prior` favours i = j.
+With one transform for everything and betas that do not tell the outputs apart (section 3.1.1: as many outputs as
+inputs, any number of both), all outputs see the same votes and stay the same for ever. `prior`, logits of the first R,
+breaks the symmetry: `own_output_prior` favours i = j.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ Prior = Float[Tensor, "*b i j"] | Float[Tensor, "i j"]
 
 
 class EMRouted(NamedTuple):
-    """What EM routing returns: the model of every output capsule, and its score."""
+    """Model and score of every output capsule."""
 
     scores: Float[Tensor, "*b j"]
     poses: Float[Tensor, "*b j r e"]
@@ -48,11 +48,11 @@ class EMRouted(NamedTuple):
 
 
 class EMStep(NamedTuple):
-    """One pass of the routing, as figures and tests want to see it."""
+    """One iteration of the routing, for figures and tests."""
 
     probabilities: Float[Tensor, "*b i j"]  # R, of input i belonging to output j
     used: Float[Tensor, "*b i j"]  # D^use, what output j uses of input i
-    ignored: Float[Tensor, "*b i j"]  # D^ign, what it ignores of it; with what is gated off, 1 - f(a_i), both make 1
+    ignored: Float[Tensor, "*b i j"]  # D^ign, what it ignores of it; with the gated-off 1 - f(a_i), both make 1
     scores: Float[Tensor, "*b j"]
     poses: Float[Tensor, "*b j r e"]
     variances: Float[Tensor, "*b j r e"]
@@ -70,7 +70,7 @@ def em_routing_steps(
     density: str = "gaussian",
     prior: Prior | None = None,
 ) -> Iterator[EMStep]:
-    """Yield every pass of Algorithm 1. The same maths as `em_routing`, in the open."""
+    """Yield every iteration of Algorithm 1, as `em_routing` computes it."""
     check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior)
     model, dtype, n_out = DENSITIES[density], torch.promote_types(poses.dtype, torch.float32), beta_use.shape[-1]
     beta_use, beta_ignore = beta_use.to(dtype), beta_ignore.to(dtype)
@@ -94,7 +94,7 @@ def em_routing_steps(
 
 
 def own_output_prior(scores: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i i"]:
-    """Logits that give about half of every input to the output of its own number and share the rest out evenly.
+    """Make logits that give about half of every input to the output of its own index and share the rest evenly.
 
     For as many outputs as inputs: the output of a masked input is closed to all, so that padding changes nothing.
     """
@@ -106,6 +106,7 @@ def own_output_prior(scores: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i i"]:
 
 
 def reference(**args) -> EMRouted:
+    """Route with all votes in memory: what every other implementation must equal."""
     *_, last = em_routing_steps(**args)
     return EMRouted(last.scores, last.poses, last.variances)
 
@@ -135,7 +136,8 @@ def check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, 
         )
     if weight.shape[-2] != d_in:
         raise ValueError(
-            f"em_routing: the weight {list(weight.shape)} takes poses with rows of {weight.shape[-2]} numbers, got {d_in}"
+            f"em_routing: the weight {list(weight.shape)} takes poses with rows of {weight.shape[-2]} numbers, "
+            f"got {d_in}"
         )
     if weight.ndim == 4 and weight.shape[0] != n_in:
         raise ValueError(

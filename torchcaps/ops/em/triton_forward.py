@@ -1,19 +1,23 @@
-"""The forward kernels of em_triton.py, and what they share with the backward ones.
+"""Forward kernels of EM routing.
 
-A tile is one-dimensional: either a lane is an input and the program walks over the outputs, or a lane is an output and the
-program walks over inputs. What belongs to the other side is then a plain number, the same for all lanes. So no sum over a pose
-or over the capsules walked over ever crosses lanes; poses and transforms are tuples of R·D, D·E, R·E registers per lane.
-Capital letters are known when a kernel is compiled: R rows, D and E columns of a pose, BLOCK lanes, PAIRS whether every pair
-has its own parameters, BIAS whether every pair has a bias, FIRST whether it is the first pass.
+A tile is one-dimensional: either a lane is an input and the program walks over the outputs, or a lane is an output and
+the program walks over inputs. What belongs to the other side is then a plain number, the same for all lanes. So no sum
+over a pose or over the capsules walked over ever crosses lanes; poses and transforms are tuples of R·D, D·E, R·E
+registers per lane. Capital letters are known when a kernel is compiled: R rows, D and E columns of a pose, BLOCK lanes,
+PAIRS whether every pair has its own parameters, BIAS whether every pair has a bias, FIRST whether it is the first
+iteration.
 
-Tensors, all float32, j last so that lanes of outputs read a row: `model` [b 2·R·E+1 j] is what an E-step needs of each output:
-where its Gaussian sits (bias - mean: a vote's start, so that transforming a pose gives its distance from the mean), the
-factors -1/(2 variance), and the level logsigmoid(score) - Σ log(variance)/2. `stats` [b 3·R·E+3 j] is what an M-step found:
-means, variances without EPS, average distances from the means (EPS and rounding keep them from 0), data used, data ignored, score.
-`softmax` [b i 2] is the highest logit of an input and 1 / Σ_j exp(logit - highest): their logarithm in one number would be rounded.
+Tensors, all float32, j last so that lanes of outputs read a row:
+- `model` [b 2·R·E+1 j] is what an E-step needs of each output: where its Gaussian sits (bias - mean: a vote's start, so
+  that transforming a pose gives its distance from the mean), the factors -1/(2 variance), and the level
+  logsigmoid(score) - Σ log(variance)/2.
+- `stats` [b 3·R·E+3 j] is what an M-step found: means, variances without EPS, average distances from the means (EPS and
+  rounding keep them from 0), data used, data ignored, score.
+- `softmax` [b i 2] is the highest logit of an input and 1 / Σ_j exp(logit - highest): their logarithm in one number
+  would be rounded.
 
-The kernels of a pass must agree to the last bit on a logit, or exp(logit - highest) exceeds 1 where logits are huge: hence
-the explicit `tl.fma`, which leaves a compiler no choice.
+The kernels of an iteration must agree to the last bit on a logit, or exp(logit - highest) exceeds 1 where logits are
+huge: hence the explicit `tl.fma`, which leaves a compiler no choice.
 """
 
 import triton
@@ -84,9 +88,9 @@ def chunk_statistics(
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
     FIRST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """E- and M-step of `length` inputs for every output: `partial` [b chunk 2·R·E+3 j]: means, spreads, used, ignored, score.
+    """E- and M-step of `length` inputs for every output. Lanes are outputs, the walk is over inputs.
 
-    Lanes are outputs, the walk is over inputs.
+    `partial` [b chunk 2·R·E+3 j]: means, spreads, used, ignored, score.
     """
     n_blocks = tl.cdiv(J, BLOCK)
     chunk = (tl.program_id(0) // n_blocks) % n_chunks
@@ -114,12 +118,15 @@ def chunk_statistics(
         start = centre
         if PAIRS:
             pair = i.to(tl.int64) * J + j
-            w, start, use, ignore = own_parameters(weight, bias, beta_use, beta_ignore, start, pair, here & real, R, D, E, BIAS)
+            w, start, use, ignore = own_parameters(
+                weight, bias, beta_use, beta_ignore, start, pair, here & real, R, D, E, BIAS
+            )
         off = transformed(pose, w, start, R, D, E)
         if FIRST:
             data = tl.zeros((BLOCK,), tl.float32) + gate / J
         else:
-            top, scale = tl.load(softmax + row * 2, mask=real, other=-ABSENT), tl.load(softmax + row * 2 + 1, mask=real, other=0.0)
+            top = tl.load(softmax + row * 2, mask=real, other=-ABSENT)
+            scale = tl.load(softmax + row * 2 + 1, mask=real, other=0.0)
             data = (gate * scale) * tl.exp(logit_of(off, factors, level, R * E) - top)
         ratio = data / tl.maximum(used + data, TINY)
         means, spreads = include(off, means, spreads, ratio, ratio * used, R * E)
@@ -147,10 +154,11 @@ def statistics(
     J: tl.constexpr, RE: tl.constexpr, BIAS: tl.constexpr, LAST: tl.constexpr,
     STEPS: tl.constexpr, CHUNKS: tl.constexpr, NUMBERS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Put the chunks together: `stats`, and the next pass's `model` or the result. `before`: the stats whose means distances are from.
+    """Put the chunks together: `stats`, and the next iteration's `model` or the result.
 
-    A tile is CHUNKS chunks (STEPS tiles are all), NUMBERS >= R·E numbers of a pose, BLOCK outputs. `bias` [re j] is the one that all
-    inputs share.
+    `before`: the stats from whose means distances are measured.
+    A tile is CHUNKS chunks (STEPS tiles are all), NUMBERS >= R·E pose dimensions, BLOCK outputs. `bias` [re j] is the
+    one that all inputs share.
     """
     b, j = lanes(J, BLOCK)
     k = tl.arange(0, NUMBERS)

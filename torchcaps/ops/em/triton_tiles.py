@@ -1,4 +1,7 @@
-"""Tuples of registers that the kernels of EM routing share: how they are loaded, transformed and summed. Letters: triton_forward.py."""
+"""Tuples of registers that the kernels of EM routing share: how they are loaded, transformed and summed.
+
+Letters: see triton_forward.py.
+"""
 
 import triton
 import triton.language as tl
@@ -8,14 +11,14 @@ ABSENT = tl.constexpr(-1.0e30)  # the logit of what is not there
 
 @triton.jit
 def lanes(n, BLOCK: tl.constexpr):
-    """The sample of this program, and which BLOCK of its n inputs or outputs the lanes are."""
+    """Sample of this program, and which BLOCK of its n inputs or outputs the lanes are."""
     n_blocks = tl.cdiv(n, BLOCK)
     return (tl.program_id(0) // n_blocks).to(tl.int64), (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
 
 
 @triton.jit
 def load_numbers(start, stride, N: tl.constexpr):
-    """N numbers, the same for all lanes."""
+    """Load N numbers, the same for all lanes."""
     found = ()
     for k in tl.static_range(N):
         found += (tl.load(start + k * stride).to(tl.float32),)
@@ -24,7 +27,7 @@ def load_numbers(start, stride, N: tl.constexpr):
 
 @triton.jit
 def load_columns(start, stride, there, N: tl.constexpr):
-    """N numbers for every lane (or, for a start that is no tile, for all), zero where there is nothing."""
+    """Load N numbers for every lane (or, for a start that is no tile, for all), zero where there is nothing."""
     found = ()
     for k in tl.static_range(N):
         found += (tl.load(start + k * stride, mask=there, other=0.0).to(tl.float32),)
@@ -49,7 +52,7 @@ def plus(a, b, N: tl.constexpr):
 
 @triton.jit
 def transformed(poses, weight, start, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr):
-    """start + poses · weight: [r e]."""
+    """Compute start + poses · weight: [r e]."""
     found = ()
     for r in tl.static_range(R):
         for e in tl.static_range(E):
@@ -62,7 +65,7 @@ def transformed(poses, weight, start, R: tl.constexpr, D: tl.constexpr, E: tl.co
 
 @triton.jit
 def logit_of(off, factors, level, N: tl.constexpr):
-    """level + Σ factor · off²; the level comes last because it is large, and with it every rounding."""
+    """Compute level + Σ factor · off²; the level comes last because it is large, and with it every rounding."""
     total = tl.fma(factors[0] * off[0], off[0], 0.0)
     for k in tl.static_range(1, N):
         total = tl.fma(factors[k] * off[k], off[k], total)
@@ -71,9 +74,10 @@ def logit_of(off, factors, level, N: tl.constexpr):
 
 @triton.jit
 def own_parameters(
-    weight, bias, beta_use, beta_ignore, start, pair, there, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BIAS: tl.constexpr
-):
-    """Transform, start of the votes and betas of a pair that has its own."""
+    weight, bias, beta_use, beta_ignore, start, pair, there,
+    R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """Load transform, start of the votes and betas of a pair that has its own."""
     w = load_columns(weight + pair * (D * E), 1, there, D * E)
     use = tl.load(beta_use + pair, mask=there, other=0.0).to(tl.float32)
     ignore = tl.load(beta_ignore + pair, mask=there, other=0.0).to(tl.float32)
