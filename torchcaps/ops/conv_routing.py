@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchcaps.ops.couplings import CouplingRule, coupling_rule
-from torchcaps.ops.dynamic import Routed
+from torchcaps.ops.dynamic.reference import Routed
 from torchcaps.ops.squash import squash
 
 

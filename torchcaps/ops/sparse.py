@@ -13,7 +13,7 @@ from einops import reduce
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from torchcaps.ops.dynamic import recover_couplings
+from torchcaps.ops.dynamic.reference import recover_couplings
 from torchcaps.ops.votes import Poses, Weight, in_blocks
 
 SHARPNESS = 12.0

@@ -7,25 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.ops.backend import Implementation, cannot_compile, choose, compiled_whole
-from torchcaps.ops.dynamic import cpu, triton_op
-from torchcaps.ops.dynamic.reference import (
-    Routed,
-    RoutingStep,
-    check,
-    dynamic_routing_steps,
-    recover_couplings,
-    reference,
-)
+from torchcaps.ops.dynamic import cpu, reference, triton_op
+from torchcaps.ops.dynamic.reference import Routed
 from torchcaps.ops.votes import Poses, Weight
-
-__all__ = [
-    "Routed",
-    "RoutingStep",
-    "dynamic_routing",
-    "dynamic_routing_backend",
-    "dynamic_routing_steps",
-    "recover_couplings",
-]
 
 
 def dynamic_routing(
@@ -54,7 +38,7 @@ def dynamic_routing(
         "couplings": couplings,
         "detach": detach,
     }
-    check(**args)
+    reference.check(**args)
     return _IMPLEMENTATIONS[choose("dynamic_routing", _IMPLEMENTATIONS, backend, poses, args)].load()(**args)
 
 
@@ -69,11 +53,11 @@ def dynamic_routing_backend(
 
 @cache
 def _compiled() -> Callable[..., Routed]:
-    return compiled_whole(reference)
+    return compiled_whole(reference.routed)
 
 
 _IMPLEMENTATIONS = {
-    "reference": Implementation(load=lambda: reference),
+    "reference": Implementation(load=lambda: reference.routed),
     "blocked": Implementation(load=lambda: lambda **args: Routed(*cpu.routed(**args)), refuses=cpu.refuses),
     "compiled": Implementation(load=_compiled, refuses=cannot_compile),
     "triton": Implementation(load=lambda: lambda **args: Routed(*triton_op.routed(**args)), refuses=triton_op.refuses),

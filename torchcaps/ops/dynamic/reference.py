@@ -62,7 +62,7 @@ def _steps(poses, weight, bias, n_iters: int, prior, rule: CouplingRule, detach:
             logits = logits + (heard * parents.unsqueeze(-3)).sum(-1)
 
 
-def reference(poses, weight, bias, n_iters: int, prior, couplings: str, detach: bool) -> Routed:
+def routed(poses, weight, bias, n_iters: int, prior, couplings: str, detach: bool) -> Routed:
     """Route with all votes in memory: what every other implementation must equal."""
     rule = coupling_rule(couplings)
     # agreement does not change fixed couplings, so that one iteration is all

@@ -7,30 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.ops.backend import Implementation, cannot_compile, choose, compiled_whole
-from torchcaps.ops.em import triton_op
-from torchcaps.ops.em.densities import DENSITIES
-from torchcaps.ops.em.reference import (
-    Beta,
-    Bias,
-    EMRouted,
-    EMStep,
-    Prior,
-    Transform,
-    check,
-    em_routing_steps,
-    own_output_prior,
-    reference,
-)
-
-__all__ = [
-    "DENSITIES",
-    "EMRouted",
-    "EMStep",
-    "em_routing",
-    "em_routing_backend",
-    "em_routing_steps",
-    "own_output_prior",
-]
+from torchcaps.ops.em import reference, triton_op
+from torchcaps.ops.em.reference import Beta, Bias, EMRouted, Prior, Transform
 
 
 def em_routing(
@@ -64,7 +42,7 @@ def em_routing(
         "density": density,
         "prior": prior,
     }
-    check(**args)
+    reference.check(**args)
     return _IMPLEMENTATIONS[choose("em_routing", _IMPLEMENTATIONS, backend, poses, args)].load()(**args)
 
 
@@ -76,11 +54,11 @@ def em_routing_backend(poses: Float[Tensor, "*b i r d"], backend: str = "auto", 
 
 @cache
 def _compiled() -> Callable[..., EMRouted]:
-    return compiled_whole(reference)
+    return compiled_whole(reference.routed)
 
 
 _IMPLEMENTATIONS = {
-    "reference": Implementation(load=lambda: reference),
+    "reference": Implementation(load=lambda: reference.routed),
     "compiled": Implementation(load=_compiled, refuses=cannot_compile),
     "triton": Implementation(
         load=lambda: lambda **args: EMRouted(*triton_op.routed(**args)), refuses=triton_op.refuses

@@ -105,7 +105,7 @@ def own_output_prior(scores: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i i"]:
     return (own * n_there.to(scores.dtype).log()).masked_fill(gone, -INF)
 
 
-def reference(**args) -> EMRouted:
+def routed(**args) -> EMRouted:
     """Route with all votes in memory: what every other implementation must equal."""
     *_, last = em_routing_steps(**args)
     return EMRouted(last.scores, last.poses, last.variances)
