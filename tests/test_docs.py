@@ -97,7 +97,7 @@ def test_comments_of_fields_are_told():
     from torchcaps.ops import Routed
     from torchcaps.train.recipe import Stage
 
-    assert fields_of(Routed) == ["- `pose_sum`: sum of the output poses of all passes but the last"]
+    assert fields_of(Routed) == ["- `pose_sum`: sum of the output poses of all iterations but the last"]
     assert fields_of(torchcaps.CapsNet) == []
     assert not any("noqa" in line for line in fields_of(Stage))
 

@@ -1,4 +1,4 @@
-"""Links of a page to what lies beside docs/, as `../../torchcaps/ops/em.py`: they work in the repository, and shall work in the site.
+"""Links of a page to what lies beside docs/, as `../../torchcaps/ops/squash.py`: they work in the repository, and shall work in the site.
 
 With an address (`make docs REPOSITORY=https://example.org/torchcaps/blob/main`) they lead there. Without one the site holds a copy
 of a file, and the name of a folder is no link. A file that is shown whole on a page (`pages_of` in conf.py) is that page. Links of such

@@ -3,21 +3,19 @@
 import ast
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from torchcaps import ops
 from torchcaps.bench.cases import CASES, Case, dynamic, em
 from torchcaps.bench.scale import AXES, DTYPES
 from torchcaps.ops import dynamic as dynamic_module
-from torchcaps.ops import dynamic_triton, em_triton
 from torchcaps.ops import em as em_module
 
-KERNELS = "dynamic_forward_triton", "dynamic_backward_triton", "em_forward_triton", "em_backward_triton", "em_inputs_triton"
-COUNTS = {"n_batch", "n_rows", "n_chunks", "blocks"}  # COUNTS of dynamic_forward_triton.py
+KERNELS = {dynamic_module: ("triton_forward", "triton_backward"), em_module: ("triton_forward", "triton_backward", "triton_inputs")}
+COUNTS = {"n_batch", "n_rows", "n_chunks", "blocks"}  # COUNTS of ops/dynamic/triton_forward.py
 LOOPS = {"BLOCKS", "BATCHES", "CHUNKS", "STEPS"}  # how often one goes round decides nothing but whether it goes on
 REPLACED = [(case, dtype) for case in CASES["cuda"] if case.stand_in for dtype in (torch.float32, torch.bfloat16)]
 SCALED = [(case, DTYPES["cuda"]) for axis in AXES["cuda"] for case in axis.cases(torch.inf) if case.stand_in]
@@ -46,9 +44,9 @@ class Kernel:
         return x.dtype if isinstance(x, Tensor) else float
 
 
-def stub(name: str, launches: set) -> SimpleNamespace:
+def stub(package: ModuleType, name: str, launches: set) -> SimpleNamespace:
     """A module of kernels as its text has them; Triton, which it imports, need not be there."""
-    body = ast.parse((Path(ops.__file__).parent / f"{name}.py").read_text()).body
+    body = ast.parse((Path(package.__file__).parent / f"{name}.py").read_text()).body
     return SimpleNamespace(**{x.name: Kernel(x, launches) for x in body if isinstance(x, ast.FunctionDef)})
 
 
@@ -59,11 +57,12 @@ def programs(monkeypatch):
     language = SimpleNamespace(float32="float32", bfloat16="bfloat16")
     for name, module in (("triton", SimpleNamespace(language=language)), ("triton.language", language)):
         monkeypatch.setitem(sys.modules, name, module)
-    for name in KERNELS:
-        kernels = stub(name, launches)
-        monkeypatch.setitem(sys.modules, f"torchcaps.ops.{name}", kernels)
-        monkeypatch.setattr(ops, name, kernels, raising=False)
-    for module in (dynamic_triton, em_triton):
+    for package, names in KERNELS.items():
+        for name in names:
+            kernels = stub(package, name, launches)
+            monkeypatch.setitem(sys.modules, f"{package.__name__}.{name}", kernels)
+            monkeypatch.setattr(package, name, kernels, raising=False)
+    for module in (dynamic_module.triton_op, em_module.triton_op):
         for op in (module.route, module.route_backward):
             monkeypatch.setattr(op, "_abstract_fn", op._init_fn)  # what such tensors run instead of the op: here the op itself
     for module in (dynamic_module, em_module):

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from torchcaps.bench import memory, train
-from torchcaps.ops import backend, dynamic_blocked
+from torchcaps.ops import backend
+from torchcaps.ops.dynamic import cpu
 from torchcaps.papers import RECIPES
 
 CPU = torch.device("cpu")
@@ -27,13 +28,13 @@ def test_a_step_is_timed_beside_the_reference():
 @pytest.mark.parametrize("wrong", [lambda poses: poses.detach(), lambda poses: 1.05 * poses, lambda poses: poses * math.nan])
 def test_a_step_that_learns_otherwise_gets_no_time(monkeypatch, wrong):
     """Without a gradient, a little too long, not a number."""
-    blocked = dynamic_blocked.blocked
+    blocked = cpu.routed
 
     def off(**args):
         poses, pose_sum = blocked(**args)
         return wrong(poses), pose_sum
 
-    monkeypatch.setattr(dynamic_blocked, "blocked", off)
+    monkeypatch.setattr(cpu, "routed", off)
     (line,) = lines()
     assert line.startswith("smoke/capsnet: wrong: mean losses") and "0.3 % apart" in line
     assert "ms" not in line.split() and "images/s" not in line

@@ -9,9 +9,9 @@ import pytest
 
 from torchcaps import cli
 from torchcaps.cli.order import in_order
-from torchcaps.data.sources import encoders
 from torchcaps.data.batches import embeddings
 from torchcaps.data.sets import sst
+from torchcaps.data.sources import encoders
 from torchcaps.papers import RECIPES
 from torchcaps.results.claims import Recipe
 from torchcaps.results.store import read_result
@@ -105,9 +105,7 @@ def test_rows_and_seeds_of_one_command_embed_each_part_once(treebank, monkeypatc
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert not end.value.code
-    results = [
-        read_result(treebank / "results" / "heinsen2019" / name / f"{seed}.json") for name in ASKED for seed in (0, 1)
-    ]
+    results = [read_result(treebank / "results" / "heinsen2019" / name / f"{seed}.json") for name in ASKED for seed in (0, 1)]
     assert len(results) == 12 and all(result["steps"] == 2 for result in results)
     assert sorted(made) == sorted(SIZES)
     assert encoders._loaded.cache_info().misses - loaded == 1

@@ -5,7 +5,8 @@ import sys
 import torch
 from ahead import compiled_instead_of_run
 
-from torchcaps.ops import convolve_triton, dynamic_triton
+from torchcaps.ops.convolution import triton_op as convolution_op
+from torchcaps.ops.dynamic import triton_op as dynamic_op
 
 
 def dynamic(
@@ -15,20 +16,19 @@ def dynamic(
     n_in: int = 1152,
     n_iters: int = 3,
     leaky: bool = False,
-    detach: bool = False,
 ) -> None:
     weight = torch.zeros(weight)
     *_, n_out, d_in, d_out = weight.shape
     poses, bias = torch.zeros(batch, n_in, d_in, dtype=dtype), torch.zeros(n_out, d_out)
     low = dtype == torch.bfloat16
-    outputs = dynamic_triton.route(poses, weight, bias, n_out, n_iters, leaky, detach, low)
-    dynamic_triton.route_backward(outputs[0], None, poses, weight, *outputs[2:], leaky, detach, True)
+    outputs = dynamic_op.route(poses, weight, bias, n_out, n_iters, leaky, low)
+    dynamic_op.route_backward(outputs[0], None, poses, weight, *outputs[2:], leaky, True)
 
 
 def convolve() -> None:
     images, weight = torch.zeros(128, 20, 20, 256, dtype=torch.bfloat16), torch.zeros(256, 9, 9, 256, dtype=torch.bfloat16)
-    maps = convolve_triton.convolve_strided(images, weight, 2)
-    convolve_triton.convolve_strided_backward(maps, weight, images, 2)
+    maps = convolution_op.convolve_strided(images, weight, 2)
+    convolution_op.convolve_strided_backward(maps, weight, images, 2)
 
 
 def some() -> None:
@@ -49,7 +49,7 @@ def more() -> None:
         dynamic(dtype, (1152, 200, 8, 16), batch=32)
         dynamic(dtype, (32, 200, 8, 16), batch=32, n_in=10_816)
     dynamic(torch.bfloat16, (1152, 10, 8, 16), n_iters=1, leaky=True)
-    dynamic(torch.bfloat16, (1152, 10, 8, 16), n_iters=2, detach=True)
+    dynamic(torch.bfloat16, (1152, 10, 8, 16), n_iters=2)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ import torch
 from problems import arguments
 
 from torchcaps.ops import backend as backends
-from torchcaps.ops import dynamic_routing, dynamic_routing_backend, dynamic_triton, without_kernels
-from torchcaps.ops.dynamic_triton import cannot_fuse, route
+from torchcaps.ops import dynamic_routing, dynamic_routing_backend, without_kernels
+from torchcaps.ops.dynamic import triton_launch
+from torchcaps.ops.dynamic.triton_op import refuses, route
 
 
 class Layer(torch.nn.Module):
@@ -16,7 +17,7 @@ class Layer(torch.nn.Module):
 
 def test_registered_as_torch_library_wants_it(rng, device):
     args = [x.requires_grad_() for x in arguments(rng, device).values()]
-    torch.library.opcheck(route, (*args, 3, 3, False, False, False))
+    torch.library.opcheck(route, (*args, 3, 3, False, False))
 
 
 def test_compile_and_export_see_one_op(rng, device, fresh_dynamo):
@@ -86,6 +87,7 @@ def test_what_it_cannot_do_is_refused(rng, device):
     for change, message in [
         ({"couplings": "max-min"}, "knows softmax, leaky and uniform couplings without prior logits, got max-min"),
         ({"prior": torch.zeros(4, 3, device=device)}, "without prior logits, got softmax and a prior"),
+        ({"detach": True}, "passes gradients through every iteration; leave out detach=True"),
         ({name: x.double() for name, x in args.items()}, "computes in float32 or bfloat16, got torch.float64"),
         ({"poses": torch.zeros(2, 4, 65), "weight": torch.zeros(4, 3, 65, 3)}, "takes poses of 1 to 64 numbers"),
         ({"poses": args["poses"].bfloat16()}, "needs poses and weight of one type outside autocast, got torch.bfloat16 and torch.float32"),
@@ -98,14 +100,14 @@ def test_what_it_cannot_do_is_refused(rng, device):
 def test_what_no_launch_could_hold_is_refused(rng, device, monkeypatch):
     """Asked without making anything that large."""
     args = arguments(rng, device) | {"n_iters": 3, "prior": None, "couplings": "softmax", "detach": False}
-    monkeypatch.setattr(dynamic_triton, "LARGEST_GRID", 2)
+    monkeypatch.setattr(triton_launch, "LARGEST_GRID", 2)
     with pytest.raises(ValueError, match="takes up to 32 images, got 33; cut them"):
         dynamic_routing(**arguments(rng, device, b=33, j=2, e=64), backend="triton")
     monkeypatch.undo()
     wide = args["weight"][:, :1].expand(-1, 65_536, -1, -1)
-    assert "takes up to 65,535 outputs, got 65,536; use fewer" in cannot_fuse(**args | {"weight": wide})
-    assert "needs all tensors on one device" in cannot_fuse(**args | {"weight": args["weight"].to("meta")})
-    assert cannot_fuse(**args) is None
+    assert "takes up to 65,535 outputs, got 65,536; use fewer" in refuses(**args | {"weight": wide})
+    assert "needs all tensors on one device" in refuses(**args | {"weight": args["weight"].to("meta")})
+    assert refuses(**args) is None
 
 
 def test_auto_takes_it_on_cuda_also_inside_compile(gpu_only, rng):

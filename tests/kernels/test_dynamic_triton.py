@@ -6,8 +6,10 @@ import pytest
 import torch
 from problems import DTYPES, WEIGHTS, arguments
 
-from torchcaps.ops import dynamic_routing, dynamic_triton
-from torchcaps.ops.dynamic_triton import Sizes, route
+from torchcaps.ops import dynamic_routing
+from torchcaps.ops.dynamic import triton_launch, triton_op
+from torchcaps.ops.dynamic.triton_launch import Sizes
+from torchcaps.ops.dynamic.triton_op import route
 from torchcaps.ops.testing import compare_routing
 
 
@@ -16,20 +18,15 @@ def only_real_bfloat16(dtype, device):
         pytest.skip("the interpreter computes it in float32")
 
 
-@pytest.fixture(params=[0, dynamic_triton.KEPT_BYTES], ids=["couplings made again", "couplings kept"])
+@pytest.fixture(params=[0, triton_launch.KEPT_BYTES], ids=["couplings made again", "couplings kept"])
 def kept(request, monkeypatch):
-    monkeypatch.setattr(dynamic_triton, "KEPT_BYTES", request.param)
+    monkeypatch.setattr(triton_launch, "KEPT_BYTES", request.param)
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_value_and_gradients_are_right_for_every_weight(rng, device, kept, weight):
     margins = compare_routing(dynamic_routing, arguments(rng, device, weight), backend="triton")
     assert set(margins) == {"poses", "pose_sum", "grad poses", "grad weight", "grad bias"}
-
-
-@pytest.mark.parametrize("weight", ["ijde", "jde"])
-def test_votes_detached_in_all_passes_but_the_last(rng, device, weight):
-    compare_routing(partial(dynamic_routing, detach=True), arguments(rng, device, weight), backend="triton")
 
 
 @pytest.mark.parametrize("couplings", ["leaky", "uniform"])
@@ -50,11 +47,11 @@ def test_without_a_bias(rng, device):
 @pytest.mark.parametrize("weight", ["ijde", "njde"])
 def test_several_tiles_of_images_and_chunks_of_inputs(rng, device, weight, monkeypatch):
     """What large problems do, forced on a small one: tiles of 16 images and 16 columns, two chunks, nothing kept."""
-    monkeypatch.setattr(dynamic_triton, "KEPT_BYTES", 0)
-    monkeypatch.setattr(dynamic_triton, "ROWS", 16)
-    monkeypatch.setattr(dynamic_triton, "TILE", 16)
-    monkeypatch.setattr(dynamic_triton, "NARROW_TILE", 16)
-    monkeypatch.setattr(dynamic_triton, "PROGRAMS", 8)
+    monkeypatch.setattr(triton_launch, "KEPT_BYTES", 0)
+    monkeypatch.setattr(triton_launch, "ROWS", 16)
+    monkeypatch.setattr(triton_launch, "TILE", 16)
+    monkeypatch.setattr(triton_launch, "NARROW_TILE", 16)
+    monkeypatch.setattr(triton_launch, "PROGRAMS", 8)
     args = arguments(rng, device, weight, b=18, i=14, n=2, j=2, d=3)
     sizes = Sizes.of(args["poses"], args["weight"], 2, low=False, tile=16)
     assert (sizes.image_tiles, sizes.input_tiles, sizes.blocks, sizes.chunks) == (2, 4, 2, 2)
@@ -89,7 +86,7 @@ def test_poses_and_weight_that_are_not_contiguous(rng, device):
     assert not poses.is_contiguous() and not weight.is_contiguous()
     got, wanted = (gradients(args | new) for new in ({"poses": poses, "weight": weight}, {}))
     assert all(torch.equal(one, other) for one, other in zip(got, wanted, strict=True))
-    alone = [route(p, w, None, 3, 3, False, False, False) for p, w in ((poses, weight), (args["poses"], args["weight"]))]
+    alone = [route(p, w, None, 3, 3, False, False) for p, w in ((poses, weight), (args["poses"], args["weight"]))]
     assert all(torch.equal(one, other) for one, other in zip(*alone, strict=True))  # the registered op by itself
 
 
@@ -121,7 +118,7 @@ def test_large_sizes(gpu_only, rng, kept, name, dtype):
     compare_routing(dynamic_routing, arguments(rng, "cuda", **LARGE[name]), backend="triton", dtype=dtype)
 
 
-RULES = [{"couplings": "uniform"}, {"detach": True}, {"n_iters": 1}, {"n_iters": 5}, {"couplings": "leaky", "n_iters": 2}]
+RULES = [{"couplings": "uniform"}, {"n_iters": 1}, {"n_iters": 5}, {"couplings": "leaky", "n_iters": 2}]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -149,7 +146,7 @@ def test_large_sizes_of_shared_weights(gpu_only, rng, weight, dtype):
 @pytest.mark.parametrize("converted", [False, True])
 def test_autocast_takes_bfloat16_products_and_gives_float32_gradients(gpu_only, rng, monkeypatch, converted):
     """As near to float64 as the reference is under autocast, whether the weight is converted once or tile by tile."""
-    monkeypatch.setattr(dynamic_triton, "NARROW_BYTES", dynamic_triton.NARROW_BYTES * converted)
+    monkeypatch.setattr(triton_op, "NARROW_BYTES", triton_op.NARROW_BYTES if converted else 0)
 
     def op(backend, **args):
         with torch.autocast("cuda", torch.bfloat16, enabled=args["poses"].dtype == torch.float32):

@@ -43,7 +43,7 @@ import collections, os, re, subprocess, sys, tempfile
 import torch, triton
 import triton.backends.nvidia
 from ahead import compiled_instead_of_run
-from torchcaps.ops.em_triton import route, route_backward
+from torchcaps.ops.em.triton_op import route, route_backward
 
 compiled, real = [], triton.compile
 triton.compile = lambda *args, **kwargs: compiled.append(real(*args, **kwargs)) or compiled[-1]

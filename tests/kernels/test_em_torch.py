@@ -4,7 +4,8 @@ import pytest
 import torch
 from problems import em_problem
 
-from torchcaps.ops import em_routing, em_triton
+from torchcaps.ops import em_routing
+from torchcaps.ops.em import triton_op
 
 
 @pytest.mark.parametrize("weight", ["jde", "ijde"])
@@ -12,7 +13,7 @@ def test_the_operator_is_registered_as_torch_wants_it(device, weight):
     args = {name: x.requires_grad_() for name, x in em_problem(weight, device, i=2, j=2, r=1, d=1, e=1).items()}
     bias = args.pop("bias") if weight == "jde" else None
     scores, poses, transform, *betas = [x for name, x in args.items() if name != "bias"]
-    torch.library.opcheck(em_triton.route, (scores, poses, transform, bias, *betas, 2))
+    torch.library.opcheck(triton_op.route, (scores, poses, transform, bias, *betas, 2))
 
 
 def test_compiles_whole(device, fresh_dynamo):
@@ -55,8 +56,8 @@ def test_is_exported_for_any_batch_and_any_number_of_inputs(device):
 
 def test_auto_takes_it_on_cuda_also_under_autocast(gpu_only, monkeypatch):
     taken = []
-    route = em_triton.route
-    monkeypatch.setattr(em_triton, "route", lambda *args: taken.append(args[1].dtype) or route(*args))
+    route = triton_op.route
+    monkeypatch.setattr(triton_op, "route", lambda *args: taken.append(args[1].dtype) or route(*args))
     args = em_problem(device="cuda")
     plain = em_routing(**args)
     for dtype in (torch.bfloat16, torch.float16):

@@ -4,14 +4,15 @@ import pytest
 import torch
 from problems import INF, ON_GPU, em_gradients, em_problem, judge, judge_together
 
-from torchcaps.ops import em_launch, em_routing
+from torchcaps.ops import em_routing
+from torchcaps.ops.em import triton_launch
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Under the interpreter a sum over three inputs is one of two chunks."""
     if not ON_GPU:
-        monkeypatch.setattr(em_launch, "LEAST_INPUTS", 2)
+        monkeypatch.setattr(triton_launch, "LEAST_INPUTS", 2)
 
 
 @pytest.mark.parametrize(("weight", "n_iters"), [*[(weight, n) for weight in ("jde", "ijde") for n in (1, 2, 3, 4, 5)], ("de", 2)])
@@ -52,14 +53,14 @@ def test_numbers_never_seen_before(gpu_only, fresh):
 @pytest.mark.parametrize("weight", ["jde", "ijde"])
 def test_a_large_weight_gets_its_gradient_in_slices(device, weight, monkeypatch):
     """Two rows of the transform at a time; the last slice is cut."""
-    monkeypatch.setattr(em_launch, "SLICE_NUMBERS", 4)
+    monkeypatch.setattr(triton_launch, "SLICE_NUMBERS", 4)
     judge(lambda seed: em_problem(weight, device, d=3, e=2, seed=seed), n_iters=2)
 
 
 @pytest.mark.parametrize("weight", ["jde", "ijde"])
 def test_more_outputs_than_lanes(device, weight, monkeypatch):
     for name in ("STATISTICS_OUTPUTS", "GRADIENT_OUTPUTS", "MERGED_OUTPUTS"):
-        monkeypatch.setattr(em_launch, name, 2)
+        monkeypatch.setattr(triton_launch, name, 2)
     judge(lambda seed: em_problem(weight, device, j=5, r=1, d=1, seed=seed), n_iters=2)
 
 

@@ -8,7 +8,8 @@ import torch
 
 from torchcaps.layers import Capsules, CodeNets, LadderCapsules, LadderForm
 from torchcaps.ops import length, misfit, propagate, regress, squash, unsquash
-from torchcaps.ops.ladder import direction, disagreement, mean_distance, predictions
+from torchcaps.ops.ladder import disagreement, mean_distance, predictions
+from torchcaps.ops.squash import direction
 
 
 def net_by_hand(nets: CodeNets, net: int, copy: int, code: torch.Tensor) -> torch.Tensor:

@@ -1,12 +1,11 @@
 """The networks without capsules have the sizes that the paper prints."""
 
-from importlib import import_module
-
 import pytest
 import torch
 
 from torchcaps.models import MODELS
 from torchcaps.models.baseline import PRESETS, Baseline, PictureConv2d
+from torchcaps.ops import convolution
 
 
 def size(model: torch.nn.Module) -> int:
@@ -44,7 +43,7 @@ def test_one_logit_per_class_from_the_features(rng):
 @pytest.mark.parametrize("patches", [False, True])
 def test_the_first_convolution_keeps_the_size_as_padding_does(rng, monkeypatch, kernel, patches):
     """By patches on a stand-in for CUDA."""
-    monkeypatch.setattr(import_module("torchcaps.ops.convolve"), "_on_cuda", lambda tensor: patches)
+    monkeypatch.setattr(convolution, "_on_cuda", lambda tensor: patches)
     ours, plain = PictureConv2d(2, 6, kernel).double(), torch.nn.Conv2d(2, 6, kernel, padding="same").double()
     plain.load_state_dict(ours.state_dict())
     images = torch.randn(3, 2, 10, 11, generator=rng, dtype=torch.float64)

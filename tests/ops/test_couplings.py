@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck
 
 from torchcaps.ops import COUPLINGS
-from torchcaps.ops.couplings import FIXED, coupling
+from torchcaps.ops.couplings import FIXED, coupling_rule
 
 NOBODY = -torch.inf
 RULES = ["softmax", "leaky", "max-min", "uniform", "random"]
@@ -37,26 +37,26 @@ def test_these_are_all():
 )
 def test_by_hand(name, logits, expected):
     logits = torch.tensor(logits, dtype=torch.float64)
-    torch.testing.assert_close(coupling(name)(logits), torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(coupling_rule(name).share(logits), torch.tensor(expected, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_leading_axes_are_shared_out_one_by_one(name, rng):
     logits = torch.randn(2, 3, 4, generator=rng)
     logits[0, 0, 1] = NOBODY
-    rows = torch.stack([coupling(name)(row) for row in logits.flatten(0, 1)]).view(2, 3, 4)
-    torch.testing.assert_close(coupling(name)(logits), rows)
+    rows = torch.stack([coupling_rule(name).share(row) for row in logits.flatten(0, 1)]).view(2, 3, 4)
+    torch.testing.assert_close(coupling_rule(name).share(logits), rows)
 
 
 @pytest.mark.parametrize("name", ["softmax", "uniform", "random"])
 def test_a_child_spends_exactly_one_vote(name, rng):
     logits = 5 * torch.randn(50, 7, generator=rng)
     logits[:, 2] = NOBODY
-    torch.testing.assert_close(coupling(name)(logits).sum(-1), torch.ones(50))
+    torch.testing.assert_close(coupling_rule(name).share(logits).sum(-1), torch.ones(50))
 
 
 def test_leaky_keeps_less_than_one_vote_and_more_when_parents_agree():
-    spent = coupling("leaky")(torch.tensor([[-5.0, -5.0], [0.0, 0.0], [5.0, 5.0]])).sum(-1)
+    spent = coupling_rule("leaky").share(torch.tensor([[-5.0, -5.0], [0.0, 0.0], [5.0, 5.0]])).sum(-1)
     assert (spent.diff() > 0).all()
     assert spent.max() < 1
 
@@ -64,21 +64,21 @@ def test_leaky_keeps_less_than_one_vote_and_more_when_parents_agree():
 @pytest.mark.parametrize("name", RULES)
 def test_gradient_is_the_slope(name, rng):
     logits = torch.randn(3, 5, dtype=torch.float64, generator=rng, requires_grad=True)
-    assert gradcheck(coupling(name), logits)
+    assert gradcheck(coupling_rule(name).share, logits)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_gradient_is_the_slope_with_parents_missing(name, rng):
     there = torch.tensor([[True, True, False, True], [False, True, True, True]])
     logits = torch.randn(2, 4, dtype=torch.float64, generator=rng, requires_grad=True)
-    assert gradcheck(lambda x: coupling(name)(x.masked_fill(~there, NOBODY)), logits)
+    assert gradcheck(lambda x: coupling_rule(name).share(x.masked_fill(~there, NOBODY)), logits)
 
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("logits", [[0.0, 0.0, 0.0], [1.0, 1.0, NOBODY], [1e4, -1e4, 0.0]], ids=["equal", "equal-or-missing", "huge"])
 def test_value_and_gradient_are_finite_at_ties_and_extremes(name, logits):
     logits = torch.tensor(logits, requires_grad=True)
-    couplings = coupling(name)(logits)
+    couplings = coupling_rule(name).share(logits)
     (couplings * torch.arange(3.0)).sum().backward()
     assert couplings.isfinite().all()
     assert logits.grad.isfinite().all()
@@ -86,4 +86,4 @@ def test_value_and_gradient_are_finite_at_ties_and_extremes(name, logits):
 
 def test_unknown_name_lists_the_names():
     with pytest.raises(ValueError, match="couplings must be one of softmax, leaky, max-min, uniform, random; got 'sparsemax'"):
-        coupling("sparsemax")
+        coupling_rule("sparsemax")

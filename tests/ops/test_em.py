@@ -10,7 +10,7 @@ from torch.autograd import gradcheck as full_gradcheck
 
 from torchcaps.ops import em_routing, em_routing_steps
 from torchcaps.ops.em import EMRouted
-from torchcaps.ops.em_densities import EPS
+from torchcaps.ops.em.densities import EPS
 
 gradcheck = partial(full_gradcheck, fast_mode=True)  # along random directions: the full Jacobian takes a minute here
 

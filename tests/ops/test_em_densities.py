@@ -9,7 +9,7 @@ from em_problems import N_IN, N_OUT, WEIGHTS, gradients, problem
 from torch.autograd import gradcheck
 
 from torchcaps.ops import DENSITIES, em_routing, em_routing_steps, own_output_prior
-from torchcaps.ops.em_densities import EPS
+from torchcaps.ops.em.densities import EPS
 
 
 def test_the_table_holds_what_the_paper_proposes():

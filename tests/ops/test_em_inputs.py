@@ -5,7 +5,7 @@ import torch
 from em_problems import D_IN, D_OUT, INF, N_IN, N_OUT, ROWS, WEIGHTS, gradients, problem
 
 from torchcaps.ops import em_routing, em_routing_steps
-from torchcaps.ops.em_densities import EPS
+from torchcaps.ops.em.densities import EPS
 
 
 @pytest.mark.parametrize("padding", [0.0, 1e30, INF, float("nan")])
@@ -93,7 +93,7 @@ def test_extreme_poses_and_scores_stay_finite(dtype, scale):
             {"weight": torch.ones(0, D_IN, D_OUT), "bias": None, "beta_use": torch.ones(0), "beta_ignore": torch.ones(0)},
             "needs at least one output capsule",
         ),
-        ({"n_iters": 0}, "needs at least one pass, got n_iters=0"),
+        ({"n_iters": 0}, "needs at least one iteration, got n_iters=0"),
     ],
     ids=lambda x: "+".join(x) if isinstance(x, dict) else "",
 )

@@ -8,7 +8,6 @@ import torch
 from torchcaps.ops import code_loss, keep_most_active, ladder_activity, misfit, propagate, regress, squash
 from torchcaps.ops.ladder import (
     Made,
-    direction,
     disagreement,
     distance_loss,
     mean_code_loss,
@@ -17,6 +16,7 @@ from torchcaps.ops.ladder import (
     propagate_made,
     regress_made,
 )  # fmt: skip
+from torchcaps.ops.squash import direction
 
 
 def row(*activity: float) -> torch.Tensor:

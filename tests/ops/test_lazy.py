@@ -224,7 +224,7 @@ def test_it_compiles_whole(fresh_dynamo):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_iters": 0}, "needs at least one pass, got n_iters=0"),
+        ({"n_iters": 0}, "needs at least one iteration, got n_iters=0"),
         ({"scores": torch.ones(2, 1)}, r"expects poses \[\*b i d\] and scores \[\*b i\], got \[2, 6, 4\] and \[2, 1\]"),
         ({"vote_mix": torch.ones(3, 1)}, r"vote_mix must be \[3, 4\] for poses \[2, 6, 4\], got \[3, 1\]"),
         ({"vote": torch.ones(4)}, r"expects vote_mix \[j d\] and vote \[d e\], got \[3, 4\] and \[4\]"),

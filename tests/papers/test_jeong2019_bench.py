@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from torchcaps import cli
 from torchcaps.bench import train
 from torchcaps.bench.train import make_step
-from torchcaps.ops import dynamic_blocked
+from torchcaps.ops.dynamic import cpu
 from torchcaps.papers import RECIPES
 from torchcaps.papers.jeong2019 import bench
 from torchcaps.papers.jeong2019.bench import PRINTED, Contender, bench_ladder, contenders
@@ -55,8 +55,8 @@ def test_every_network_is_timed_with_and_without_the_optimiser(small):
 
 
 def test_a_network_that_learns_otherwise_gets_no_time(small, monkeypatch):
-    blocked = dynamic_blocked.blocked
-    monkeypatch.setattr(dynamic_blocked, "blocked", lambda **args: tuple(part * math.nan for part in blocked(**args)))
+    blocked = cpu.routed
+    monkeypatch.setattr(cpu, "routed", lambda **args: tuple(part * math.nan for part in blocked(**args)))
     found = rows(only=["CapsNet, r = 3"])
     assert found["CapsNet, r = 3"][1:5] == ["wrong", "-", "wrong", "-"]
     assert found["CapsNet, r = 3, reference ops"][2] == "-"  # nothing is divided by what is wrong

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from torchcaps.ops import EMRouted, LocalGrid, dynamic_routing, em_routing, keep_most_active, local_grid, local_routing, squash
-from torchcaps.ops.couplings import softmax
-from torchcaps.ops.dynamic_blocked import Rule, route
+from torchcaps.ops.couplings import coupling_rule
+from torchcaps.ops.dynamic.cpu import Settings, route
 
 Draw = Callable[..., Tensor]  # draw(*shape, scale=1.0): normal random numbers
 
@@ -67,8 +67,8 @@ def _plain_einsum(poses: Tensor, weight: Tensor, bias: Tensor, n_iters: int) -> 
 
 def _plain_bmm(poses: Tensor, weight: Tensor, bias: Tensor, n_iters: int) -> Tensor:
     """The blocked backend as a single block."""
-    rule = Rule(weight.shape[1], n_iters, softmax, fixed=False, detach=False)
-    return route(poses, weight, bias, None, rule)[0]
+    settings = Settings(weight.shape[1], n_iters, coupling_rule("softmax"))
+    return route(poses, weight, bias, None, settings)[0]
 
 
 PLAIN = {"plain einsum": _plain_einsum, "plain bmm": _plain_bmm}

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules, check_capsules
 from torchcaps.ops import LocalGrid, local_grid, local_routing
-from torchcaps.ops.couplings import coupling
+from torchcaps.ops.couplings import coupling_rule
 
 
 class ConvRoutedCapsules(nn.Module):
@@ -33,7 +33,7 @@ class ConvRoutedCapsules(nn.Module):
         super().__init__()
         if couplings == "random":
             raise ValueError("ConvRoutedCapsules has no prior logits for random couplings; use softmax, leaky, max-min or uniform")
-        coupling(couplings)
+        coupling_rule(couplings)
         self.n_in, self.d_in, self.n_iters, self.couplings = n_in_types * grid[0] * grid[1], d_in, n_iters, couplings
         tables = local_grid(*grid, kernel, stride, padding)
         for name in ("seen", "reach", "slot"):

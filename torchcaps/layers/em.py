@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules
 from torchcaps.ops import EMStep, em_routing, em_routing_backend, em_routing_steps, own_output_prior
-from torchcaps.ops.em_densities import density_named
+from torchcaps.ops.em.densities import density_named
 
 SHARING = ("none", "inputs", "all")
 COSTS = ("separate", "tied", "none")

@@ -16,7 +16,6 @@ from torchcaps.ops.ladder import (
     SHARPNESS,
     Kept,
     Made,
-    direction,
     disagreement,
     keep_most_active,
     ladder_activity,
@@ -26,7 +25,7 @@ from torchcaps.ops.ladder import (
     propagate_made,
     regress_made,
 )  # fmt: skip
-from torchcaps.ops.squash import EPS
+from torchcaps.ops.squash import EPS, direction
 
 AGREEMENTS = {
     "down": "parents tell their parts again: the paper's ladder",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules, check_capsules
 from torchcaps.ops import RoutingStep, dynamic_routing, dynamic_routing_backend, dynamic_routing_steps, recover_couplings, recover_support
-from torchcaps.ops.couplings import coupling
+from torchcaps.ops.couplings import coupling_rule
 
 SHARING = ("none", "places", "inputs", "all")
 
@@ -53,7 +53,7 @@ class RoutedCapsules(nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        coupling(couplings)
+        coupling_rule(couplings)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
         self.couplings, self.detach, self.backend = couplings, detach, backend
         self.weight = nn.Parameter(torch.empty(_weight_shape(n_in, n_out, d_in, d_out, sharing, n_types)))

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers import Capsules, ConvAutoencoder
-from torchcaps.ops.neurons import Neurons, hidden_probability, visible_mean
+from torchcaps.ops.rbm import Neurons, hidden_probability, visible_mean
 
 FORMS = ("neurons", "linear")
 

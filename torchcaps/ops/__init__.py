@@ -1,16 +1,26 @@
 """Pure functions: no parameters, no state, no device choice."""
 
 from torchcaps.ops.backend import without_kernels
-from torchcaps.ops.convolve import convolve
+from torchcaps.ops.conv_routing import LocalGrid, local_grid, local_routing
+from torchcaps.ops.convolution import convolve
 from torchcaps.ops.couplings import COUPLINGS
-from torchcaps.ops.dynamic import Routed, RoutingStep, dynamic_routing, dynamic_routing_backend, dynamic_routing_steps, recover_couplings
-from torchcaps.ops.em import EMRouted, EMStep, em_routing, em_routing_backend, em_routing_steps, own_output_prior
-from torchcaps.ops.em_densities import DENSITIES
+from torchcaps.ops.dynamic import dynamic_routing, dynamic_routing_backend
+from torchcaps.ops.dynamic.reference import Routed, RoutingStep, dynamic_routing_steps, recover_couplings
+from torchcaps.ops.em import em_routing, em_routing_backend
+from torchcaps.ops.em.densities import DENSITIES
+from torchcaps.ops.em.reference import EMRouted, EMStep, em_routing_steps, own_output_prior
 from torchcaps.ops.ladder import Kept, code_loss, keep_most_active, ladder_activity, misfit, propagate, regress
 from torchcaps.ops.lazy import LazyRouted, LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
-from torchcaps.ops.local import LocalGrid, local_grid, local_routing
 from torchcaps.ops.losses import margin_loss, reconstruction_loss, spread_loss
-from torchcaps.ops.sparse import Winning, after_batch, boosted_ranks, count_wins, rank_mask, recover_support, routing_support
+from torchcaps.ops.sparse import (
+    Winning,
+    after_batch,
+    boosted_ranks,
+    count_wins,
+    rank_mask,
+    recover_support,
+    routing_support,
+)
 from torchcaps.ops.squash import length, squash, unsquash
 
 __all__ = [

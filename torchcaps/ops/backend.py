@@ -1,8 +1,8 @@
 """The one place that chooses how an op is computed: reference, blocked, compiled, or a fused Triton kernel.
 
 The rule of `auto`, in order:
-1. on CUDA: triton where it supports the arguments, in `torch.compile` and `torch.export` too, which see it as one op. It has
-   no second derivatives and says so when asked for them; `without_kernels` is the way out;
+1. on CUDA: triton where it supports the arguments, in `torch.compile` and `torch.export` too, which see it as one op.
+   It has no second derivatives and says so when asked for them; `without_kernels` is the way out;
 2. inside `torch.compile` or `torch.export` otherwise: the reference, which is then compiled with everything around it
    (there a backend asked for as `compiled` means the same), and on CUDA outside of them: compiled;
 3. on a CPU: blocked where it supports the arguments (compiling costs half a minute there and gains nothing);
@@ -13,7 +13,7 @@ A backend asked for by name runs or refuses with the reason; it is never replace
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -29,14 +29,14 @@ _switched_off = False
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """What products are made in where autocast is on; None where it is off, or unknown, as on the meta device."""
+    """Dtype of products where autocast is on; None where it is off, or unknown, as on the meta device."""
     on = device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if on else None
 
 
 @contextmanager
 def without_kernels() -> Iterator[None]:
-    """No Triton kernel runs inside: to measure what they gain, and for what they cannot do, as second derivatives."""
+    """Run no Triton kernel inside: to measure their gain, and for second derivatives, which they lack."""
     global _switched_off
     before, _switched_off = _switched_off, True
     try:
@@ -53,27 +53,24 @@ class Implementation:
     refuses: Callable[..., str | None] = lambda *args, **kwargs: None
 
 
-def cannot_block(poses: Tensor, **args) -> str | None:
-    """Why the blocked backend cannot run these arguments, or None."""
-    if poses.device.type != "cpu":
-        return f"needs tensors on the CPU, got one on {poses.device.type}; move the input"
-    if poses.dtype not in (torch.float32, torch.float64):
-        return f"computes in float32 or float64, got {poses.dtype}; convert the input"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "does not run inside torch.func transforms; leave them"
-    return "does not run under autocast; leave the region" if torch.is_autocast_enabled("cpu") else None
-
-
 def cannot_compile(poses: Tensor, **args) -> str | None:
-    """Why torch.compile has no compiler for this device, or None."""
+    """Say why torch.compile has no compiler for this device, or None."""
     if poses.device.type == "cuda":
         return None if find_spec("triton") else "needs the package triton, and it is not installed; install it"
     found = any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)
     return None if found else "needs a C++ compiler, and neither CXX, g++ nor clang++ is there; install one"
 
 
+def cannot_span_devices(tensors: Sequence[Tensor]) -> str | None:
+    """Say that the tensors are not on one device, or None."""
+    devices = {str(x.device) for x in tensors}
+    if len(devices) == 1:
+        return None
+    return f"needs all tensors on one device, got some on {' and '.join(sorted(devices))}; move them"
+
+
 def cannot_run_kernels(tensor: Tensor) -> str | None:
-    """Why no Triton kernel can run here, whatever its arguments, or None."""
+    """Say why no Triton kernel can run here, whatever its arguments, or None."""
     device = tensor.device.type
     if _switched_off:
         return "is switched off here by without_kernels(); leave the region"
@@ -81,42 +78,44 @@ def cannot_run_kernels(tensor: Tensor) -> str | None:
         return f"needs CUDA tensors, got one on {device}; move the input"
     if not HAS_TRITON:
         return "needs the package triton, and it is not installed; install it"
-    return "does not run inside torch.func transforms; leave them" if _inside_a_transform() else None
+    return "does not run inside torch.func transforms; leave them" if inside_transform() else None
 
 
 def cannot_hold_tiles(tensor: Tensor) -> str | None:
-    """The same for kernels of matrix products, whose tiles are large and of float32 or bfloat16."""
+    """Say why no kernel of matrix products can run here: their tiles are large, in float32 or bfloat16. Or None."""
     if reason := cannot_run_kernels(tensor):
         return reason
     device = tensor.device
     if torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) != torch.bfloat16:
-        return f"computes in float32 or bfloat16, got autocast to {torch.get_autocast_dtype(device.type)}; leave the region"
+        dtype = torch.get_autocast_dtype(device.type)
+        return f"computes in float32 or bfloat16, got autocast to {dtype}; leave the region"
     if not _has_room(device.type, device.index):
         return "needs a GPU of compute capability 9 or 10, whose tiles fit in on-chip memory; use another"
     return None
 
 
 def _has_room(device: str, index: int | None) -> bool:
-    """Tiles take up to 226 KB of a multiprocessor's memory, and other GPUs have 163 or less."""
+    """Whether a multiprocessor has the 226 KB that tiles take; other GPUs have 163 or less."""
     return device != "cuda" or torch.cuda.get_device_capability(index)[0] in (9, 10)
 
 
-def _inside_a_transform() -> bool:
+def inside_transform() -> bool:
+    """Whether a `torch.func` transform is active."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 # what torch.compiler.assume_constant_result does, without importing the compiler: a compiled program asks once
-_has_room._dynamo_marked_constant = _inside_a_transform._dynamo_marked_constant = True
+_has_room._dynamo_marked_constant = inside_transform._dynamo_marked_constant = True
 
 
 def many_programs():
-    """Every shape of weight, rule and number of passes is a program of its own: more than torch.compile expects of a function."""
+    """Allow a program for every shape of weight, rule and number of iterations: more than torch.compile's default."""
     config = torch._dynamo.config
     return config.patch({"recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit": 64})
 
 
 def compiled_whole(reference: Callable[..., tuple]) -> Callable[..., tuple]:
-    """The backend "compiled" of an op, made of its reference."""
+    """Make the backend "compiled" of an op from its reference."""
     program = torch.compile(reference, fullgraph=True)
 
     def run(**args) -> tuple:
@@ -126,14 +125,23 @@ def compiled_whole(reference: Callable[..., tuple]) -> Callable[..., tuple]:
     return run
 
 
-def choose(op: str, implementations: dict[str, Implementation], backend: str, tensor: Tensor, args: dict, compiling: bool = False) -> str:
-    """The name of the backend that runs `op` on these arguments; `tensor` says on which device, `compiling` to pretend."""
+def choose(
+    op: str,
+    implementations: dict[str, Implementation],
+    backend: str,
+    tensor: Tensor,
+    args: dict,
+    compiling: bool = False,
+) -> str:
+    """Name the backend that runs `op` on these arguments; `tensor` says on which device, `compiling` to pretend."""
     whole = compiling or torch.compiler.is_compiling()
     if backend == "compiled" and whole:
         return "reference"
     if backend == "auto":
         names = AUTO.get(tensor.device.type, ())
-        for name in ("triton",) * ("triton" in names) if whole else names:
+        if whole:
+            names = tuple(name for name in names if name == "triton")
+        for name in names:
             if name in implementations and implementations[name].refuses(**args) is None:
                 return name
         return "reference"

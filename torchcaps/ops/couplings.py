@@ -1,33 +1,44 @@
-"""How a capsule shares itself among its parents: functions of the routing logits.
+"""Coupling rules: how a capsule shares itself among its parents, as functions of the routing logits.
 
-Each takes logits `[*b j]` (j: the parents that one child reaches, -inf where there is no such parent) and returns
-couplings of the same shape; `dim` says where j is if not at the end. `COUPLINGS` names them all; `FIXED` names those that
-ignore agreement, so that further routing passes would change nothing.
+A rule takes logits `[*b j]` (j: the parents that one child reaches, -inf where there is no such parent) and returns
+couplings of the same shape; `dim` says where j is if not at the end. `COUPLINGS` holds all rules by name; `FIXED` names
+those that ignore agreement, so that further routing iterations would change nothing.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 Logits = Float[Tensor, "*b j"]
+Couplings = Float[Tensor, "*b j"]
 
 
-def softmax(logits: Logits, dim: int = -1) -> Logits:
+class CouplingRule(NamedTuple):
+    """One entry of `COUPLINGS`, looked up by `coupling_rule`."""
+
+    share: Callable[..., Tensor]  # share(logits, dim=-1) -> couplings
+    fixed: bool  # ignores agreement
+
+
+def softmax(logits: Logits, dim: int = -1) -> Couplings:
     """Eq. 3 of Sabour 2017: every child spends exactly one vote."""
     return logits.softmax(dim)
 
 
-def leaky(logits: Logits, dim: int = -1) -> Logits:
+def leaky(logits: Logits, dim: int = -1) -> Couplings:
     """Softmax with one more parent of logit zero, "none of the above", whose share is then dropped."""
     orphan = torch.zeros_like(logits.narrow(dim, 0, 1))
     return torch.cat([logits, orphan], dim).softmax(dim).narrow(dim, 0, logits.shape[dim])
 
 
-def max_min(logits: Logits, dim: int = -1) -> Logits:
-    """0.01 + 0.99 (b - min b) / (max b - min b) over the parents (Zhao 2019); uniform where all logits are equal, as in a first
-    pass without prior."""
+def max_min(logits: Logits, dim: int = -1) -> Couplings:
+    """Scale linearly over the parents: 0.01 + 0.99 (b - min b) / (max b - min b) (Zhao 2019).
+
+    Uniform where all logits are equal, as in a first iteration without prior.
+    """
     there = logits > -torch.inf
     # parents that are not there must count neither in the maximum nor in the minimum
     low = logits.masked_fill(~there, torch.inf).amin(dim, keepdim=True)
@@ -38,8 +49,8 @@ def max_min(logits: Logits, dim: int = -1) -> Logits:
     return torch.where(flat, equal, scaled).masked_fill(~there, 0.0)
 
 
-def uniform(logits: Logits, dim: int = -1) -> Logits:
-    """The same share for every parent: the control without routing."""
+def uniform(logits: Logits, dim: int = -1) -> Couplings:
+    """Give every parent the same share: the control without routing."""
     return logits.masked_fill(logits > -torch.inf, 0.0).softmax(dim)
 
 
@@ -53,8 +64,8 @@ COUPLINGS: dict[str, Callable[..., Tensor]] = {
 FIXED = ("uniform", "random")
 
 
-def coupling(name: str) -> Callable[..., Tensor]:
-    """The function of that name, or an error that lists the names."""
+def coupling_rule(name: str) -> CouplingRule:
+    """Look up a rule, or raise an error that lists the names."""
     if name not in COUPLINGS:
         raise ValueError(f"couplings must be one of {', '.join(COUPLINGS)}; got {name!r}")
-    return COUPLINGS[name]
+    return CouplingRule(COUPLINGS[name], name in FIXED)

@@ -1,8 +1,8 @@
-"""Products of expert capsules (Hauser 2019): couplings by cosine agreement, energy, mixing up and down, contrastive statistics.
+"""Products of expert capsules (Hauser 2019): cosine agreement, energy, mixing up and down, contrastive statistics.
 
-Paper's symbols: input capsules x_i `poses`, weights W_ij `weight` (here [i j d e], applied as x W), couplings c_ij, collective
-predictions z_j `sums`, squashed capsules `parents`, "on" ||x_j|| = 1. Couplings are constants wherever a derivative is taken, of
-the weights as of the poses: Eq. 18 pulls them out of its sum over all visible states.
+Paper's symbols: input capsules x_i `poses`, weights W_ij `weight` (here [i j d e], applied as x W), couplings c_ij,
+collective predictions z_j `sums`, squashed capsules `parents`, "on" ||x_j|| = 1. Couplings are constants wherever a
+derivative is taken, of the weights as of the poses: Eq. 18 pulls them out of its sum over all visible states.
 The decoder (U_ji, e_ji, section 4.1) is the same layer upside down, so that every function here serves it too.
 """
 
@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from torchcaps.ops.squash import EPS, length, squash
+from torchcaps.ops.squash import direction, length, squash
 
 Poses = Float[Tensor, "*b i d"]
 Parents = Float[Tensor, "*b j e"]
@@ -28,25 +28,27 @@ STARTS = ("zero", "lengths")
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """How couplings are found. The paper names neither the passes nor the first logits, and sums to 1 over the inputs."""
+    """Rule that finds the couplings. The paper leaves iterations and first logits open, and sums over the inputs."""
 
     n_iters: int = 3
     over: str = "inputs"  # or "outputs": over what the couplings sum to 1
-    start: str = "zero"  # first logits; "lengths": the logarithm of each input's length, so that silent capsules get no share
+    start: str = (
+        "zero"  # first logits; "lengths": the logarithm of each input's length, so that silent capsules get no share
+    )
 
     def check(self) -> None:
         if self.over not in AXES or self.start not in STARTS:
             choices = f"over one of {', '.join(AXES)}, from one of {', '.join(STARTS)}"
             raise ValueError(f"couplings sum to 1 {choices}; got {self.over!r} from {self.start!r}")
         if self.n_iters < 1:
-            raise ValueError(f"routing by agreement needs a pass at least, got n_iters={self.n_iters}")
+            raise ValueError(f"routing by agreement needs at least one iteration, got n_iters={self.n_iters}")
 
 
 PLAIN = Rule()
 
 
 class AgreementStep(NamedTuple):
-    """One pass: the logits that shared the votes, the shares, and what came of them."""
+    """One iteration: the logits, the couplings they make, and the weighted sums of votes."""
 
     logits: Couplings
     couplings: Couplings
@@ -54,7 +56,7 @@ class AgreementStep(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """What one half of the contrastive update is computed from."""
+    """Tensors from which one half of the contrastive update is computed."""
 
     poses: Poses
     sums: Parents
@@ -62,10 +64,10 @@ class Phase(NamedTuple):
 
 
 def agreement_steps(poses: Poses, weight: Weight, rule: Rule = PLAIN) -> Iterator[AgreementStep]:
-    """Yield every pass: couplings are a softmax of the logits, which then gain the cosine between each vote and the sum of all."""
+    """Yield every iteration: softmax of the logits, which then gain the cosine between each vote and the sum of all."""
     rule.check()
     votes = torch.einsum("...id,ijde->...ije", poses, weight)
-    directions = _unit(votes)
+    directions = direction(votes)
     logits = votes.new_zeros(votes.shape[:-1])  # [*b i j]
     if rule.start == "lengths":
         logits = logits + length(poses).log().unsqueeze(-1)
@@ -73,68 +75,70 @@ def agreement_steps(poses: Poses, weight: Weight, rule: Rule = PLAIN) -> Iterato
         couplings = logits.softmax(AXES[rule.over])
         sums = (couplings.unsqueeze(-1) * votes).sum(-3)
         yield AgreementStep(logits, couplings, sums)
-        logits = logits + (directions * _unit(sums).unsqueeze(-3)).sum(-1)
+        logits = logits + (directions * direction(sums).unsqueeze(-3)).sum(-1)
 
 
 def agreement_routing(poses: Poses, weight: Weight, rule: Rule = PLAIN) -> Phase:
-    """The last pass: the phase that the data make. One pass shares alike."""
+    """Last iteration: the phase that the data make. A single iteration shares alike."""
     *_, last = agreement_steps(poses, weight, rule)
     return Phase(poses, last.sums, last.couplings)
 
 
 def mix_up(poses: Poses, weight: Weight, couplings: Couplings) -> Parents:
-    """Eq. 3: z_j = sum over i of c_ij W_ij x_i."""
+    """Mix inputs into parents: z_j = sum over i of c_ij W_ij x_i (Eq. 3)."""
     return torch.einsum("...ij,...ije->...je", couplings, torch.einsum("...id,ijde->...ije", poses, weight))
 
 
 def mix_down(parents: Parents, weight: Weight, couplings: Couplings) -> Poses:
-    """The way back with the same couplings and the transposed weights: z_i = sum over j of c_ij W_ij^T x_j."""
+    """Go back with the same couplings and the transposed weights: z_i = sum over j of c_ij W_ij^T x_j."""
     return torch.einsum("...ij,...ijd->...id", couplings, torch.einsum("...je,ijde->...ijd", parents, weight))
 
 
 def log_strength(sums: Parents, n_plain: int = 0) -> Float[Tensor, "*b j"]:
-    """How much speaks for a capsule being on: log |z_j|² in Eq. 7.
+    """Evidence for a capsule being on: log |z_j|² in Eq. 7.
 
-    The last `n_plain` numbers r of a capsule may lie in R^n instead of on the sphere: hidden Gaussians of unit variance, as in
-    exponential family harmoniums (the paper's reference 10). Summed out, they add |r|² / 2.
+    The last `n_plain` dimensions r of a capsule may lie in R^n instead of on the sphere: hidden Gaussians of unit
+    variance, as in exponential family harmoniums (the paper's reference 10). Summed out, they add |r|² / 2.
     """
     round_part, plain = _parted(sums, n_plain)
     square = _square(round_part)
-    # 0 · log 0 would be NaN in the energy; no higher floor, since the first dreams of the paper's weights are as faint as 1e-27
+    # 0 · log 0 would be NaN in the energy; no higher floor, since the first samples of the paper's weights are as faint
+    # as 1e-27
     strength = square.clamp(min=torch.finfo(square.dtype).tiny).log()
     return strength + _square(plain) / 2 if n_plain else strength  # onnxruntime cannot add up nothing
 
 
 def energy(sums: Parents, on: Float[Tensor, "*b j"], n_plain: int = 0) -> Float[Tensor, "*b"]:
-    """Eq. 7: minus the strength of all capsules that are on."""
+    """Minus the strength of all capsules that are on (Eq. 7)."""
     return -(log_strength(sums, n_plain) * on).sum(-1)
 
 
 def log_marginal(sums: Parents, n_plain: int = 0) -> Float[Tensor, "*b"]:
-    """Eq. 10 without Z, as a logarithm: what the energies of all on/off patterns add up to."""
+    """Logarithm of the sum over all on/off patterns: Eq. 10 without Z."""
     return softplus(log_strength(sums, n_plain)).sum(-1)
 
 
 def on_probability(sums: Parents, n_plain: int = 0) -> Float[Tensor, "*b j"]:
-    """Eq. 12; without plain numbers the length of the squashed capsule."""
+    """Probability of being on (Eq. 12); without plain dimensions the length of the squashed capsule."""
     return log_strength(sums, n_plain).sigmoid()
 
 
 def firing(sums: Parents, on: Float[Tensor, "*b j"] | None = None, n_plain: int = 0) -> Parents:
-    """The capsules that the layer below sees: directions at the length `on`, their probability if none is given.
+    """Capsules that the layer below sees: directions at the length `on`, their probability if none is given.
 
-    Without plain numbers and without `on` this is `squash`. Plain numbers are sent as far as the capsule is on.
+    Without plain dimensions and without `on` this is `squash`. Plain dimensions are sent as far as the capsule is on.
     """
     on = (on_probability(sums, n_plain) if on is None else on).unsqueeze(-1).to(sums.dtype)
     round_part, plain = _parted(sums, n_plain)
-    return torch.cat([on * _unit(round_part), on * plain], -1)
+    return torch.cat([on * direction(round_part), on * plain], -1)
 
 
 def in_ball(fired: Parents, n_plain: int = 0) -> Parents:
-    """Plain numbers r as r / (1 + |r|²)^½: of any length before, shorter than 1 after, and none is lost. Without any, the same capsules.
+    """Map plain dimensions r to r / (1 + |r|²)^½, shorter than 1. Without any, return the same capsules.
 
-    What a decoder reads and dreams of. Its rule is for squashed capsules: half of the update is z / (1 + |z|²) times a capsule, and
-    of capsules that are ten times as long z overshoots its most, 1, behind which a longer z has a smaller half and grows on.
+    A decoder reads and reconstructs these. Its rule is for squashed capsules: half of the update is z / (1 + |z|²)
+    times a capsule, and with capsules ten times as long z overshoots its maximum, 1, beyond which a longer z has a
+    smaller half and grows on.
     """
     if not n_plain:
         return fired
@@ -143,19 +147,24 @@ def in_ball(fired: Parents, n_plain: int = 0) -> Parents:
 
 
 def sample_on(sums: Parents, uniform: Float[Tensor, "*b j"], n_plain: int = 0) -> Bool[Tensor, "*b j"]:
-    """Which capsules are on, by numbers drawn evenly from 0..1."""
+    """Draw which capsules are on, by numbers drawn evenly from 0..1."""
     return uniform < on_probability(sums, n_plain)
 
 
 def sweep(data: Phase, weight: Weight, uniform: Float[Tensor, "*b j"] | None = None, n_plain: int = 0) -> Phase:
-    """Algorithm 1 from `data` to the model's half: fire, down, squash, up, by the couplings of `data`. With `uniform` on/off is drawn."""
+    """Run Algorithm 1 from `data` to the model's half: fire, down, squash, up, by the couplings of `data`.
+
+    With `uniform` on/off is drawn.
+    """
     on = None if uniform is None else sample_on(data.sums, uniform, n_plain)
     poses = squash(mix_down(firing(data.sums, on, n_plain), weight, data.couplings))
     return Phase(poses, mix_up(poses, weight, data.couplings), data.couplings)
 
 
-def chain(data: Phase, weight: Weight, uniforms: Sequence[Tensor | None], rule: Rule = PLAIN, n_plain: int = 0) -> Phase:
-    """As many sweeps as there are `uniforms` (CD-k). After the first one the couplings are found anew each time."""
+def chain(
+    data: Phase, weight: Weight, uniforms: Sequence[Tensor | None], rule: Rule = PLAIN, n_plain: int = 0
+) -> Phase:
+    """Run as many sweeps as there are `uniforms` (CD-k), the couplings found anew after the first."""
     for number, uniform in enumerate(uniforms):
         start = agreement_routing(data.poses, weight, rule) if number else data
         data = sweep(start, weight, uniform, n_plain)
@@ -163,18 +172,19 @@ def chain(data: Phase, weight: Weight, uniforms: Sequence[Tensor | None], rule: 
 
 
 def statistics(phase: Phase, n_plain: int = 0) -> Weight:
-    """2 c_ij z_j x_i / (1 + |z_j|²), mean over the batch: half of Eq. 18, the derivative of `log_marginal` by the weights."""
+    """Mean of 2 c_ij z_j x_i / (1 + |z_j|²) over the batch: half of Eq. 18, the slope of `log_marginal`."""
     return _correlate(phase, _slope(phase.sums, n_plain))
 
 
 def contrast(data: Phase, model: Phase, n_plain: int = 0) -> Weight:
-    """What Algorithm 1 adds to the weights, times the rate: upwards in the likelihood of the data."""
+    """Update of the weights by Algorithm 1, before the learning rate: upwards in the likelihood of the data."""
     return statistics(data, n_plain) - statistics(model, n_plain)
 
 
 def sparsity(phase: Phase, goal: float, n_plain: int = 0, mean_on: Float[Tensor, "j"] | None = None) -> Weight:
-    """Downwards in sum over j of (mean on-probability - goal)² / 2: capsules that are on for too many inputs let go of the weakest.
+    """Update downwards in sum over j of (mean on-probability - goal)² / 2.
 
+    Capsules that are on for too many inputs let go of the weakest.
     Not in the paper; known from restricted Boltzmann machines (Lee, Ekanadham, Ng 2008).
     `mean_on`: over a larger batch that this is a part of; None takes the mean over what is here.
     """
@@ -184,7 +194,7 @@ def sparsity(phase: Phase, goal: float, n_plain: int = 0, mean_on: Float[Tensor,
 
 
 def _slope(sums: Parents, n_plain: int) -> Parents:
-    """The derivative of `log_marginal`: the on-probability times that of the strength."""
+    """Derivative of `log_marginal`: the on-probability times that of the strength."""
     round_part, plain = _parted(sums, n_plain)
     less = torch.exp(-_square(plain) / 2).unsqueeze(-1)
     own = 2 * round_part / (less + _square(round_part).unsqueeze(-1))
@@ -200,14 +210,9 @@ def _correlate(phase: Phase, slope: Parents) -> Weight:
 
 
 def _parted(sums: Parents, n_plain: int) -> tuple[Float[Tensor, "*b j r"], Float[Tensor, "*b j p"]]:
-    """What lies on the sphere, and what does not."""
+    """Split into dimensions on the sphere and plain ones."""
     return sums[..., : sums.shape[-1] - n_plain], sums[..., sums.shape[-1] - n_plain :]
 
 
 def _square(vectors: Float[Tensor, "*b e"]) -> Float[Tensor, "*b"]:
     return vectors.square().sum(-1)
-
-
-def _unit(vectors: Float[Tensor, "*b e"]) -> Float[Tensor, "*b e"]:
-    """Length 1; a zero vector stays zero, so that its cosine with anything is 0."""
-    return vectors * torch.rsqrt(vectors.square().sum(-1, keepdim=True) + EPS)

@@ -23,12 +23,14 @@ def margin_loss(
 
 
 def reconstruction_loss(pictures: Float[Tensor, "*b c h w"], targets: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b"]:
-    """The SUM of squared differences over one picture. A mean over its pixels would be hundreds of times weaker."""
+    """SUM of squared differences over one image. A mean over its pixels would be hundreds of times weaker."""
     _same_shape("reconstruction_loss", pictures=pictures, targets=targets)
     return (pictures - targets).square().sum((-3, -2, -1))
 
 
-def spread_loss(scores: Float[Tensor, "*b j"], present: Float[Tensor, "*b j"], *, margin: float = 0.2) -> Float[Tensor, "*b"]:
+def spread_loss(
+    scores: Float[Tensor, "*b j"], present: Float[Tensor, "*b j"], *, margin: float = 0.2
+) -> Float[Tensor, "*b"]:
     """Hinge between the true class and every other one (Hinton 2018): sum over others of max(0, m - (s_t - s_j))²."""
     _same_shape("spread_loss", scores=scores, present=present)
     true = (scores * present).sum(-1, keepdim=True)
@@ -36,7 +38,9 @@ def spread_loss(scores: Float[Tensor, "*b j"], present: Float[Tensor, "*b j"], *
 
 
 def _same_shape(loss: str, **tensors: Tensor) -> None:
-    """A batch of labels in place of their one-hot rows, or a picture without its channel, would broadcast in silence."""
+    """Refuse labels in place of their one-hot rows, or an image without its channel: they broadcast in silence."""
     (name, first), (other, second) = tensors.items()
     if first.shape != second.shape:
-        raise ValueError(f"{loss} wants {name} and {other} of the same shape, got {list(first.shape)} and {list(second.shape)}")
+        raise ValueError(
+            f"{loss} wants {name} and {other} of the same shape, got {list(first.shape)} and {list(second.shape)}"
+        )

@@ -32,6 +32,11 @@ def length(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*
     return (_wide(vectors).square().sum(-1) + eps).sqrt().to(vectors.dtype)
 
 
+def direction(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*b e"]:
+    """Scale to length 1; a vector of zeros stays zero."""
+    return vectors * torch.rsqrt(vectors.square().sum(-1, keepdim=True) + eps)
+
+
 def _wide(vectors: Tensor) -> Tensor:
     """Float32 at least: eight bits of mantissa are too few for a sum of squares."""
     return vectors.to(torch.promote_types(vectors.dtype, torch.float32))

@@ -9,11 +9,13 @@ from torch.autograd.function import FunctionCtx
 from torchcaps.ops.backend import autocast_dtype
 
 
-def weight_product(inputs: Float[Tensor, "n r i"], weight: Tensor, *, transposed: bool = False) -> Float[Tensor, "n r o"]:
-    """`torch.bmm` with a weight [n i o], or [n o i] if `transposed`. Under autocast a float32 weight's gradient is float32 as well.
+def weight_product(
+    inputs: Float[Tensor, "n r i"], weight: Tensor, *, transposed: bool = False
+) -> Float[Tensor, "n r o"]:
+    """`torch.bmm` with a weight [n i o], or [n o i] if `transposed`, whose gradient is float32 under autocast too.
 
-    Autograd writes it in bfloat16, converts that, and turns it round if the weight was. For the ladder's 43 million weights, of
-    which a step uses each once, those are passes over all gradients that can be spared; and 16 of their 24 bits are gone.
+    Autograd writes the gradient in bfloat16, converts it, and transposes it if the weight was. For the ladder's 43
+    million weights, which a step uses once each, that is a needless walk over all gradients, and loses 16 of 24 bits.
     """
     dtype = autocast_dtype(inputs.device)
     if dtype is None or weight.dtype != torch.float32 or inputs.dtype == torch.float64:
@@ -22,7 +24,10 @@ def weight_product(inputs: Float[Tensor, "n r i"], weight: Tensor, *, transposed
 
 
 class _Product(Function):
-    """`low` is the weight as it is multiplied: the first gradient goes to the weight itself, a second one finds its way through both."""
+    """Product with `low`, the weight as it is multiplied.
+
+    The first gradient goes to the weight itself, a second one finds its way through both.
+    """
 
     generate_vmap_rule = True
 

@@ -61,9 +61,7 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
 def tried(results: Path) -> list[Setting]:
     """Settings tried on held-out digits, a dot for each seed."""
     lines = read_tuning(tuning_path(results, "hauser2019"))
-    purity, probe = (
-        {line.run: line for line in lines if line.metric == name} for name in ("restricted_n_pure", "probe_accuracy")
-    )
+    purity, probe = ({line.run: line for line in lines if line.metric == name} for name in ("restricted_n_pure", "probe_accuracy"))
     return [_setting(line, probe[run], seed) for run, line in purity.items() for seed in line.by_seed]
 
 

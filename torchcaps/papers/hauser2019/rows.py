@@ -85,9 +85,7 @@ def fashion_letter() -> Run:
     return replace(mnist_letter(), data="fashion-mnist")
 
 
-@reproduces(
-    table="figure 2", row="MNIST, the paper's method and initialisation N(0, 0.01)", metric=ERROR, beside=BESIDE
-)
+@reproduces(table="figure 2", row="MNIST, the paper's method and initialisation N(0, 0.01)", metric=ERROR, beside=BESIDE)
 def mnist_growth() -> Run:
     """The growth of the paper's small weights, probed every five steps.
 

@@ -30,9 +30,7 @@ TITLES = {
 }
 
 
-def sample_sheets(
-    model: nn.Module, data: Labelled, device: torch.device, *, row: str, seed: int = 0
-) -> tuple[Figure, str]:
+def sample_sheets(model: nn.Module, data: Labelled, device: torch.device, *, row: str, seed: int = 0) -> tuple[Figure, str]:
     """Draw figure 2: a column for each capsule, four samples each, one seed and nothing chosen.
 
     Three sheets: the complete domain, the same noise negated, and the same noise turned to the half of the sphere that
@@ -60,9 +58,7 @@ def sample_sheets(
     return figure, f"{words}. {AFTER.format('2')}"
 
 
-def architecture(
-    model: nn.Module, image: Float[Tensor, "c h w"], device: torch.device, *, row: str
-) -> tuple[Figure, str]:
+def architecture(model: nn.Module, image: Float[Tensor, "c h w"], device: torch.device, *, row: str) -> tuple[Figure, str]:
     """Draw figure 1 from the model: one image on its way up to the experts and down again."""
     model.to(device)
     images = image.unsqueeze(0).to(device)
@@ -127,9 +123,7 @@ def _scale(figure: Figure, picture: Any, left: float, top: float, width: float, 
     bar.set_label(words, fontsize=8, labelpad=-8)
 
 
-def growth_curve(
-    journal: list[dict[str, Any]], every: int, title: str = "The paper's initialisation N(0, 0.01)"
-) -> tuple[Figure, str]:
+def growth_curve(journal: list[dict[str, Any]], every: int, title: str = "The paper's initialisation N(0, 0.01)") -> tuple[Figure, str]:
     """Draw how the experts wake, by the probes of the stage that trains them.
 
     `every`: steps between probes, and before the first one; a thinned journal need not hold the stage's first step.
@@ -137,8 +131,7 @@ def growth_curve(
     lines = [line for line in journal if "probed_dreamt_on" in line]
     if not lines:
         raise ValueError(
-            "growth_curve needs the journal of a run whose experts were probed; "
-            "give their stage probe_every, and run it again"
+            "growth_curve needs the journal of a run whose experts were probed; give their stage probe_every, and run it again"
         )
     before = lines[0]["step"] - every
     with canvas(7.0, 3.1) as figure:

@@ -55,10 +55,7 @@ def purity_against_probe(settings: Sequence[Setting], wanted: Wanted) -> tuple[F
     """
     forces, decays = sorted({setting.force for setting in settings}), sorted({setting.l2 for setting in settings})
     if not settings or len(decays) > len(MARKERS):
-        raise ValueError(
-            f"purity_against_probe draws settings of 1 to {len(MARKERS)} l2, "
-            f"got {len(settings)} settings of {len(decays)}"
-        )
+        raise ValueError(f"purity_against_probe draws settings of 1 to {len(MARKERS)} l2, got {len(settings)} settings of {len(decays)}")
     sphere, off = ([setting for setting in settings if bool(setting.n_plain) == plain] for plain in (False, True))
     panels = [those for those in (sphere, off) if those]
     with canvas(4.3 * len(panels) + 0.9, 3.9) as figure:
@@ -87,9 +84,7 @@ def _frame(axes: Axes, settings: Sequence[Setting], wanted: Wanted) -> None:
     probes = [wanted.probe_accuracy, *(setting.probe_accuracy for setting in settings)]
     room = 0.09 * (max(probes) - min(probes)) + 0.05
     left, right = min(probes) - room, max(probes) + room
-    axes.fill_between(
-        [wanted.probe_accuracy, right], wanted.n_pure, wanted.n_capsules, color=PALE, alpha=0.35, linewidth=0
-    )
+    axes.fill_between([wanted.probe_accuracy, right], wanted.n_pure, wanted.n_capsules, color=PALE, alpha=0.35, linewidth=0)
     axes.text(right, wanted.n_capsules - 0.3, "both high ", ha="right", va="top", fontsize=8, color=MUTED)
     axes.set(xlim=(left, right), ylim=(0, wanted.n_capsules), xlabel="linear probe on held-out digits, % correct")
     if any(setting.n_plain for setting in settings):
@@ -111,9 +106,7 @@ def _dot(axes: Axes, setting: Setting, marker: str, colour: Any) -> None:
         zorder=4,
     )
     if setting.row:
-        axes.plot(
-            *setting.at, "o", color="none", markersize=2 * SIZE, markeredgecolor=INK, markeredgewidth=0.9, zorder=4
-        )
+        axes.plot(*setting.at, "o", color="none", markersize=2 * SIZE, markeredgecolor=INK, markeredgewidth=0.9, zorder=4)
 
 
 def _joined(axes: Axes, settings: Sequence[Setting], colours: dict[float, Any]) -> None:
@@ -144,9 +137,7 @@ def _label(axes: Axes, settings: Sequence[Setting]) -> None:
     axes.figure.draw_without_rendering()  # the layout decides where dots are
     dots = {at: tuple(72 / axes.figure.dpi * axes.transData.transform(at)) for at in words}  # in points
     sizes = {setting.at: (2 * SIZE if setting.row else SIZE) for setting in settings}
-    taken = [
-        (x - sizes[at] / 2, y - sizes[at] / 2, x + sizes[at] / 2, y + sizes[at] / 2) for at, (x, y) in dots.items()
-    ]
+    taken = [(x - sizes[at] / 2, y - sizes[at] / 2, x + sizes[at] / 2, y + sizes[at] / 2) for at, (x, y) in dots.items()]
     edge = 72 / axes.figure.dpi * axes.transAxes.transform((1, 0))[0]
     taken.append((edge, -math.inf, math.inf, math.inf))  # no word leaves its panel to the right
     clear = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.2}  # lines pass below the words, dots above
@@ -191,9 +182,7 @@ def _legend(figure: Figure, colours: dict[float, Any], markers: dict[float, str]
 
     blank = {"linestyle": "none", "markersize": SIZE}
     lines = [Line2D([], [], marker="none", label="force towards\nsparse experts", **blank)]
-    lines += [
-        Line2D([], [], marker="s", color=colour, label=f"{force:g}", **blank) for force, colour in colours.items()
-    ]
+    lines += [Line2D([], [], marker="s", color=colour, label=f"{force:g}", **blank) for force, colour in colours.items()]
     lines += [
         Line2D([], [], marker="none", label=" ", **blank),
         Line2D([], [], marker="none", label="l2 of the decoder", **blank),

@@ -69,9 +69,7 @@ def _curve_words(found: Mapping[str, Watched], errors: Mapping[str, Band]) -> st
     for name, seen in found.items():
         names.setdefault(seen.which, []).append(name)
     on = "; ".join(f"{which} ({', '.join(those)})" for which, those in names.items())
-    ends = "; ".join(
-        f"{name} {100 - errors[name].means[-1]:.2f} % after {errors[name].epochs[-1]} epochs" for name in found
-    )
+    ends = "; ".join(f"{name} {100 - errors[name].means[-1]:.2f} % after {errors[name].epochs[-1]} epochs" for name in found)
     n_runs = ", ".join(f"{len(seen.journals)} of {name}" for name, seen in found.items())
     words = (
         f"Loss and accuracy after each epoch, on {on}; no run was stopped and no step chosen by them. Runs: {n_runs}. "
@@ -91,10 +89,7 @@ def band(journals: Sequence[Journal], name: str) -> Band:
     epochs = sorted(set.intersection(*(set(run) for run in found))) if found else []
     if not epochs:
         steps = [len(series(journal, name)[0]) for journal in journals]
-        raise ValueError(
-            f"validation_curves needs journal lines with 'epoch' and {name!r}, got {steps} of them; "
-            "give the stage a Watch"
-        )
+        raise ValueError(f"validation_curves needs journal lines with 'epoch' and {name!r}, got {steps} of them; give the stage a Watch")
     values = torch.tensor([[run[epoch] for epoch in epochs] for run in found], dtype=torch.float64)  # [runs t 2]
     return Band(epochs, values[..., 0].mean(0), values[..., 1].mean(0), values[..., 0])
 
@@ -104,9 +99,7 @@ def _draw(axes: Axes, found: Band, colour: str) -> None:
     axes.fill_between(found.epochs, low, high, color=colour, alpha=0.15, linewidth=0, label="sd over batches")
     for number, run in enumerate(found.each if len(found.each) > 1 else ()):
         label = "one run" if number == 0 else None
-        axes.plot(
-            found.epochs, run.numpy(), color=SKY if colour == BLUE else colour, linewidth=0.6, alpha=0.6, label=label
-        )
+        axes.plot(found.epochs, run.numpy(), color=SKY if colour == BLUE else colour, linewidth=0.6, alpha=0.6, label=label)
     marker = "o" if len(found.epochs) <= FEW else None
     axes.plot(found.epochs, found.means.numpy(), color=colour, marker=marker, markersize=4, label="mean of runs")
     axes.grid(axis="y")
@@ -133,9 +126,7 @@ def errors_by_view(found: Mapping[str, Mapping[str, Sequence[ByView]]]) -> tuple
             axes.set_ylim(bottom=0)
         handles, words = axes.get_legend_handles_labels()
         figure.legend(handles, words, loc="outside lower center", ncols=len(words))
-    n_runs = "; ".join(
-        f"{vary}: {', '.join(f'{len(runs)} of {name}' for name, runs in some.items())}" for vary, some in found.items()
-    )
+    n_runs = "; ".join(f"{vary}: {', '.join(f'{len(runs)} of {name}' for name, runs in some.items())}" for vary, some in found.items())
     return figure, (
         "Test error by viewpoint. Shaded: views that were trained on, tested in another light; all others were never "
         "seen. Trained on toys of the official test part, and tested on the same toys. "
@@ -148,6 +139,4 @@ def _network(axes: Axes, vary: str, name: str, runs: Sequence[ByView], colour: s
     degrees = [in_degrees(vary, view) for view in views]
     for run in runs if len(runs) > 1 else ():
         axes.plot(degrees, [run[view] for view in views], "o", color=colour, markersize=3, alpha=0.4)
-    axes.plot(
-        degrees, [mean(run[view] for run in runs) for view in views], color=colour, marker="o", markersize=3, label=name
-    )
+    axes.plot(degrees, [mean(run[view] for run in runs) for view in views], color=colour, marker="o", markersize=3, label=name)

@@ -80,9 +80,7 @@ def _change_words(found: Tracks, moved: Changes, vary: str, number: int) -> str:
 
 def _kept(vary: str) -> str:
     """Name the settings that stay fixed."""
-    said = {
-        name: f"{name} {in_degrees(name, value)} degrees" for name, value in FIXED[vary].items() if name != "lighting"
-    }
+    said = {name: f"{name} {in_degrees(name, value)} degrees" for name, value in FIXED[vary].items() if name != "lighting"}
     return f"{' and '.join(said.values())} and light {FIXED[vary]['lighting']}"
 
 
@@ -125,9 +123,7 @@ def _trajectory(axes: Axes, poses: Float[Tensor, "v r e"]) -> float:
     corners = rearrange(plane.points, "(v r) q -> v r q", v=len(poses))
     colours = colormaps["viridis"]([view / max(len(poses) - 1, 1) for view in range(len(poses))])
     for polygon, colour in zip(corners, colours, strict=True):
-        axes.plot(
-            polygon[:, 0].numpy(), polygon[:, 1].numpy(), "-o", color=colour, linewidth=0.9, markersize=2, alpha=0.85
-        )
+        axes.plot(polygon[:, 0].numpy(), polygon[:, 1].numpy(), "-o", color=colour, linewidth=0.9, markersize=2, alpha=0.85)
     for view, fill in ((0, "none"), (-1, "full")):
         axes.plot(*corners[view, 0].tolist(), "o", color=colours[view], fillstyle=fill, markersize=8)
     bare(axes).set_aspect("equal", adjustable="datalim")
@@ -140,9 +136,7 @@ def _colour_key(figure: Figure, row: Any, degrees: list[int], vary: str) -> None
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    bar = figure.colorbar(
-        ScalarMappable(Normalize(degrees[0], degrees[-1]), "viridis"), ax=list(row), pad=0.01, aspect=14
-    )
+    bar = figure.colorbar(ScalarMappable(Normalize(degrees[0], degrees[-1]), "viridis"), ax=list(row), pad=0.01, aspect=14)
     bar.set_label(f"{vary}, degrees")
     bar.outline.set_visible(False)
 
@@ -151,10 +145,7 @@ def _circle_key(figure: Figure) -> None:
     from matplotlib.lines import Line2D
 
     shown = (("none", "first pose vector, first view"), ("full", "first pose vector, last view"))
-    circles = [
-        Line2D([], [], color=MUTED, marker="o", linestyle="", fillstyle=fill, markersize=8, label=words)
-        for fill, words in shown
-    ]
+    circles = [Line2D([], [], color=MUTED, marker="o", linestyle="", fillstyle=fill, markersize=8, label=words) for fill, words in shown]
     figure.legend(handles=circles, loc="outside lower center", ncols=2)
 
 
@@ -176,6 +167,5 @@ def stereo_pairs(data: Labelled, factors: Factors) -> tuple[Figure, str]:
         rows[-1].set_xlabel("azimuth, degrees")
     return (
         figure,
-        f"The first toy of each category of the test part, both eyes, {_kept('azimuth')}. "
-        "After figure 9 of Heinsen (2019).",
+        f"The first toy of each category of the test part, both eyes, {_kept('azimuth')}. After figure 9 of Heinsen (2019).",
     )

@@ -57,11 +57,7 @@ def from_results(found: Results, today: Mapping[str, Run], root: Path | None) ->
     made: Drawn = {}
     if seen := watched(found, today):
         made["figure-8"] = validation_curves(seen)
-    errors = {
-        n: [part["metrics"]["test"]["error_percent"] for part in found[row]]
-        for n, row in BY_ITERATIONS.items()
-        if row in found
-    }
+    errors = {n: [part["metrics"]["test"]["error_percent"] for part in found[row]] for n, row in BY_ITERATIONS.items() if row in found}
     if len(errors) > 1:
         made["error-by-passes"] = error_by_passes({"smallNORB": errors})
     if views := by_view(found, root):
@@ -100,9 +96,7 @@ def watched(found: Results, today: Mapping[str, Run]) -> dict[str, Watched]:
         if row in found:
             rule, about = today[row].stages[0].watch, info(today[row].data)
             n = min(rule.n_images, {"test": about.n_test, "validation": about.n_validation}[rule.part])
-            seen[name] = Watched(
-                [result["curve"] for result in found[row]], rule.part, f"{n:,} {rule.part} {about.kind}"
-            )
+            seen[name] = Watched([result["curve"] for result in found[row]], rule.part, f"{n:,} {rule.part} {about.kind}")
     return seen
 
 

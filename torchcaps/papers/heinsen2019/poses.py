@@ -54,17 +54,12 @@ def in_degrees(vary: str, number: int) -> int:
     return 10 * number if vary == "azimuth" else 30 + 5 * number
 
 
-def sequences(
-    labels: Int64[Tensor, " n"], factors: Factors, vary: str
-) -> tuple[list[tuple[int, int]], list[int], Int64[Tensor, "k v"]]:
+def sequences(labels: Int64[Tensor, " n"], factors: Factors, vary: str) -> tuple[list[tuple[int, int]], list[int], Int64[Tensor, "k v"]]:
     """List every toy (category, instance), the degrees of `vary`, and where its images lie; the rest is `FIXED`."""
     if vary not in FIXED:
         raise ValueError(f"views vary by {' or '.join(FIXED)}; got {vary!r}")
     if len(labels) != len(factors.instance):
-        raise ValueError(
-            f"{len(labels):,} images need as many viewpoints, got {len(factors.instance):,}; "
-            "give those of the same part"
-        )
+        raise ValueError(f"{len(labels):,} images need as many viewpoints, got {len(factors.instance):,}; give those of the same part")
     wanted = torch.ones(len(labels), dtype=torch.bool)
     for name, value in FIXED[vary].items():
         wanted &= getattr(factors, name) == value
@@ -73,9 +68,7 @@ def sequences(
         found.setdefault((int(labels[index]), int(factors.instance[index])), {})[int(views[index])] = index
     numbers = sorted({number for toy in found.values() for number in toy})
     if not found or any(sorted(toy) != numbers for toy in found.values()):
-        raise ValueError(
-            f"some toy lacks an image for some {vary}; give a whole part of smallNORB and its own viewpoints"
-        )
+        raise ValueError(f"some toy lacks an image for some {vary}; give a whole part of smallNORB and its own viewpoints")
     toys = sorted(found)
     return (
         toys,
@@ -84,9 +77,7 @@ def sequences(
     )
 
 
-def tracks(
-    model: nn.Module, data: Labelled, factors: Factors, vary: str, augment: Sequence[Augmentation] = ()
-) -> Tracks:
+def tracks(model: nn.Module, data: Labelled, factors: Factors, vary: str, augment: Sequence[Augmentation] = ()) -> Tracks:
     """Show the model every toy of the sequences; `augment` is its run's, as evaluation applies it."""
     toys, degrees, indices = sequences(data.labels, factors, vary)
     poses, right = [], []

@@ -7,8 +7,8 @@ small random ones.
 
 from dataclasses import replace
 
-from torchcaps.data.augment.mixup import Mixup
 from torchcaps.data.augment import Crop
+from torchcaps.data.augment.mixup import Mixup
 from torchcaps.results.claims import Variant, reproduces, variants
 from torchcaps.train.optimizers import RAdam
 from torchcaps.train.recipe import Run, Stage, Watch
@@ -33,9 +33,7 @@ def _smallnorb() -> Run:
     )
 
 
-@reproduces(
-    table="2", row="EM routing, the paper's settings", metric=ERROR, printed=0.9, selected="best of 10", beside=BESIDE
-)
+@reproduces(table="2", row="EM routing, the paper's settings", metric=ERROR, printed=0.9, selected="best of 10", beside=BESIDE)
 def smallnorb() -> Run:
     """smallNORB at 96x96, both eyes as two channels, three routing iterations.
 
@@ -53,9 +51,7 @@ def smallnorb_capsnet() -> Run:
     """
     args = {"preset": "official", "n_iters": 3, "reconstruction": False}
     stage = replace(_STAGE, task=Classify(), watch=Watch())
-    return Run(
-        data="smallnorb-48", model="capsnet", model_args=args, augment=(Crop(48, border=8), Mixup(0.2)), stages=(stage,)
-    )
+    return Run(data="smallnorb-48", model="capsnet", model_args=args, augment=(Crop(48, border=8), Mixup(0.2)), stages=(stage,))
 
 
 @reproduces(table="2", row="CNN without capsules, trained alike, 272K parameters", metric=ERROR)
@@ -117,9 +113,7 @@ def _new(vary: str, network: str) -> Variant:
     """
     name = f"smallnorb-viewpoint-{vary}"
     changes = {"data": name, "tests": (f"{name}-familiar",), "watch": None}
-    return Variant(
-        f"new {vary}s, {network} (trained on official test toys)", changes, beside=(f"{name}-familiar.error_percent",)
-    )
+    return Variant(f"new {vary}s, {network} (trained on official test toys)", changes, beside=(f"{name}-familiar.error_percent",))
 
 
 NEW_VIEWS = variants(

@@ -34,9 +34,7 @@ def sst5_gpt2_large() -> Run:
 
     The weights of GPT-2 large have to be put into the encoder's folder.
     """
-    return Run(
-        data="sst5-gpt2-large", model="em-sentences", model_args=_ROUTING, augment=(Mixup(0.2),), stages=(_STAGE,)
-    )
+    return Run(data="sst5-gpt2-large", model="em-sentences", model_args=_ROUTING, augment=(Mixup(0.2),), stages=(_STAGE,))
 
 
 def sst2_gpt2_large() -> Run:

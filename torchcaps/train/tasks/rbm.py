@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchcaps.analysis.sample_quality import linear_probe
 from torchcaps.data import Labelled
 from torchcaps.data.augment import Augmentation, Batch
-from torchcaps.ops.neurons import contrast
+from torchcaps.ops.rbm import contrast
 from torchcaps.train.tasks.reconstruct import ReconstructionTask
 
 

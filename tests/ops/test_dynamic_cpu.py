@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from torchcaps.ops import COUPLINGS, dynamic_blocked, dynamic_pairs, dynamic_routing
-from torchcaps.ops.dynamic_blocked import _blocks
+from torchcaps.ops import COUPLINGS, dynamic_routing, dynamic_routing_backend
+from torchcaps.ops.dynamic import cpu, cpu_pairs
+from torchcaps.ops.dynamic.cpu import _blocks
 from torchcaps.ops.testing import compare_routing
 
 WEIGHTS = {"per pair": (6, 3, 4, 5), "per type": (2, 3, 4, 5), "per output": (3, 4, 5), "for all": (4, 5)}
@@ -20,9 +21,9 @@ MODES |= {"by pairs": MODES["whole"]}
 @pytest.fixture(params=MODES)
 def mode(request, monkeypatch):
     for name, value in zip(("BLOCK_BYTES", "LARGEST_BLOCK_BYTES", "IMAGES_OF_A_BLOCK_OF_INPUTS"), MODES[request.param], strict=True):
-        monkeypatch.setattr(dynamic_blocked, name, value)
-    monkeypatch.setattr(dynamic_pairs, "MANY_CALLS", request.param == "by pairs")
-    monkeypatch.setattr(dynamic_pairs, "BLOCK_BYTES", 1000)  # three images of 6 x 3 x 4 floats, 288 bytes
+        monkeypatch.setattr(cpu, name, value)
+    monkeypatch.setattr(cpu_pairs, "MANY_CALLS", request.param == "by pairs")
+    monkeypatch.setattr(cpu_pairs, "BLOCK_BYTES", 1000)  # three images of 6 x 3 x 4 floats, 288 bytes
     return request.param
 
 
@@ -35,27 +36,26 @@ def arguments(weight: tuple[int, ...], prior: bool = True) -> dict[str, torch.Te
 @pytest.mark.parametrize("couplings", COUPLINGS)
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_every_way_of_cutting_is_right_in_value_and_gradient(mode, weight, couplings):
-    for detach in (False, True):
-        for n_iters in (1, 3):
-            for prior in {True, couplings == "random"}:
-                op = partial(dynamic_routing, couplings=couplings, detach=detach, n_iters=n_iters)
-                compare_routing(op, arguments(WEIGHTS[weight], prior), backend="blocked")
+    for n_iters in (1, 3):
+        for prior in {True, couplings == "random"}:
+            op = partial(dynamic_routing, couplings=couplings, n_iters=n_iters)
+            compare_routing(op, arguments(WEIGHTS[weight], prior), backend="blocked")
 
 
 def test_the_modes_are_what_they_say(mode, monkeypatch):
     """Otherwise the test above would check one way five times."""
     called = []
-    for function in (dynamic_blocked._ByImages, dynamic_blocked._Pass, dynamic_pairs._ByPairs):
+    for function in (cpu._ByImages, cpu._Iteration, cpu_pairs._ByPairs):
         name = function.__name__
         monkeypatch.setattr(function, "apply", lambda *args, name=name, apply=function.apply: called.append(name) or apply(*args))
     dynamic_routing(**arguments(WEIGHTS["per pair"]), backend="blocked")
-    assert called == {"whole": [], "by images": ["_ByImages"], "by pairs": ["_ByPairs"]}.get(mode, ["_Pass"] * 3)
+    assert called == {"whole": [], "by images": ["_ByImages"], "by pairs": ["_ByPairs"]}.get(mode, ["_Iteration"] * 3)
 
 
 def test_pairs_are_for_a_transform_each_that_agreement_decides(mode, monkeypatch):
     """All else has few transforms, one pass or short votes, and an image of too many numbers is cut by its inputs."""
     called = []
-    monkeypatch.setattr(dynamic_pairs, "by_pairs", lambda *args: called.append(args) or dynamic_blocked.route(*args[:-1]))
+    monkeypatch.setattr(cpu_pairs, "by_pairs", lambda *args: called.append(args) or cpu.route(*args[:-1]))
     for weight in WEIGHTS.values():
         dynamic_routing(**arguments(weight), backend="blocked")
         dynamic_routing(**arguments(weight), couplings="uniform", backend="blocked")
@@ -63,7 +63,7 @@ def test_pairs_are_for_a_transform_each_that_agreement_decides(mode, monkeypatch
     long = arguments(WEIGHTS["per pair"]) | {"weight": torch.zeros(6, 3, 4, 1), "bias": None}
     dynamic_routing(**long, backend="blocked")
     assert len(called) == (mode == "by pairs")
-    monkeypatch.setattr(dynamic_blocked, "LARGEST_BLOCK_BYTES", 287)
+    monkeypatch.setattr(cpu, "LARGEST_BLOCK_BYTES", 287)
     dynamic_routing(**arguments(WEIGHTS["per pair"]), backend="blocked")
     assert len(called) == (mode == "by pairs")
 
@@ -94,13 +94,13 @@ def test_a_single_gradient_is_the_same_alone(mode, wanted):
 
 @pytest.mark.parametrize("needed", [["poses", "weight"], ["bias"], ["prior"]], ids=str)
 @pytest.mark.parametrize("weight", ["per pair", "per output"])
-@pytest.mark.parametrize(("n_iters", "detach"), [(1, False), (3, False), (3, True)])
-def test_who_has_a_gradient_is_as_in_the_reference(mode, weight, needed, n_iters, detach):
-    """The sum of earlier poses has none where no earlier pass passes one on."""
+@pytest.mark.parametrize("n_iters", [1, 3])
+def test_who_has_a_gradient_is_as_in_the_reference(mode, weight, needed, n_iters):
+    """The sum of earlier poses has none where there is no earlier iteration."""
     found = []
     for backend in ("reference", "blocked"):
         args = {name: x.requires_grad_(name in needed) for name, x in arguments(WEIGHTS[weight]).items()}
-        routed = dynamic_routing(**args, n_iters=n_iters, detach=detach, backend=backend)
+        routed = dynamic_routing(**args, n_iters=n_iters, backend=backend)
         found.append([part.requires_grad for part in routed])
         routed.poses.sum().backward()  # which the mark must not disturb
     assert found[0] == found[1]
@@ -116,8 +116,8 @@ def test_an_empty_batch_and_no_batch(mode):
 def test_no_block_makes_more_votes_than_it_may(mode, monkeypatch):
     """The promise of the backend: a batch's votes, 10 x 360 bytes here, are never made at once unless they are few."""
     made = []
-    votes_of = dynamic_blocked.votes_of
-    monkeypatch.setattr(dynamic_blocked, "votes_of", lambda *args: made.append(votes_of(*args).nbytes) or votes_of(*args))
+    votes_of = cpu.votes_of
+    monkeypatch.setattr(cpu, "votes_of", lambda *args: made.append(votes_of(*args).nbytes) or votes_of(*args))
     args = {name: x.requires_grad_() for name, x in arguments(WEIGHTS["per output"]).items()}
     dynamic_routing(**args, backend="blocked").poses.sum().backward()
     assert max(made) <= {"whole": 3600, "by pairs": 3600, "by images": 1500, "by inputs": 300, "input by input": 60}[mode]
@@ -126,10 +126,10 @@ def test_no_block_makes_more_votes_than_it_may(mode, monkeypatch):
 def test_pairs_make_no_votes_and_few_numbers_at_once(mode, monkeypatch):
     """The same promise: of [j b d i] numbers, 10 x 288 bytes, those of three images."""
     made = []
-    spread = dynamic_pairs._spread
-    monkeypatch.setattr(dynamic_pairs, "_spread", lambda *args: made.append(spread(*args).nbytes) or spread(*args))
+    spread = cpu_pairs._spread
+    monkeypatch.setattr(cpu_pairs, "_spread", lambda *args: made.append(spread(*args).nbytes) or spread(*args))
     if mode == "by pairs":
-        monkeypatch.setattr(dynamic_blocked, "votes_of", None)
+        monkeypatch.setattr(cpu, "votes_of", None)
     args = {name: x.requires_grad_() for name, x in arguments(WEIGHTS["per pair"]).items()}
     dynamic_routing(**args, backend="blocked").poses.sum().backward()
     assert max(made, default=0) == (3 * 288 if mode == "by pairs" else 0)
@@ -138,10 +138,10 @@ def test_pairs_make_no_votes_and_few_numbers_at_once(mode, monkeypatch):
 @pytest.mark.parametrize(("d_out", "most", "n_images"), [(5, 1 << 20, 3), (50, 1 << 20, 37), (50, 2000, 6)])
 def test_many_transforms_make_larger_blocks_of_pairs_within_bounds(monkeypatch, d_out, most, n_images):
     """Three quarters of the weight's 1,440 and 14,400 bytes, at least 1,000 and at most so many, over the 288 of an image."""
-    monkeypatch.setattr(dynamic_pairs, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(cpu_pairs, "BLOCK_BYTES", 1000)
     taken = []
-    monkeypatch.setattr(dynamic_pairs._ByPairs, "apply", lambda *args: taken.append(args[5]))
-    dynamic_pairs.by_pairs(torch.zeros(1, 6, 4), torch.zeros(6, 3, 4, d_out), None, None, None, most)
+    monkeypatch.setattr(cpu_pairs._ByPairs, "apply", lambda *args: taken.append(args[5]))
+    cpu_pairs.by_pairs(torch.zeros(1, 6, 4), torch.zeros(6, 3, 4, d_out), None, None, None, most)
     assert taken == [n_images]
 
 
@@ -151,6 +151,9 @@ def test_what_it_cannot_do_is_refused_with_the_reason():
         dynamic_routing(**{name: x.bfloat16() for name, x in args.items()}, backend="blocked")
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="does not run under autocast"):
         dynamic_routing(**args, backend="blocked")
+    with pytest.raises(ValueError, match="passes gradients through every iteration; leave out detach=True"):
+        dynamic_routing(**args, detach=True, backend="blocked")
+    assert dynamic_routing_backend(args["poses"], args["weight"], detach=True) == "reference"
     with pytest.raises(ValueError, match="needs tensors on the CPU, got one on meta"):
         dynamic_routing(**{name: x.to("meta") for name, x in args.items()}, backend="blocked")
 
@@ -195,7 +198,7 @@ def test_a_layer_within_a_checkpoint_has_its_gradients(mode, again):
 
 def test_pairs_keep_nothing_where_no_gradient_is_recorded(mode, monkeypatch):
     """Weights want gradients then too, and logits of the whole batch would wait for a backward pass that never comes."""
-    outputs = dynamic_pairs._outputs
+    outputs = cpu_pairs._outputs
     args = {name: x.requires_grad_() for name, x in arguments(WEIGHTS["per pair"]).items()}
     for recorded, expected in ((True, [0, 3, 6, 9]), (False, [0, 0, 0, 0])):
         sums, alive = [], []
@@ -205,7 +208,7 @@ def test_pairs_keep_nothing_where_no_gradient_is_recorded(mode, monkeypatch):
             sums.extend(ref(each.total) for each in made)
             return outputs(made)
 
-        monkeypatch.setattr(dynamic_pairs, "_outputs", counted)
+        monkeypatch.setattr(cpu_pairs, "_outputs", counted)
         with torch.set_grad_enabled(recorded):
             dynamic_routing(**args, backend="blocked")
         assert alive == (expected if mode == "by pairs" else [])

@@ -1,19 +1,29 @@
-"""The backward kernels of em_triton.py whose lanes are outputs. Tuples and letters as in em_forward_triton.py.
+"""Backward kernels of EM routing whose lanes are outputs. Tuples and letters: see triton_forward.py.
 
-With data D = gate · R, total N = Σ_i D + eps and distance u = vote - mean, the M-step's gradients (s, m, v: of score, means,
-variances) reach D and the votes as
+With data D = gate · R, total N = Σ_i D + eps and distance u = vote - mean, the M-step's gradients (s, m, v: of score,
+means, variances) reach D and the votes as
     ∂D = s · (use + ignore) + Σ_re u (p + q u) - Σ_re q · (variance - eps),   ∂vote = D (p + 2 q u),
     q = v / N,  p = (m - 2 q Σ_i D u) / N.
-(Σ_i D u would be eps · mean but for the rounding of the mean, which these terms must share to cancel.) The softmax of the
-E-step turns ∂D into ∂logit = D (∂D - Σ_j R ∂D), and the logit reaches the votes, and means, variances and scores of the pass
-before, through distances from the means of that pass.
-`slopes` [b 3·R·E+2 j] holds for every output: mean of the pass before - mean, p, q, the constant of ∂D, and s.
+(Σ_i D u would be eps · mean but for the rounding of the mean, which these terms must share to cancel.) The softmax of
+the E-step turns ∂D into ∂logit = D (∂D - Σ_j R ∂D), and the logit reaches the votes, and means, variances and scores of
+the iteration before, through distances from the means of that iteration.
+`slopes` [b 3·R·E+2 j] holds for every output: mean of the iteration before - mean, p, q, the constant of ∂D, and s.
 """
 
 import triton
 import triton.language as tl
 
-from torchcaps.ops.em_forward_triton import ABSENT, chunk_tile, columns, lanes, logit_of, own_parameters, plus, transformed, zeros
+from torchcaps.ops.em.triton_tiles import (
+    ABSENT,
+    chunk_tile,
+    lanes,
+    load_columns,
+    logit_of,
+    own_parameters,
+    plus,
+    transformed,
+    zeros,
+)
 
 
 @triton.jit
@@ -22,9 +32,10 @@ def slopes_of(
     J: tl.constexpr, RE: tl.constexpr, LAST: tl.constexpr,
     STEPS: tl.constexpr, CHUNKS: tl.constexpr, NUMBERS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a pass's score, means and variances -> `slopes`; they come from outside or from the chunks of the next pass.
+    """Turn gradients of an iteration's score, means and variances into `slopes`.
 
-    `tallies` [b R·E+2 j]: what the pass adds to the gradients of a shared bias and of shared betas. `model`: of the next pass.
+    They come from outside or from the chunks of the next iteration, whose model is `model`. `tallies` [b R·E+2 j]: what
+    the iteration adds to the gradients of a shared bias and of shared betas.
     """
     b, j = lanes(J, BLOCK)
     k = tl.arange(0, NUMBERS)
@@ -70,7 +81,7 @@ def slopes_of(
     tl.store(slopes + (3 * RE + 1) * J + at_one, grad_score, mask=is_one)
     tally = used * (p + 2.0 * q * off)
     tallies += b * ((RE + 2) * J)
-    # what reaches the next pass's votes through this mean reaches the bias as well
+    # what reaches the next iteration's votes through this mean reaches the bias as well
     tl.store(tallies + at, tally if LAST else tally - grad_mean, mask=here)
     tl.store(tallies + RE * J + at_one, grad_score * used, mask=is_one)
     tl.store(tallies + (RE + 1) * J + at_one, -grad_score * ignored, mask=is_one)
@@ -78,7 +89,7 @@ def slopes_of(
 
 @triton.jit
 def data_gradient(off, p, q, constant, N: tl.constexpr):
-    """∂D, and p + 2 q u for every number of the vote."""
+    """Compute ∂D, and p + 2 q u for every dimension of the vote."""
     half = tl.fma(q[0], off[0], p[0])
     total = tl.fma(off[0], half, 0.0)
     steep = (tl.fma(q[0], off[0], half),)
@@ -91,7 +102,7 @@ def data_gradient(off, p, q, constant, N: tl.constexpr):
 
 @triton.jit
 def vote_gradients(steep, off, factors, a, c, N: tl.constexpr):
-    """a · steep + c · dlogit/dvote"""
+    """Compute a · steep + c · dlogit/dvote."""
     found = ()
     for k in tl.static_range(N):
         found += (tl.fma(a, steep[k], (2.0 * c) * (factors[k] * off[k])),)
@@ -100,7 +111,7 @@ def vote_gradients(steep, off, factors, a, c, N: tl.constexpr):
 
 @triton.jit
 def vote_parts(off, steep, factors, data, logit, grad_means, grad_spreads, N: tl.constexpr):
-    """∂vote, and what the vote adds to the sums over inputs that make the gradients of the pass before."""
+    """Compute ∂vote, and add to the sums over inputs that make the gradients of the iteration before."""
     votes, new_means, new_spreads = (), (), ()
     for k in tl.static_range(N):
         pull = (2.0 * logit) * (factors[k] * off[k])
@@ -120,7 +131,7 @@ def scaled(grads, a, N: tl.constexpr):
 
 @triton.jit
 def outer(poses, grads, total, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr):
-    """total + poses [r d] · gradients of votes [r e]: [d e]."""
+    """Compute total + poses [r d] · gradients of votes [r e]: [d e]."""
     found = ()
     for d in tl.static_range(D):
         for e in tl.static_range(E):
@@ -132,8 +143,8 @@ def outer(poses, grads, total, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr
 
 
 @triton.jit
-def some_columns(start, first, there, R: tl.constexpr, D: tl.constexpr, SLICE: tl.constexpr):
-    """[r d] of a pose for SLICE values of d only."""
+def load_some_columns(start, first, there, R: tl.constexpr, D: tl.constexpr, SLICE: tl.constexpr):
+    """Load [r d] of a pose for SLICE values of d only."""
     found = ()
     for r in tl.static_range(R):
         for d in tl.static_range(SLICE):
@@ -145,13 +156,14 @@ def some_columns(start, first, there, R: tl.constexpr, D: tl.constexpr, SLICE: t
 def chunk_gradients(
     gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, slopes, expected, partial, grad_weight,
     n_in, n_chunks, length,
-    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr,
-    ADD: tl.constexpr, SLICE: tl.constexpr, BLOCK: tl.constexpr,
+    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
+    FIRST: tl.constexpr, ADD: tl.constexpr, SLICE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One pass's sums over `length` inputs for every output. Lanes are outputs, the walk is over inputs.
+    """One iteration's sums over `length` inputs for every output. Lanes are outputs, the walk is over inputs.
 
-    `partial` [b chunk 2·R·E+1 j]: of the gradients of means, variances and score of the pass before. `grad_weight` [b chunk d·e j],
-    for a weight that inputs share; a program sums SLICE rows of it, so that the sums fit into registers.
+    `partial` [b chunk 2·R·E+1 j]: parts of the gradients of means, variances and score of the iteration before.
+    `grad_weight` [b chunk d·e j], for a weight that inputs share; a program sums SLICE rows of it, so that the sums fit
+    into registers.
     """
     n_blocks = tl.cdiv(J, BLOCK)
     chunk = (tl.program_id(0) // n_blocks) % n_chunks
@@ -162,17 +174,17 @@ def chunk_gradients(
     model += b * (2 * R * E + 1) * J + j
     slopes += b * (3 * R * E + 2) * J + j
     grad_weight += ((b * n_chunks + chunk) * D + first) * E * J + j
-    centre = columns(model, J, here, R * E)
+    centre = load_columns(model, J, here, R * E)
     factors, level = centre, centre[0]
     if not FIRST:
-        factors = columns(model + R * E * J, J, here, R * E)
+        factors = load_columns(model + R * E * J, J, here, R * E)
         level = tl.load(model + 2 * R * E * J, mask=here, other=ABSENT)
-    shift = columns(slopes, J, here, R * E)
-    p, q = columns(slopes + R * E * J, J, here, R * E), columns(slopes + 2 * R * E * J, J, here, R * E)
+    shift = load_columns(slopes, J, here, R * E)
+    p, q = load_columns(slopes + R * E * J, J, here, R * E), load_columns(slopes + 2 * R * E * J, J, here, R * E)
     constant = tl.load(slopes + 3 * R * E * J, mask=here, other=0.0)
     grad_score = tl.load(slopes + (3 * R * E + 1) * J, mask=here, other=0.0)
     if not PAIRS:
-        w = columns(weight + j, J, here, D * E)
+        w = load_columns(weight + j, J, here, D * E)
         betas = tl.load(beta_use + j, mask=here, other=0.0) + tl.load(beta_ignore + j, mask=here, other=0.0)
         constant = tl.fma(grad_score, betas, constant)
     grad_means, grad_spreads = zeros(BLOCK, R * E), zeros(BLOCK, R * E)
@@ -184,24 +196,29 @@ def chunk_gradients(
         real = i < n_in
         row = b * n_in + i
         gate = tl.load(gates + row, mask=real, other=0.0)
-        pose = columns(poses + row * (R * D), 1, gate > 0, R * D)
+        pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
         start, base = centre, constant
         if PAIRS:
             pair = i.to(tl.int64) * J + j
-            w, start, use, ignore = own_parameters(weight, bias, beta_use, beta_ignore, start, pair, here & real, R, D, E, BIAS)
+            w, start, use, ignore = own_parameters(
+                weight, bias, beta_use, beta_ignore, start, pair, here & real, R, D, E, BIAS
+            )
             base = tl.fma(grad_score, use + ignore, base)
         off = transformed(pose, w, start, R, D, E)
         grad_data, steep = data_gradient(plus(off, shift, R * E), p, q, base, R * E)
         if FIRST:
             votes = scaled(steep, gate / J, R * E)
         else:
-            top, scale = tl.load(softmax + row * 2, mask=real, other=-ABSENT), tl.load(softmax + row * 2 + 1, mask=real, other=0.0)
+            top = tl.load(softmax + row * 2, mask=real, other=-ABSENT)
+            scale = tl.load(softmax + row * 2 + 1, mask=real, other=0.0)
             data = (gate * scale) * tl.exp(logit_of(off, factors, level, R * E) - top)
             logit = data * (grad_data - tl.load(expected + row, mask=real, other=0.0))
             grad_level += logit
-            votes, grad_means, grad_spreads = vote_parts(off, steep, factors, data, logit, grad_means, grad_spreads, R * E)
+            votes, grad_means, grad_spreads = vote_parts(
+                off, steep, factors, data, logit, grad_means, grad_spreads, R * E
+            )
         if not PAIRS:
-            part = pose if SLICE == D else some_columns(poses + row * (R * D), first, gate > 0, R, D, SLICE)
+            part = pose if SLICE == D else load_some_columns(poses + row * (R * D), first, gate > 0, R, D, SLICE)
             sums = outer(part, votes, sums, R, SLICE, E)
         step += 1
     if not FIRST:

@@ -1,4 +1,4 @@
-"""What functions with a backward pass of their own have in common."""
+"""Helpers for autograd functions that write their own backward pass."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,20 +7,23 @@ from torch import Tensor
 
 
 def full_precision() -> torch.autocast:
-    """Whatever region the backward pass is called in: the forward pass ran in full precision."""
+    """Switch autocast off for a backward pass whose forward pass ran in full precision."""
     return torch.autocast("cpu", enabled=False)
 
 
 def plain_form_wanted(grads: Sequence[Tensor]) -> bool:
-    """Whether they are differentiated again, or come many at once (`is_grads_batched`), which only plain operations take."""
+    """Whether gradients are differentiated again, or batched (`is_grads_batched`): only plain operations take that."""
     batched = torch._C._functorch.is_legacy_batchedtensor  # torch has no public name for it
     return torch.is_grad_enabled() or any(map(batched, grads))
 
 
 def gradients_of_plain_form(
-    function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor | None], grads: Sequence[Tensor], wanted: Sequence[bool]
+    function: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[Tensor | None],
+    grads: Sequence[Tensor],
+    wanted: Sequence[bool],
 ) -> list[Tensor | None]:
-    """The gradients of the plain form, uncut; with create_graph=True they can be differentiated once more."""
+    """Compute the gradients of the plain form, uncut; with create_graph=True they can be differentiated once more."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         # aliases: one input may itself depend on another, and that path is not this function's
@@ -34,7 +37,7 @@ def gradients_of_plain_form(
 
 
 def with_pull(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """The value, and what makes of its gradient that of what the function was given."""
+    """Compute the value, and a function from its gradient to that of `at`."""
     with torch.enable_grad():
         at = at.detach().requires_grad_()
         value = function(at)

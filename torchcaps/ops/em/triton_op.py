@@ -1,10 +1,11 @@
-"""EM routing on CUDA without the votes, as Triton kernels: two walks over all pairs per iteration forward, three backward.
+"""EM routing on CUDA without the votes: the op that torch sees, its kernels started by triton_launch.py.
 
-Neither votes [b i j r e] nor probabilities [b i j] are written to memory. Kept for the backward pass: per iteration what
-every output was and needed [t b . j], and two numbers per input, the denominator of its probabilities [t b i 2]. Sums over the
-inputs are taken in chunks and then put together in a fixed order, without atomics: the same inputs give the same bits.
-All arithmetic is float32 whatever the inputs are. Variances are running sums of squares about running means, so that a
-common offset of the votes does not cancel. em_forward_triton.py says how the kernels are laid out, em_launch.py starts them.
+Every iteration walks over all pairs twice forward and three times backward. Neither votes [b i j r e] nor probabilities
+[b i j] are written to memory. Kept for the backward pass, per iteration: the model and the statistics of every output
+[t b . j], and two numbers per input, the denominator of its probabilities [t b i 2]. Sums over the inputs are taken in
+chunks and then put together in a fixed order, without atomics: the same inputs give the same bits. All arithmetic is
+float32 whatever the inputs are. Variances are running sums of squares about running means, so that a common offset of
+the votes does not cancel.
 """
 
 from math import prod
@@ -13,35 +14,42 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from torchcaps.ops.backend import cannot_run_kernels
-from torchcaps.ops.em_launch import Problem, backward, forward
+from torchcaps.ops.backend import cannot_run_kernels, cannot_span_devices
+from torchcaps.ops.em.triton_launch import Problem, backward, forward
 
-LARGEST = 64  # numbers of an input pose, of an output pose: they lie in registers
+LARGEST = 64  # dimensions of an input pose, of an output pose: they lie in registers
 LARGEST_PRODUCT = 128  # multiplications of a vote: all are written out, and with 256 compiling takes minutes
 
 
-def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters) -> str | None:
-    """Why the Triton backend cannot run these arguments, or None."""
+def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> str | None:
+    """Say why the Triton backend cannot run these arguments, or None."""
+    if density != "gaussian":
+        return f"knows the Gaussian model of the votes only, got density={density!r}; use density='gaussian'"
+    if prior is not None:
+        return "starts from equal probabilities only, got a prior; leave it out"
     if reason := cannot_run_kernels(poses):
         return reason
     tensors = [x for x in (scores, poses, weight, bias, beta_use, beta_ignore) if x is not None]
-    if len(devices := {str(x.device) for x in tensors}) > 1:
-        return f"needs all tensors on one device, got some on {' and '.join(sorted(devices))}; move them"
+    if reason := cannot_span_devices(tensors):
+        return reason
     if wide := {x.dtype for x in tensors} - {torch.float32, torch.bfloat16, torch.float16}:
         return f"computes in float32, got {', '.join(map(str, wide))}; convert the input"
     rows, d_in, d_out = *poses.shape[-2:], weight.shape[-1]
     if max(rows * d_in, rows * d_out) > LARGEST or rows * d_in * d_out > LARGEST_PRODUCT:
         return (
-            f"keeps poses and transforms in registers: at most {LARGEST} numbers of a pose and {LARGEST_PRODUCT} multiplications "
-            f"of a vote, got poses {rows}x{d_in} -> {rows}x{d_out}; make them smaller"
+            f"keeps poses and transforms in registers: at most {LARGEST} numbers of a pose "
+            f"and {LARGEST_PRODUCT} multiplications of a vote, got poses {rows}x{d_in} -> {rows}x{d_out}; "
+            "make them smaller"
         )
     if 0 in (rows, d_in, d_out):
         return f"needs poses that are not empty, got {rows}x{d_in} -> {rows}x{d_out}; give them a number"
     return None
 
 
-def routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters) -> tuple[Tensor, Tensor, Tensor]:
-    """Output scores, poses and variances, like the reference."""
+def routed(
+    scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute output scores, poses and variances, like the reference."""
     if weight.ndim == 2:
         n_out = len(beta_use)
         weight = weight.expand(n_out, *weight.shape)
@@ -55,9 +63,15 @@ def routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters) -> tuple
 
 @torch.library.custom_op("torchcaps::em_routing", mutates_args=())
 def route(
-    scores: Tensor, poses: Tensor, weight: Tensor, bias: Tensor | None, beta_use: Tensor, beta_ignore: Tensor, n_iters: int
+    scores: Tensor,
+    poses: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    beta_use: Tensor,
+    beta_ignore: Tensor,
+    n_iters: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Output scores, poses and variances; for the backward pass models and stats [t b . j], softmax [t b i 2]."""
+    """Compute output scores, poses, variances; for the backward pass models, stats [t b . j], softmax [t b i 2]."""
     outputs = _outputs(scores, poses, weight, bias, beta_use, beta_ignore, n_iters)
     with torch.cuda.device_of(poses):
         forward(Problem.of(scores, poses, weight, bias, beta_use, beta_ignore), outputs[:3], *outputs[3:])
@@ -69,9 +83,11 @@ def _outputs(scores, poses, weight, bias, beta_use, beta_ignore, n_iters):
     n_batch, n_in, rows, _ = poses.shape
     n_out, _, d_out = weight.shape[-3:]
     new = lambda *shape: poses.new_empty(shape, dtype=torch.float32)  # noqa: E731
-    results = scores.new_empty(n_batch, n_out), poses.new_empty(n_batch, n_out, rows, d_out), poses.new_empty(n_batch, n_out, rows, d_out)
+    found = scores.new_empty(n_batch, n_out)
+    means, variances = (poses.new_empty(n_batch, n_out, rows, d_out) for _ in range(2))
     n = rows * d_out
-    return *results, new(n_iters, n_batch, 2 * n + 1, n_out), new(n_iters + 1, n_batch, 3 * n + 3, n_out), new(n_iters, n_batch, n_in, 2)
+    models, stats = new(n_iters, n_batch, 2 * n + 1, n_out), new(n_iters + 1, n_batch, 3 * n + 3, n_out)
+    return found, means, variances, models, stats, new(n_iters, n_batch, n_in, 2)
 
 
 @torch.library.custom_op("torchcaps::em_routing_backward", mutates_args=())
@@ -80,7 +96,7 @@ def route_backward(
     scores: Tensor, poses: Tensor, weight: Tensor, bias: Tensor | None, beta_use: Tensor, beta_ignore: Tensor,
     models: Tensor, stats: Tensor, softmax: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of scores, poses, weight, bias (empty where there is none) and betas."""
+    """Compute the gradients of scores, poses, weight, bias (empty where there is none) and betas."""
     problem = Problem.of(scores, poses, weight, bias, beta_use, beta_ignore)
     incoming = [x.contiguous() for x in (grad_scores, grad_poses, grad_variances)]
     outputs = _gradients(*incoming, scores, poses, weight, bias, beta_use, beta_ignore)
@@ -119,7 +135,8 @@ def _backward(ctx, *incoming):
 
 def _refuse_second(ctx, *grads):
     raise RuntimeError(
-        "em_routing: the triton backend has no second derivatives; use backend='reference', or torchcaps.ops.without_kernels()"
+        "em_routing: the triton backend has no second derivatives; "
+        "use backend='reference', or torchcaps.ops.without_kernels()"
     )
 
 

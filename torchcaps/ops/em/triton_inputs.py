@@ -1,15 +1,25 @@
-"""The backward kernels of em_triton.py whose lanes are inputs. Letters as in em_forward_triton.py, the maths in em_backward_triton.py."""
+"""Backward kernels of EM routing whose lanes are inputs. Letters: see triton_forward.py, maths: triton_backward.py."""
 
 import triton
 import triton.language as tl
 
-from torchcaps.ops.em_backward_triton import data_gradient, vote_gradients
-from torchcaps.ops.em_forward_triton import ABSENT, columns, lanes, logit_of, numbers, own_parameters, plus, transformed, zeros
+from torchcaps.ops.em.triton_backward import data_gradient, vote_gradients
+from torchcaps.ops.em.triton_tiles import (
+    ABSENT,
+    lanes,
+    load_columns,
+    load_numbers,
+    logit_of,
+    own_parameters,
+    plus,
+    transformed,
+    zeros,
+)
 
 
 @triton.jit
 def pulled_back(grads, weight, total, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr):
-    """total + gradients of votes [r e] · weight: [r d]."""
+    """Compute total + gradients of votes [r e] · weight: [r d]."""
     found = ()
     for r in tl.static_range(R):
         for d in tl.static_range(D):
@@ -25,17 +35,18 @@ def seen_by(
     j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes,
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """What lanes of inputs need of output j: the transform, distances from its mean before, ∂D and p + 2 q u, s · ignore."""
-    start = numbers(model + j, J, R * E)
+    """Load and compute for output j: transform, distances from its mean before, ∂D and p + 2 q u, s · ignore."""
+    start = load_numbers(model + j, J, R * E)
     if PAIRS:
-        w, start, use, ignore = own_parameters(weight, bias, beta_use, beta_ignore, start, i.to(tl.int64) * J + j, here, R, D, E, BIAS)
+        pair = i.to(tl.int64) * J + j
+        w, start, use, ignore = own_parameters(weight, bias, beta_use, beta_ignore, start, pair, here, R, D, E, BIAS)
     else:
-        w, use, ignore = numbers(weight + j, J, D * E), tl.load(beta_use + j), tl.load(beta_ignore + j)
+        w, use, ignore = load_numbers(weight + j, J, D * E), tl.load(beta_use + j), tl.load(beta_ignore + j)
     off = transformed(pose, w, start, R, D, E)
     grad_score = tl.load(slopes + (3 * R * E + 1) * J + j)
     constant = tl.fma(grad_score, use + ignore, tl.load(slopes + 3 * R * E * J + j))
-    p, q = numbers(slopes + R * E * J + j, J, R * E), numbers(slopes + 2 * R * E * J + j, J, R * E)
-    data, steep = data_gradient(plus(off, numbers(slopes + j, J, R * E), R * E), p, q, constant, R * E)
+    p, q = load_numbers(slopes + R * E * J + j, J, R * E), load_numbers(slopes + 2 * R * E * J + j, J, R * E)
+    data, steep = data_gradient(plus(off, load_numbers(slopes + j, J, R * E), R * E), p, q, constant, R * E)
     return w, off, data, steep, grad_score * ignore
 
 
@@ -47,19 +58,21 @@ def expectations(
 ):  # fmt: skip
     """`expected` [b i]: Σ_j R ∂D, and with it the gradients of the gates. Lanes are inputs, the walk is over outputs.
 
-    ADD: on top of what the passes after this one left there.
+    ADD: on top of what the iterations after this one left there.
     """
     b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
-    pose = columns(poses + row * (R * D), 1, tl.load(gates + row, mask=here, other=0.0) > 0, R * D)
+    pose = load_columns(poses + row * (R * D), 1, tl.load(gates + row, mask=here, other=0.0) > 0, R * D)
     top = tl.load(softmax + row * 2, mask=here, other=-ABSENT)
     model += b * (2 * R * E + 1) * J
     slopes += b * (3 * R * E + 2) * J
     total, paid = zeros(BLOCK, 2)
     for j in range(J):
-        _, off, data, _, cost = seen_by(j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes, J, R, D, E, PAIRS, BIAS)
-        factors = numbers(model + R * E * J + j, J, R * E)
+        _, off, data, _, cost = seen_by(
+            j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes, J, R, D, E, PAIRS, BIAS
+        )
+        factors = load_numbers(model + R * E * J + j, J, R * E)
         total += tl.exp(logit_of(off, factors, tl.load(model + 2 * R * E * J + j), R * E) - top) * data
         paid += cost
     total = total * tl.load(softmax + row * 2 + 1, mask=here, other=0.0)
@@ -76,23 +89,26 @@ def pose_gradients(
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
     ADD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One pass's gradients of the poses. Lanes are inputs, the walk is over outputs.
+    """One iteration's gradients of the poses. Lanes are inputs, the walk is over outputs.
 
-    A walk of its own: summing apart what `expected` multiplies, in the walk that finds it, would be a difference of large numbers.
+    A walk of its own: summing apart what `expected` multiplies, in the walk that finds it, would be a difference of
+    large numbers.
     """
     b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
     gate = tl.load(gates + row, mask=here, other=0.0)
-    pose = columns(poses + row * (R * D), 1, gate > 0, R * D)
+    pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
     top = tl.load(softmax + row * 2, mask=here, other=-ABSENT)
     expectation = tl.load(expected + row, mask=here, other=0.0)
     model += b * (2 * R * E + 1) * J
     slopes += b * (3 * R * E + 2) * J
     total = zeros(BLOCK, R * D)
     for j in range(J):
-        w, off, data, steep, _ = seen_by(j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes, J, R, D, E, PAIRS, BIAS)
-        factors = numbers(model + R * E * J + j, J, R * E)
+        w, off, data, steep, _ = seen_by(
+            j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes, J, R, D, E, PAIRS, BIAS
+        )
+        factors = load_numbers(model + R * E * J + j, J, R * E)
         share = tl.exp(logit_of(off, factors, tl.load(model + 2 * R * E * J + j), R * E) - top)
         votes = vote_gradients(steep, off, factors, share, share * (data - expectation), R * E)
         total = pulled_back(votes, w, total, R, D, E)
@@ -106,22 +122,28 @@ def pose_gradients(
 
 @triton.jit
 def first_gradients(
-    gates, poses, weight, bias, beta_use, beta_ignore, model, slopes, expected, grad_gates, grad_poses, out_scores, out_poses, n_in,
+    gates, poses, weight, bias, beta_use, beta_ignore, model, slopes, expected,
+    grad_gates, grad_poses, out_scores, out_poses, n_in,
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
     ADD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Both for the first pass, where every probability is 1/J; reached last, so that gradients of gates become those of scores."""
+    """Both for the first iteration, where every probability is 1/J.
+
+    It is reached last, so that gradients of gates become those of scores.
+    """
     b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
     gate = tl.load(gates + row, mask=here, other=0.0)
-    pose = columns(poses + row * (R * D), 1, gate > 0, R * D)
+    pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
     model += b * (2 * R * E + 1) * J
     slopes += b * (3 * R * E + 2) * J
     sum_data, paid = zeros(BLOCK, 2)
     total = zeros(BLOCK, R * D)
     for j in range(J):
-        w, _, data, steep, cost = seen_by(j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes, J, R, D, E, PAIRS, BIAS)
+        w, _, data, steep, cost = seen_by(
+            j, i, pose, here, weight, bias, beta_use, beta_ignore, model, slopes, J, R, D, E, PAIRS, BIAS
+        )
         sum_data += data
         paid += cost
         total = pulled_back(steep, w, total, R, D, E)

@@ -7,7 +7,7 @@ from einops import rearrange
 from torch.autograd import gradcheck as full_gradcheck
 
 from torchcaps.ops import dynamic_routing, local_grid, local_routing, squash, unsquash
-from torchcaps.ops.couplings import coupling
+from torchcaps.ops.couplings import coupling_rule
 
 gradcheck = partial(full_gradcheck, fast_mode=True)
 RULES = ["softmax", "leaky", "max-min", "uniform"]  # random needs a prior, which a convolutional layer has not
@@ -41,7 +41,7 @@ def slow(poses, weight, bias, height, width, kernel, stride, padding, n_iters, c
         total = {(m, row, column): bias[m] for m in range(n_out) for row in range(rows) for column in range(columns)}
         for child, votes in family.items():
             if votes:
-                shares = coupling(couplings)(torch.stack(list(logits[child].values())))
+                shares = coupling_rule(couplings).share(torch.stack(list(logits[child].values())))
                 for share, parent in zip(shares, votes, strict=True):
                     total[parent] = total[parent] + share * votes[parent]
         parents = {parent: squash(s) for parent, s in total.items()}
@@ -188,7 +188,7 @@ def test_compiles_whole(fresh_dynamo):
         ({"poses": torch.ones(18, 1)}, r"\[..., 18 capsules, 2 numbers each\], got \[18, 1\]"),
         ({"weight": torch.ones(2, 1, 3, 2, 3)}, "the grid's kernel has 4 members, the weight is for 1"),
         ({"bias": torch.ones(1, 3)}, r"bias must be \[3, 3\] for this weight, got \[1, 3\]"),
-        ({"n_iters": 0}, "needs at least one pass, got n_iters=0"),
+        ({"n_iters": 0}, "needs at least one iteration, got n_iters=0"),
         ({"couplings": "random"}, "has no prior logits for random couplings; use softmax, leaky, max-min or uniform"),
         ({"couplings": "hard"}, "couplings must be one of .* got 'hard'"),
     ],

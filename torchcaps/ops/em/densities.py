@@ -1,19 +1,21 @@
-"""What an output capsule takes the votes it uses for: a Gaussian, or another model that Heinsen 2019 (section 7) would try.
+"""Models of the votes that an output uses: a Gaussian, or another that Heinsen 2019 (section 7) would try.
 
-Each is a product over the numbers of a pose, like Eq. 3. Paper's symbols: votes V_ijch, data used D_ij, poses μ_jch, variances
-σ²_jch, here `var`. `off` is V - μ, sums run over the inputs i, and factors that are the same for all outputs are left out.
+Each is a product over the pose dimensions, like Eq. 3. Paper's symbols: votes V_ijch, data used D_ij, poses μ_jch,
+variances σ²_jch, here `var`. `off` is V - μ, sums run over the inputs i, and factors that are the same for all outputs
+are left out.
 
 - `gaussian` (Algorithm 1): density exp(-off² / 2 var) / √var. M-step: μ = Σ D V / Σ D, var = Σ D off² / Σ D.
-- `student-t` (section 7, another probabilistic model) with n = 4 degrees of freedom and scale s² = var (n - 2) / n: density
-  (1 + off² / n s²)^(-(n + 1) / 2) / s. M-step: μ = Σ D u V / Σ D u, s² = Σ D u off² / Σ D.
-- `laplace` (the same) with scale b, var = 2 b²: density exp(-|off| / b) / b. M-step: μ = Σ D u V / Σ D u, b = Σ D |off| / Σ D.
-- `k-means` (section 7, clustering without probabilities; soft, since R has to have a slope): exp(-off² / 2), whatever the
-  spread. M-step as for the Gaussian; its var is handed out, and routing does not look at it.
+- `student-t` (section 7, another probabilistic model) with n = 4 degrees of freedom and scale s² = var (n - 2) / n:
+  density (1 + off² / n s²)^(-(n + 1) / 2) / s. M-step: μ = Σ D u V / Σ D u, s² = Σ D u off² / Σ D.
+- `laplace` (the same) with scale b, var = 2 b²: density exp(-|off| / b) / b. M-step: μ = Σ D u V / Σ D u,
+  b = Σ D |off| / Σ D.
+- `k-means` (section 7, clustering without probabilities; soft, since R has to have a slope): exp(-off² / 2), whatever
+  the spread. M-step as for the Gaussian; its var is returned, and routing does not look at it.
 
-Student-t and Laplace are Gaussians whose precision differs from vote to vote. u is that precision as expected by the model of
-the pass before, (n + 1) / (n + off² / s²) and b / |off|: a vote far off counts less. It makes the M-step a step of EM for these
-models too, and one with a slope everywhere, which a weighted median has not. The first pass has no model before it: u is 1,
-and the Student-t's var is the Gaussian's.
+Student-t and Laplace are Gaussians whose precision differs from vote to vote. u is that precision as expected by the
+model of the iteration before, (n + 1) / (n + off² / s²) and b / |off|: a vote far off counts less. It makes the M-step
+a step of EM for these models too, and one with a slope everywhere, which a weighted median has not. The first iteration
+has no model before it: u is 1, and the Student-t's var is the Gaussian's.
 """
 
 from collections.abc import Callable
@@ -31,16 +33,17 @@ Model = Float[Tensor, "*b j r e"]
 
 
 class Density(NamedTuple):
-    """The three things in which the models differ."""
+    """Functions in which the models differ."""
 
     log: Callable[[Votes, Model], Float[Tensor, "*b i j"]]  # of a vote that is so far off, by variances
-    spread: Callable[[Share, Votes, Votes | None], Model]  # Σ over the inputs; divided by the data used it is var, or √var if `linear`
+    # Σ over the inputs; divided by the data used it is var, or √var if `linear`
+    spread: Callable[[Share, Votes, Votes | None], Model]
     trust: Callable[[Votes, Model], Votes] | None = None  # u, or None where every vote counts in full
     linear: bool = False
 
 
 class Fit(NamedTuple):
-    """What an M-step finds."""
+    """Result of an M-step."""
 
     means: Model
     off: Votes  # how far every vote is from the mean
@@ -48,7 +51,7 @@ class Fit(NamedTuple):
 
 
 def fit(density: Density, used: Float[Tensor, "*b i j"], votes: Votes, trust: Votes | None) -> Fit:
-    """The M-step: the model of every output that makes the votes it uses most probable."""
+    """Run the M-step: find the model of every output that makes the votes it uses most probable."""
     share = used[..., None, None]
     total = share.sum(-4) + EPS
     if trust is None:
@@ -62,7 +65,9 @@ def fit(density: Density, used: Float[Tensor, "*b i j"], votes: Votes, trust: Vo
 
 
 def _gaussian(off: Votes, variances: Model) -> Float[Tensor, "*b i j"]:
-    return -(off.square() / (2 * variances).unsqueeze(-4)).sum((-2, -1)) - variances.log().sum((-2, -1)).unsqueeze(-2) / 2
+    return (
+        -(off.square() / (2 * variances).unsqueeze(-4)).sum((-2, -1)) - variances.log().sum((-2, -1)).unsqueeze(-2) / 2
+    )
 
 
 def _squares(share: Share, off: Votes, trust: Votes | None) -> Model:
@@ -111,7 +116,7 @@ DENSITIES = {
 
 
 def density_named(name: str) -> Density:
-    """The model of the votes by its name."""
+    """Look up a model of the votes by its name."""
     if name not in DENSITIES:
         raise ValueError(f"em_routing: density must be one of {', '.join(DENSITIES)}; got {name!r}")
     return DENSITIES[name]

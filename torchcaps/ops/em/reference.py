@@ -1,28 +1,27 @@
-"""Routing by expectation-maximization: every output capsule is a Gaussian over the votes it uses (Heinsen 2019, Algorithm 1).
+"""EM routing, in the open: every output capsule is a Gaussian over the votes it uses (Heinsen 2019, Algorithm 1).
 
 Paper's symbols: input scores a_i, input poses μ_icd, transforms W, biases B, votes V_ijch, routing probabilities R_ij,
 data used D^use_ij and ignored D^ign_ij, net benefit to use β^use and net cost to ignore β^ign; output scores a_j, poses
 μ_jch, variances σ²_jch. Letters here: r rows of a matrix pose (paper: c), d input column, e output column (paper: h).
 A score is what a logistic function is applied to: its gate f(a) is the share of the capsule that is there at all.
 
-Who shares a transform is said by its shape: `[i j d e]` one per pair, for a fixed number of inputs (bias `[i j r e]`, betas
-`[i j]`); `[j d e]` shared by any number of inputs (bias `[j r e]`, betas `[j]`); `[d e]` one for everything (bias `[r e]`,
-betas `[j]`, which say how many outputs there are; with equal betas these are all the same).
+The shape of a transform says who shares it: `[i j d e]` one per pair, for a fixed number of inputs (bias `[i j r e]`,
+betas `[i j]`); `[j d e]` shared by any number of inputs (bias `[j r e]`, betas `[j]`); `[d e]` one for everything (bias
+`[r e]`, betas `[j]`, which say how many outputs there are; with equal betas these are all the same).
 
-The same tensor for both betas ties them (section 3.5.1: ignoring costs what using would bring); `beta_ignore` of zeros is
-routing without a cost. `density` says what an output takes its votes for; em_densities.py defines each.
+The same tensor for both betas ties them (section 3.5.1: ignoring costs what using would bring); `beta_ignore` of zeros
+is routing without a cost. `density` names the model of the votes; densities.py defines each.
 
-A score of -inf is a mask: the input counts for nothing whatever its pose holds, NaN included, and gets a gradient of zero.
-+inf is a capsule that is there for certain; scores log(x / (1 - x)) make the share x of it there, as mixed samples need it.
+A score of -inf is a mask: the input counts for nothing whatever its pose holds, NaN included, and gets a gradient of
+zero. +inf is a capsule that is there for certain; scores log(x / (1 - x)) make the share x of it there, as mixup needs.
 Where every input of a sample is masked, scores and poses are 0 and variances 1e-5.
 
-With one transform for everything and betas that do not tell the outputs apart (section 3.1.1: as many outputs as inputs, any
-number of both), all outputs see the same votes and stay the same for ever. `prior`, logits of the first R, breaks the
-symmetry: `own_output_prior` favours i = j.
+With one transform for everything and betas that do not tell the outputs apart (section 3.1.1: as many outputs as
+inputs, any number of both), all outputs see the same votes and stay the same for ever. `prior`, logits of the first R,
+breaks the symmetry: `own_output_prior` favours i = j.
 """
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -30,8 +29,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from torchcaps.ops.backend import Implementation, cannot_compile, choose, compiled_whole
-from torchcaps.ops.em_densities import DENSITIES, density_named, fit
+from torchcaps.ops.em.densities import DENSITIES, density_named, fit
 
 INF = float("inf")
 
@@ -42,7 +40,7 @@ Prior = Float[Tensor, "*b i j"] | Float[Tensor, "i j"]
 
 
 class EMRouted(NamedTuple):
-    """What EM routing returns: the model of every output capsule, and its score."""
+    """Model and score of every output capsule."""
 
     scores: Float[Tensor, "*b j"]
     poses: Float[Tensor, "*b j r e"]
@@ -50,54 +48,14 @@ class EMRouted(NamedTuple):
 
 
 class EMStep(NamedTuple):
-    """One pass of the routing, as figures and tests want to see it."""
+    """One iteration of the routing, for figures and tests."""
 
     probabilities: Float[Tensor, "*b i j"]  # R, of input i belonging to output j
     used: Float[Tensor, "*b i j"]  # D^use, what output j uses of input i
-    ignored: Float[Tensor, "*b i j"]  # D^ign, what it ignores of it; with what is gated off, 1 - f(a_i), both make 1
+    ignored: Float[Tensor, "*b i j"]  # D^ign, what it ignores of it; with the gated-off 1 - f(a_i), both make 1
     scores: Float[Tensor, "*b j"]
     poses: Float[Tensor, "*b j r e"]
     variances: Float[Tensor, "*b j r e"]
-
-
-def em_routing(
-    scores: Float[Tensor, "*b i"],
-    poses: Float[Tensor, "*b i r d"],
-    weight: Transform,
-    bias: Bias | None,
-    beta_use: Beta,
-    beta_ignore: Beta,
-    n_iters: int = 3,
-    *,
-    density: str = "gaussian",
-    prior: Prior | None = None,
-    backend: str = "auto",
-) -> EMRouted:
-    """Send every input capsule to the outputs whose model explains its votes.
-
-    `prior`: logits of the first pass's probabilities, which are equal if None; -inf closes a pair in every pass, and each
-    input needs one that is open.
-    All statistics are computed in float32 at least; scores come back in the dtype of the scores, the rest in that of the poses.
-    """
-    args = {
-        "scores": scores,
-        "poses": poses,
-        "weight": weight,
-        "bias": bias,
-        "beta_use": beta_use,
-        "beta_ignore": beta_ignore,
-        "n_iters": n_iters,
-        "density": density,
-        "prior": prior,
-    }
-    _check(**args)
-    return _IMPLEMENTATIONS[choose("em_routing", _IMPLEMENTATIONS, backend, poses, args)].load()(**args)
-
-
-def em_routing_backend(poses: Float[Tensor, "*b i r d"], backend: str = "auto", compiling: bool = False, **args) -> str:
-    """Which backend `em_routing` takes for these arguments; `compiling`: within something that is compiled whole."""
-    args = {"poses": poses, "density": "gaussian", "prior": None, "n_iters": 3} | args
-    return choose("em_routing", _IMPLEMENTATIONS, backend, poses, args, compiling)
 
 
 def em_routing_steps(
@@ -112,8 +70,8 @@ def em_routing_steps(
     density: str = "gaussian",
     prior: Prior | None = None,
 ) -> Iterator[EMStep]:
-    """Yield every pass of Algorithm 1. The same maths as `em_routing`, in the open."""
-    _check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior)
+    """Yield every iteration of Algorithm 1, as `em_routing` computes it."""
+    check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior)
     model, dtype, n_out = DENSITIES[density], torch.promote_types(poses.dtype, torch.float32), beta_use.shape[-1]
     beta_use, beta_ignore = beta_use.to(dtype), beta_ignore.to(dtype)
     gates = scores.to(dtype).sigmoid().unsqueeze(-1)  # [*b i 1]
@@ -136,7 +94,7 @@ def em_routing_steps(
 
 
 def own_output_prior(scores: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i i"]:
-    """Logits that give about half of every input to the output of its own number and share the rest out evenly.
+    """Make logits that give about half of every input to the output of its own index and share the rest evenly.
 
     For as many outputs as inputs: the output of a masked input is closed to all, so that padding changes nothing.
     """
@@ -147,37 +105,10 @@ def own_output_prior(scores: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i i"]:
     return (own * n_there.to(scores.dtype).log()).masked_fill(gone, -INF)
 
 
-def _reference(**args) -> EMRouted:
+def routed(**args) -> EMRouted:
+    """Route with all votes in memory: what every other implementation must equal."""
     *_, last = em_routing_steps(**args)
     return EMRouted(last.scores, last.poses, last.variances)
-
-
-@cache
-def _compiled() -> Callable[..., EMRouted]:
-    return compiled_whole(_reference)
-
-
-def _triton() -> Callable[..., EMRouted]:
-    from torchcaps.ops.em_triton import routed
-
-    return lambda density, prior, **args: EMRouted(*routed(**args))
-
-
-def _not_for_triton(density: str, prior: Tensor | None, **args) -> str | None:
-    from torchcaps.ops.em_triton import refuses
-
-    if density != "gaussian":
-        return f"knows the Gaussian model of the votes only, got density={density!r}; use density='gaussian'"
-    if prior is not None:
-        return "starts from equal probabilities only, got a prior; leave it out"
-    return refuses(**args)
-
-
-_IMPLEMENTATIONS = {
-    "reference": Implementation(load=lambda: _reference),
-    "compiled": Implementation(load=_compiled, refuses=cannot_compile),
-    "triton": Implementation(load=_triton, refuses=_not_for_triton),
-}
 
 
 def _votes(poses, weight, bias, n_out: int, dtype: torch.dtype) -> Float[Tensor, "*b i j r e"]:
@@ -188,11 +119,11 @@ def _votes(poses, weight, bias, n_out: int, dtype: torch.dtype) -> Float[Tensor,
     return votes.unsqueeze(-3).expand(*votes.shape[:-2], n_out, *votes.shape[-2:]) if weight.ndim == 2 else votes
 
 
-def _check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> None:
+def check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> None:
     """Refuse what einsum and broadcasting would let pass in silence."""
     density_named(density)
     if n_iters < 1:
-        raise ValueError(f"em_routing needs at least one pass, got n_iters={n_iters}")
+        raise ValueError(f"em_routing needs at least one iteration, got n_iters={n_iters}")
     if poses.ndim < 3 or weight.ndim not in (2, 3, 4):
         raise ValueError(
             "em_routing expects poses [*b i r d] and a weight [i j d e], [j d e] or [d e]; "
@@ -200,9 +131,14 @@ def _check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density,
         )
     n_in, rows, d_in = poses.shape[-3:]
     if scores.shape != poses.shape[:-2]:
-        raise ValueError(f"em_routing: poses {list(poses.shape)} need scores {list(poses.shape[:-2])}, got {list(scores.shape)}")
+        raise ValueError(
+            f"em_routing: poses {list(poses.shape)} need scores {list(poses.shape[:-2])}, got {list(scores.shape)}"
+        )
     if weight.shape[-2] != d_in:
-        raise ValueError(f"em_routing: the weight {list(weight.shape)} takes poses with rows of {weight.shape[-2]} numbers, got {d_in}")
+        raise ValueError(
+            f"em_routing: the weight {list(weight.shape)} takes poses with rows of {weight.shape[-2]} numbers, "
+            f"got {d_in}"
+        )
     if weight.ndim == 4 and weight.shape[0] != n_in:
         raise ValueError(
             f"em_routing: the weight {list(weight.shape)} is for {weight.shape[0]} capsules, got {n_in}; "
@@ -215,7 +151,9 @@ def _check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density,
     wanted = tuple(weight.shape[:-2]) if weight.ndim > 2 else tuple(beta_use.shape[-1:])
     for name, beta in (("beta_use", beta_use), ("beta_ignore", beta_ignore)):
         if tuple(beta.shape) != wanted or beta.ndim == 0:
-            raise ValueError(f"em_routing: {name} must be {list(wanted) or '[j]'} for this weight, got {list(beta.shape)}")
+            raise ValueError(
+                f"em_routing: {name} must be {list(wanted) or '[j]'} for this weight, got {list(beta.shape)}"
+            )
     if beta_use.shape[-1] == 0:
         raise ValueError("em_routing needs at least one output capsule, got none")
     pairs = [n_in, beta_use.shape[-1]]

@@ -1,7 +1,8 @@
-"""Products of expert neurons: a restricted Boltzmann machine, what expert capsules are argued from (Hauser 2019, section 2.1).
+"""Restricted Boltzmann machine: products of expert neurons, from which Hauser 2019 (2.1) derives expert capsules.
 
-The paper's conditionals have slips; they are p(h_j = 1 | v) = sigma(sum_i w_ij v_i + c_j) and, of binary v, sigma(sum_j w_ij h_j + b_i).
-Visible numbers that are not binary are Gaussians of unit variance, whose mean is the argument of that sigma.
+The paper's conditionals have slips; they are p(h_j = 1 | v) = sigma(sum_i w_ij v_i + c_j) and, for binary v,
+sigma(sum_j w_ij h_j + b_i). Visible units that are not binary are Gaussians of unit variance, whose mean is the
+argument of that sigma.
 """
 
 from typing import NamedTuple
@@ -16,7 +17,7 @@ Hidden = Float[Tensor, "*b h"]
 
 
 class Neurons(NamedTuple):
-    """Paper's symbols: w_ij `weight`, b_i `visible_bias`, c_j `hidden_bias`. Also the shape of their update."""
+    """Parameters, or their update. Paper's symbols: w_ij `weight`, b_i `visible_bias`, c_j `hidden_bias`."""
 
     weight: Float[Tensor, "v h"]
     visible_bias: Float[Tensor, "v"]
@@ -39,14 +40,14 @@ def log_marginal(visible: Visible, neurons: Neurons, *, binary: bool) -> Float[T
 
 
 def statistics(visible: Visible, neurons: Neurons) -> Neurons:
-    """Half of Eq. 2, mean over the batch: the derivative of `log_marginal` by weights and biases."""
+    """Derivative of `log_marginal` by weights and biases, mean over the batch: half of Eq. 2."""
     hidden = hidden_probability(visible, neurons)
     visible, hidden = visible.reshape(-1, visible.shape[-1]), hidden.reshape(-1, hidden.shape[-1])
     return Neurons(visible.T @ hidden / len(visible), visible.mean(0), hidden.mean(0))
 
 
 def contrast(visible: Visible, neurons: Neurons, uniform: Hidden, *, binary: bool) -> tuple[Neurons, Visible]:
-    """CD-1: what to add to weights and biases times the rate, and the visible numbers after one sweep with hidden ones drawn."""
+    """CD-1: the update before the learning rate, and the visible units after one sweep with hidden ones drawn."""
     on = (uniform < hidden_probability(visible, neurons)).to(visible.dtype)
     dreamt = visible_mean(on, neurons, binary=binary)
     data, model = statistics(visible, neurons), statistics(dreamt, neurons)

@@ -1,16 +1,13 @@
 """The strided convolution against conv2d."""
 
-from importlib import import_module
-
 import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from torchcaps.ops import convolve
-from torchcaps.ops.convolve_triton import convolve_strided
+from torchcaps.ops import convolution, convolve
+from torchcaps.ops.convolution.triton_op import convolve_strided
 from torchcaps.ops.testing import compare_routing
 
-convolve_module = import_module("torchcaps.ops.convolve")  # the package has a function of that name
 # images, channels, height, width, filters, rows, columns, stride
 SMALL = [(3, 64, 7, 8, 64, 3, 3, 2), (17, 64, 6, 7, 128, 4, 2, 1), (2, 128, 9, 10, 64, 5, 5, 3), (1, 64, 3, 3, 64, 3, 3, 2)]
 
@@ -43,11 +40,11 @@ def test_value_and_gradients_are_right_in_bfloat16(gpu_only, rng, sizes):
 @pytest.mark.parametrize(("images", "most", "taken"), [(4, 64 << 20, True), (4, 1, False)])
 def test_many_patches_are_not_written_out(rng, monkeypatch, images, most, taken):
     """On a stand-in for CUDA: the way is chosen by shapes alone."""
-    monkeypatch.setattr(convolve_module, "MOST", most)
+    monkeypatch.setattr(convolution, "MOST", most)
     made = []
-    monkeypatch.setattr(convolve_module, "_by_patches", lambda *args: made.append(1) or conv2d(*args))
+    monkeypatch.setattr(convolution, "_by_patches", lambda *args: made.append(1) or conv2d(*args))
     x = torch.randn(images, 3, 12, 12, generator=rng)
-    monkeypatch.setattr(convolve_module, "_on_cuda", lambda tensor: True)
+    monkeypatch.setattr(convolution, "_on_cuda", lambda tensor: True)
     convolve(x, torch.randn(8, 3, 9, 9, generator=rng), torch.zeros(8), 1)
     assert bool(made) == taken
 
@@ -61,8 +58,8 @@ def test_registered_as_torch_library_wants_it(rng, device):
 def test_convolve_takes_the_fast_way_and_agrees_with_conv2d(gpu_only, rng, sizes, monkeypatch):
     *sizes, stride = sizes
     taken, name = [], "_by_patches" if sizes[1] < 64 else "convolve_strided"
-    way = getattr(convolve_module, name)
-    monkeypatch.setattr(convolve_module, name, lambda *args: taken.append(name) or way(*args))
+    way = getattr(convolution, name)
+    monkeypatch.setattr(convolution, name, lambda *args: taken.append(name) or way(*args))
     args = tensors(rng, "cuda", *sizes) | {"bias": torch.randn(sizes[4], generator=rng).cuda()}
 
     def either(backend, images, weight, bias):

@@ -12,13 +12,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchcaps.ops.couplings import FIXED, coupling
-from torchcaps.ops.dynamic import Routed
+from torchcaps.ops.couplings import CouplingRule, coupling_rule
+from torchcaps.ops.dynamic.reference import Routed
 from torchcaps.ops.squash import squash
 
 
 class LocalGrid(NamedTuple):
-    """Who sees whom. Every table points one past the end where there is nobody (padding, borders)."""
+    """Tables of who sees whom, which point one past the end where there is nobody (padding, borders)."""
 
     seen: Int64[Tensor, "p k"]  # the input place that parent p sees as member k; q if it is padding
     reach: Int64[Tensor, "c r"]  # the (p k) pairs in which a child takes part; p·k if it has fewer than r
@@ -28,10 +28,13 @@ class LocalGrid(NamedTuple):
 
 
 def local_grid(height: int, width: int, kernel: int, stride: int = 1, padding: int = 0) -> LocalGrid:
-    """The tables of a layer with a square kernel over a grid of height x width places."""
+    """Make the tables of a layer with a square kernel over a grid of height x width places."""
     rows, columns = (size + 2 * padding - kernel for size in (height, width))
     if min(rows, columns) < 0:
-        raise ValueError(f"a kernel of {kernel} does not fit a {height}x{width} grid with padding {padding}; make it smaller or pad more")
+        raise ValueError(
+            f"a kernel of {kernel} does not fit a {height}x{width} grid with padding {padding}; "
+            "make it smaller or pad more"
+        )
     out = (rows // stride + 1, columns // stride + 1)
     places = pad(torch.arange(height * width).view(height, width), [padding] * 4, value=height * width)
     seen = rearrange(places.unfold(0, kernel, stride).unfold(1, kernel, stride), "y x ky kx -> (y x) (ky kx)")
@@ -57,8 +60,8 @@ def local_routing(
     *,
     couplings: str = "softmax",
 ) -> Routed:
-    """Route i = (n q) children to j = (m p) parents. Couplings run over ALL parents, type and place, a child reaches."""
-    share = coupling(couplings)
+    """Route i = (n q) children to j = (m p) parents. Couplings run over ALL parents, type and place, of a child."""
+    rule = coupling_rule(couplings)
     _check(poses, weight, bias, grid, n_iters, couplings)
     by_type = rearrange(poses, "... (n q) d -> ... n q d", n=weight.shape[0])
     nobody = by_type.new_zeros((*by_type.shape[:-2], 1, by_type.shape[-1]))
@@ -66,38 +69,42 @@ def local_routing(
     votes = torch.einsum("...npkd,nkmde->...npkme", in_view, weight)
     logits = votes.new_zeros(votes.shape[:-1], dtype=torch.promote_types(votes.dtype, torch.float32))  # [*b n p k m]
     parents, pose_sum = None, 0.0
-    for t in range(1 if couplings in FIXED else n_iters):
+    for t in range(1 if rule.fixed else n_iters):
         if t > 0:
             pose_sum = pose_sum + parents
             logits = logits + (votes * rearrange(parents, "... p m e -> ... 1 p 1 m e")).sum(-1)
-        spent = _share_by_child(logits, grid, share)
-        parents = squash((spent.unsqueeze(-1) * votes).sum((-5, -3)) + bias)  # [*b p m e]
+        shares = _couplings(logits, grid, rule).unsqueeze(-1)  # [*b n p k m 1]
+        parents = squash((shares * votes).sum((-5, -3)) + bias)  # [*b p m e]
     pose_sum = torch.zeros_like(parents) + pose_sum
     return Routed(*(rearrange(x, "... p m e -> ... (m p) e").to(poses.dtype) for x in (parents, pose_sum)))
 
 
-def _share_by_child(logits: Float[Tensor, "*b n p k m"], grid: LocalGrid, share) -> Float[Tensor, "*b n p k m"]:
-    """Turn the parents' view of the logits into the children's, share each child out, and turn back."""
+def _couplings(logits: Float[Tensor, "*b n p k m"], grid: LocalGrid, rule: CouplingRule) -> Float[Tensor, "*b n p k m"]:
+    """Turn the parents' view of the logits into the children's, apply the rule there, and turn back."""
     pairs = pad(rearrange(logits, "... p k m -> ... (p k) m"), (0, 0, 0, 1), value=-torch.inf)
     by_child = rearrange(pairs[..., grid.reach, :], "... c r m -> ... c (r m)")
-    spent = rearrange(share(by_child), "... c (r m) -> ... (c r) m", r=grid.reach.shape[1])
-    return pad(spent, (0, 0, 0, 1))[..., grid.slot, :]
+    couplings = rearrange(rule.share(by_child), "... c (r m) -> ... (c r) m", r=grid.reach.shape[1])
+    return pad(couplings, (0, 0, 0, 1))[..., grid.slot, :]
 
 
 def _check(poses, weight, bias, grid, n_iters, couplings) -> None:
     """Refuse what indexing, einsum and broadcasting would let pass in silence."""
     if n_iters < 1:
-        raise ValueError(f"local_routing needs at least one pass, got n_iters={n_iters}")
+        raise ValueError(f"local_routing needs at least one iteration, got n_iters={n_iters}")
     if couplings == "random":
-        raise ValueError("local_routing has no prior logits for random couplings; use softmax, leaky, max-min or uniform")
+        raise ValueError(
+            "local_routing has no prior logits for random couplings; use softmax, leaky, max-min or uniform"
+        )
     n_types, members, n_out, d_in, d_out = weight.shape
     wanted = (n_types * grid.places, d_in)
     if poses.ndim < 2 or tuple(poses.shape[-2:]) != wanted:
         raise ValueError(
-            f"local_routing: {n_types} types on {grid.places} places are [..., {wanted[0]} capsules, {d_in} numbers each], "
-            f"got {list(poses.shape)}"
+            f"local_routing: {n_types} types on {grid.places} places are "
+            f"[..., {wanted[0]} capsules, {d_in} numbers each], got {list(poses.shape)}"
         )
     if members != grid.seen.shape[1]:
-        raise ValueError(f"local_routing: the grid's kernel has {grid.seen.shape[1]} members, the weight is for {members}")
+        raise ValueError(
+            f"local_routing: the grid's kernel has {grid.seen.shape[1]} members, the weight is for {members}"
+        )
     if tuple(bias.shape) != (n_out, d_out):
         raise ValueError(f"local_routing: bias must be [{n_out}, {d_out}] for this weight, got {list(bias.shape)}")

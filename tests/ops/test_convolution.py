@@ -1,13 +1,11 @@
 """Convolutions: every way gives conv2d's result. The way a GPU takes for few channels is plain PyTorch and runs here too."""
 
-from importlib import import_module
-
 import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from torchcaps.ops import convolve
-from torchcaps.ops.convolve import _by_patches
+from torchcaps.ops import convolution, convolve
+from torchcaps.ops.convolution import _by_patches
 
 
 def tensors(rng, c=1, k=5, rows=3, columns=4, dtype=torch.float64):
@@ -47,11 +45,10 @@ def test_on_a_cpu_it_is_conv2d_to_the_bit(rng):
 @pytest.mark.parametrize("most", [64 << 20, 1])
 def test_zeros_around_by_patches_or_where_there_would_be_too_many(rng, monkeypatch, most):
     """On a stand-in for CUDA: the way is chosen by shapes alone."""
-    ways = import_module("torchcaps.ops.convolve")  # the package has a function of that name
-    monkeypatch.setattr(ways, "_on_cuda", lambda tensor: True)
-    monkeypatch.setattr(ways, "MOST", most)
+    monkeypatch.setattr(convolution, "_on_cuda", lambda tensor: True)
+    monkeypatch.setattr(convolution, "MOST", most)
     taken = []
-    monkeypatch.setattr(ways, "_by_patches", lambda *args: taken.append(1) or _by_patches(*args))
+    monkeypatch.setattr(convolution, "_by_patches", lambda *args: taken.append(1) or _by_patches(*args))
     images, weight, bias = tensors(rng, c=2)
     torch.testing.assert_close(convolve(images, weight, bias, 2, 3), conv2d(images, weight, bias, 2, 3))
     assert bool(taken) == (most > 1)

@@ -1,13 +1,16 @@
-"""A strided convolution without padding on tensor cores, in bfloat16, channels last: images [b h w c], weight [k y x c].
+"""A strided convolution without padding on tensor cores: the op that torch sees, and its launches.
 
-A pixel of the output and a pixel of the input that it sees belong to one tap of the kernel: output += images x channels of the
-input pixel, times the tap's matrix. So a tile is one pixel of many images, every operand is a plain matrix in memory, and the
-gradient of the input visits exactly the pixels that saw it, where an implicit matrix product pads or divides indices.
-The weight's gradient is cuDNN's, which is fast.
+In bfloat16, channels last: images [b h w c], weight [k y x c]. A pixel of the output and a pixel of the input that it
+sees belong to one tap of the kernel: output += images x channels of the input pixel, times the tap's matrix. So a tile
+is one pixel of many images, every operand is a plain matrix in memory, and the gradient of the input visits exactly the
+pixels that saw it, where an implicit matrix product pads or divides indices. The weight's gradient is cuDNN's, which is
+fast.
 """
 
 import torch
 from torch import Tensor
+
+from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 BLOCK = 64  # channels of a step
 FORWARD = {"BN": 256, "SPLITS": 3, "num_warps": 8, "num_stages": 4}
@@ -21,18 +24,18 @@ def supports(images: Tensor, weight: Tensor) -> bool:
 
 
 def _widest(n: int, wanted: int) -> int:
-    """The widest tile of channels up to `wanted` that divides n."""
+    """Find the widest tile of channels up to `wanted` that divides n."""
     return next(size for size in (256, 128, 64) if size <= wanted and n % size == 0)
 
 
 def _tile(n_images: int) -> int:
-    return min(128, max(16, 1 << (n_images - 1).bit_length()))
+    return min(128, max(16, next_power_of_2(n_images)))
 
 
 @torch.library.custom_op("torchcaps::convolve_strided", mutates_args=())
 def convolve_strided(images: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """[b h w c], [k y x c] -> [b p q k]"""
-    from torchcaps.ops import convolve_kernels_triton as kernels
+    """Convolve: [b h w c], [k y x c] -> [b p q k]."""
+    from torchcaps.ops.convolution import triton_kernels as kernels
 
     images, weight = images.contiguous(), weight.contiguous()
     out = _output(images, weight, stride)
@@ -49,11 +52,12 @@ def _launch_forward(kernels, images: Tensor, weight: Tensor, out: Tensor, stride
     BM, BN, splits = _tile(n), _widest(k, FORWARD["BN"]), min(FORWARD["SPLITS"], steps)
     partial = images.new_empty((splits, n, p, q, k), dtype=torch.float32)
     options = {name: FORWARD[name] for name in ("num_warps", "num_stages")}
-    kernels.forward[(p * q, k // BN, splits * -(-n // BM))](
+    kernels.forward[(p * q, k // BN, splits * ceil_div(n, BM))](
         images, weight, partial, n, q, stride, h, w, p * q,
-        C=c, K=k, COLUMNS=columns, BM=BM, BN=BN, BK=BLOCK, STEPS=-(-steps // splits), ALL=steps, SPLITS=splits, **options,
+        C=c, K=k, COLUMNS=columns, BM=BM, BN=BN, BK=BLOCK,
+        STEPS=ceil_div(steps, splits), ALL=steps, SPLITS=splits, **options,
     )  # fmt: skip
-    kernels.add_up[(-(-out.numel() // 1024),)](partial, out, out.numel(), SPLITS=splits, SIZE=1024, num_warps=4)
+    kernels.add_up[(ceil_div(out.numel(), 1024),)](partial, out, out.numel(), SPLITS=splits, SIZE=1024, num_warps=4)
 
 
 @convolve_strided.register_fake
@@ -65,8 +69,8 @@ def _output(images, weight, stride):
 
 @torch.library.custom_op("torchcaps::convolve_strided_backward", mutates_args=())
 def convolve_strided_backward(grad: Tensor, weight: Tensor, like: Tensor, stride: int) -> Tensor:
-    """The gradient of the images."""
-    from torchcaps.ops import convolve_kernels_triton as kernels
+    """Compute the gradient of the images."""
+    from torchcaps.ops.convolution import triton_kernels as kernels
 
     grad, weight = grad.contiguous(), weight.contiguous()
     out = like.new_empty(like.shape)
@@ -81,7 +85,7 @@ def _launch_backward(kernels, grad: Tensor, weight: Tensor, out: Tensor, stride:
     p, q = grad.shape[1:3]
     BM, BN = _tile(n), _widest(c, BACKWARD["BN"])
     options = {name: BACKWARD[name] for name in ("num_warps", "num_stages")}
-    kernels.backward[(h * w, c // BN, -(-n // BM))](
+    kernels.backward[(h * w, c // BN, ceil_div(n, BM))](
         grad, weight, out, n, h, w, p, q, C=c, K=k, ROWS=rows, COLUMNS=columns, STRIDE=stride,
         BM=BM, BN=BN, BK=BLOCK, **options,
     )  # fmt: skip
@@ -109,7 +113,9 @@ def _backward(ctx, grad):
 
 
 def _refuse_second(ctx, *grads):
-    raise RuntimeError("convolve: the Triton convolution has no second derivatives; leave it out with torchcaps.ops.without_kernels()")
+    raise RuntimeError(
+        "convolve: the Triton convolution has no second derivatives; leave it out with torchcaps.ops.without_kernels()"
+    )
 
 
 convolve_strided.register_autograd(_backward, setup_context=_keep)

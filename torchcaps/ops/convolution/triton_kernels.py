@@ -1,4 +1,4 @@
-"""The kernels of convolve_triton.py. Memory: images [b h w c], weight [k y x c], output [b p q k]."""
+"""Kernels of the strided convolution. Memory: images [b h w c], weight [k y x c], output [b p q k]."""
 
 import triton
 import triton.language as tl
@@ -10,7 +10,10 @@ def forward(
     C: tl.constexpr, K: tl.constexpr, COLUMNS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     STEPS: tl.constexpr, ALL: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """One pixel of the output, BM images and BN channels; a program adds up STEPS of ALL steps, a step being BK channels of a tap."""
+    """Compute one pixel of the output, BM images and BN channels.
+
+    A program adds up STEPS of ALL steps, a step being BK channels of a tap.
+    """
     pixel = tl.program_id(0)
     split, tile = tl.program_id(2) % SPLITS, tl.program_id(2) // SPLITS
     b = tile * BM + tl.arange(0, BM)
@@ -35,7 +38,7 @@ def forward(
 
 @triton.jit
 def add_up(partial, out, total, SPLITS: tl.constexpr, SIZE: tl.constexpr):
-    """The sum of the parts, in a fixed order."""
+    """Sum the parts, in a fixed order."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     value = tl.zeros((SIZE,), tl.float32)
     for split in tl.static_range(SPLITS):
@@ -45,8 +48,10 @@ def add_up(partial, out, total, SPLITS: tl.constexpr, SIZE: tl.constexpr):
 
 @triton.jit
 def from_the_middle(n, size):
-    """0, 1, 2, 3 -> the middle one, the one before it, the one after it, ...: what most of the output saw starts first, so that
-    the long programs do not start last."""
+    """Map 0, 1, 2, 3 to the middle one, the one before it, the one after it, ...
+
+    Pixels that most of the output saw start first, so that the long programs do not start last.
+    """
     return size // 2 + tl.where(n % 2 == 0, n // 2, -((n + 1) // 2))
 
 
@@ -56,7 +61,7 @@ def backward(
     C: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRIDE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One pixel (y, x) of the input: sum over the pixels (i, j) of the output that saw it."""
+    """Sum, for one pixel (y, x) of the input, over the pixels (i, j) of the output that saw it."""
     y, x = from_the_middle(tl.program_id(0) // w, h), from_the_middle(tl.program_id(0) % w, w)
     pixel = y * w + x
     b = tl.program_id(2) * BM + tl.arange(0, BM)

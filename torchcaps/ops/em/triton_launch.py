@@ -1,4 +1,4 @@
-"""How the kernels of em_triton.py are launched: into how many programs a problem is cut, and which kernel follows which."""
+"""Launch the kernels of EM routing: how a problem is cut, and which kernel follows which."""
 
 from typing import NamedTuple
 
@@ -6,28 +6,30 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from torchcaps.ops.em_densities import EPS
+from torchcaps.ops.em.densities import EPS
+from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
-# lanes that are inputs: (inputs, warps) of a program. More inputs per thread share what is read of an output, fewer hide latency.
+# lanes that are inputs: (inputs, warps) of a program. More inputs per thread share what is read of an output, fewer
+# hide latency.
 SOFTMAX_LANES = 64, 1
 EXPECTATION_LANES = 64, 1
 POSE_GRADIENT_LANES = 64, 1
 FIRST_GRADIENT_LANES = 64, 1
-MANY_NUMBERS = 16  # of a pose, or of a transform of its own: beyond it a thread has registers for one input only
+MANY_NUMBERS = 16  # in a pose or a pair's transform: beyond it a thread has registers for one input only
 # lanes that are outputs: at most so many of a program, one per thread
 STATISTICS_OUTPUTS = 64
 GRADIENT_OUTPUTS = 64
-# at most so many programs, unless the batch alone makes more: what an H200's 132 multiprocessors hold at once, 8 and 4 each.
-# A few more than they hold, and all would wait for those few.
+# at most so many programs, unless the batch alone makes more: what an H200's 132 multiprocessors hold at once, 8 and 4
+# each. A few more than they hold, and all would wait for those few.
 STATISTICS_PROGRAMS = 1056
 GRADIENT_PROGRAMS = 528
-LEAST_INPUTS = 16  # of a chunk, where there are so many
-MERGED_OUTPUTS, MERGED_NUMBERS, MERGE_WARPS = 8, 2048, 4  # of a program that puts chunks together; numbers of its tile
-SLICE_NUMBERS = 64  # of a weight's gradient that a program sums at once
+LEAST_INPUTS = 16  # in a chunk, where there are so many
+MERGED_OUTPUTS, MERGED_NUMBERS, MERGE_WARPS = 8, 2048, 4  # a program that puts chunks together; numbers of its tile
+SLICE_NUMBERS = 64  # entries of a weight's gradient that a program sums at once
 
 
 class Problem(NamedTuple):
-    """The inputs as the kernels want them, and how they are cut."""
+    """Inputs as the kernels want them, and how they are cut."""
 
     gates: Tensor  # [b i]
     poses: Tensor  # [b i r d]
@@ -58,35 +60,37 @@ class Problem(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Of an output pose."""
+        """Dimensions of one output pose."""
         return self.poses.shape[2] * self.d_out
 
     def inputs(self, *rest: Tensor) -> tuple[Tensor, ...]:
-        """What every kernel that makes votes is given first, and the rest."""
+        """First arguments of every kernel that makes votes, then the rest."""
         return self.gates, self.poses, self.weight, self.bias, self.beta_use, self.beta_ignore, *rest
 
     @property
     def constants(self) -> dict[str, int | bool]:
         rows, d_in = self.poses.shape[2:]
-        return {"J": self.n_out, "R": rows, "D": d_in, "E": self.d_out, "PAIRS": self.pairs, "BIAS": self.pairs and self.has_bias}
+        flags = {"PAIRS": self.pairs, "BIAS": self.pairs and self.has_bias}
+        return {"J": self.n_out, "R": rows, "D": d_in, "E": self.d_out, **flags}
 
     def lanes(self, most: int) -> dict[str, int]:
-        block = min(most, _power(self.n_out))
+        block = min(most, next_power_of_2(self.n_out))
         return {"BLOCK": block, "num_warps": max(1, block // 32)}
 
     def cut(self, most: int, programs: int) -> tuple[int, int]:
-        """Chunks of inputs, and the inputs of each."""
+        """Number of chunks of inputs, and inputs of each."""
         n_batch, n_in = self.gates.shape
-        n_chunks = max(1, programs // max(1, n_batch * _up(self.n_out, min(most, _power(self.n_out)))))
-        length = max(LEAST_INPUTS, _up(n_in, n_chunks))
-        return max(1, _up(n_in, length)), length
+        n_chunks = max(1, programs // max(1, n_batch * ceil_div(self.n_out, min(most, next_power_of_2(self.n_out)))))
+        length = max(LEAST_INPUTS, ceil_div(n_in, n_chunks))
+        return max(1, ceil_div(n_in, length)), length
 
     def merging(self, n_chunks: int) -> tuple[tuple[int], dict[str, int]]:
         """Grid and sizes of a kernel that puts chunks together."""
-        block, numbers = min(MERGED_OUTPUTS, _power(self.n_out)), _power(self.numbers)
-        chunks = min(_power(n_chunks), max(1, MERGED_NUMBERS // (block * numbers)))
-        tile = {"STEPS": _power(_up(n_chunks, chunks)), "CHUNKS": chunks, "NUMBERS": numbers, "BLOCK": block}
-        return (len(self.gates) * _up(self.n_out, block),), {"J": self.n_out, "RE": self.numbers, **tile, "num_warps": MERGE_WARPS}
+        block, numbers = min(MERGED_OUTPUTS, next_power_of_2(self.n_out)), next_power_of_2(self.numbers)
+        chunks = min(next_power_of_2(n_chunks), max(1, MERGED_NUMBERS // (block * numbers)))
+        steps = next_power_of_2(ceil_div(n_chunks, chunks))
+        tile = {"STEPS": steps, "CHUNKS": chunks, "NUMBERS": numbers, "BLOCK": block, "num_warps": MERGE_WARPS}
+        return (len(self.gates) * ceil_div(self.n_out, block),), {"J": self.n_out, "RE": self.numbers, **tile}
 
     def over_inputs(self, kernel, lanes: tuple[int, int], *tensors: Tensor, **flags: bool) -> None:
         """Launch a kernel whose lanes are inputs."""
@@ -94,7 +98,7 @@ class Problem(NamedTuple):
         rows, d_in = self.poses.shape[2:]
         if max(rows * d_in, self.numbers, d_in * self.d_out if self.pairs else 0) > MANY_NUMBERS:
             block = 32 * warps
-        grid = (n_batch * _up(n_in, block),)
+        grid = (n_batch * ceil_div(n_in, block),)
         kernel[grid](*self.inputs(*tensors), n_in, **self.constants, **flags, BLOCK=block, num_warps=warps)
 
     def slice(self) -> int:
@@ -105,17 +109,9 @@ class Problem(NamedTuple):
         return self.gates.new_empty(shape)
 
 
-def _up(n: int, size: int) -> int:
-    return -(-n // size)
-
-
-def _power(n: int) -> int:
-    return 1 << (n - 1).bit_length()
-
-
 def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats: Tensor, softmax: Tensor) -> None:
     """Write scores, poses and variances, and for the backward pass `models`, `stats` [t b . j], `softmax` [t b i 2]."""
-    from torchcaps.ops import em_forward_triton as kernels
+    from torchcaps.ops.em import triton_forward as kernels
 
     n_batch, n_in = problem.gates.shape
     lanes, (n_chunks, length) = problem.lanes(STATISTICS_OUTPUTS), problem.cut(STATISTICS_OUTPUTS, STATISTICS_PROGRAMS)
@@ -123,8 +119,8 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
     shared_bias = problem.has_bias and not problem.pairs
 
     def statistics(t: int, before: Tensor, last: bool, n_chunks: int, length: int) -> None:
-        """The M-step of pass t with what `models[t]` and `softmax[t]` say; `stats` start one pass earlier."""
-        grid = (n_batch * n_chunks * _up(problem.n_out, lanes["BLOCK"]),)
+        """Run the M-step of iteration t by `models[t]` and `softmax[t]`; `stats` start one iteration earlier."""
+        grid = (n_batch * n_chunks * ceil_div(problem.n_out, lanes["BLOCK"]),)
         inputs = problem.inputs(models[max(t, 0)], softmax[max(t, 0)], partial)
         kernels.chunk_statistics[grid](*inputs, n_in, n_chunks, length, **problem.constants, FIRST=t <= 0, **lanes)
         grid, tile = problem.merging(n_chunks)
@@ -133,7 +129,7 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
             BIAS=shared_bias, LAST=last, **tile,
         )  # fmt: skip
 
-    # before the first pass every output fits every vote alike, and distances are from 0
+    # before the first iteration every output fits every vote alike, and distances are from 0
     models[0].zero_()
     softmax[0, ..., 0], softmax[0, ..., 1] = 0, 1 / problem.n_out
     if shared_bias:
@@ -148,30 +144,37 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
 
 
 def backward(
-    problem: Problem, incoming: list[Tensor], outputs: tuple[Tensor, ...], models: Tensor, stats: Tensor, softmax: Tensor
+    problem: Problem,
+    incoming: list[Tensor],
+    outputs: tuple[Tensor, ...],
+    models: Tensor,
+    stats: Tensor,
+    softmax: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Write the gradients of scores, poses and of parameters that pairs have for themselves.
 
     For shared parameters return their parts: of the weight [b chunk d·e j], of bias and betas [t b r·e+2 j].
     """
-    from torchcaps.ops import em_backward_triton as kernels
-    from torchcaps.ops import em_inputs_triton as of_inputs
+    from torchcaps.ops.em import triton_backward as kernels
+    from torchcaps.ops.em import triton_inputs as of_inputs
 
     (n_batch, n_in), (n_out, n) = problem.gates.shape, (problem.n_out, problem.numbers)
     summed = torch.empty_like(problem.gates), torch.empty_like(problem.poses, dtype=torch.float32)
-    slopes, tallies = problem.new(len(models), n_batch, 3 * n + 2, n_out), problem.new(len(models), n_batch, n + 2, n_out)
-    expected = problem.new(len(models), n_batch, n_in)
-    lanes, (n_chunks, length), piece = problem.lanes(GRADIENT_OUTPUTS), problem.cut(GRADIENT_OUTPUTS, GRADIENT_PROGRAMS), problem.slice()
-    slices = 1 if problem.pairs else _up(problem.poses.shape[3], piece)
-    grid = n_batch * n_chunks * _up(n_out, lanes["BLOCK"]), slices
+    n_iters = len(models)
+    slopes, tallies = (problem.new(n_iters, n_batch, rows, n_out) for rows in (3 * n + 2, n + 2))
+    expected = problem.new(n_iters, n_batch, n_in)
+    lanes, piece = problem.lanes(GRADIENT_OUTPUTS), problem.slice()
+    n_chunks, length = problem.cut(GRADIENT_OUTPUTS, GRADIENT_PROGRAMS)
+    slices = 1 if problem.pairs else ceil_div(problem.poses.shape[3], piece)
+    grid = n_batch * n_chunks * ceil_div(n_out, lanes["BLOCK"]), slices
     merge_grid, merge = problem.merging(n_chunks)
     partial = problem.new(n_batch, n_chunks, 2 * n + 1, n_out)
     grad_weight = partial if problem.pairs else problem.new(n_batch, n_chunks, len(problem.weight), n_out)
-    for t in range(len(models) - 1, -1, -1):
-        first, last = t == 0, t == len(models) - 1
+    for t in range(n_iters - 1, -1, -1):
+        first, last = t == 0, t == n_iters - 1
         kernels.slopes_of[merge_grid](
-            *incoming, partial, stats[t + 1], stats[t], models[t if last else t + 1], slopes[t], tallies[t], n_chunks, EPS,
-            LAST=last, **merge,
+            *incoming, partial, stats[t + 1], stats[t], models[t if last else t + 1],
+            slopes[t], tallies[t], n_chunks, EPS, LAST=last, **merge,
         )  # fmt: skip
         seen = models[t], softmax[t], slopes[t], expected[t]
         if first:
@@ -190,11 +193,11 @@ def backward(
 
 
 def _pair_gradients(problem: Problem, models, softmax, slopes, expected, outputs) -> None:
-    from torchcaps.ops.em_pairs_triton import pair_gradients
+    from torchcaps.ops.em.triton_pairs import pair_gradients
 
     n_batch, n_in = problem.gates.shape
     lanes, piece = problem.lanes(GRADIENT_OUTPUTS), problem.slice()
-    grid = n_in, _up(problem.n_out, lanes["BLOCK"]), _up(problem.poses.shape[3], piece)
+    grid = n_in, ceil_div(problem.n_out, lanes["BLOCK"]), ceil_div(problem.poses.shape[3], piece)
     constants = {name: x for name, x in problem.constants.items() if name != "PAIRS"}
     inputs = problem.inputs(models, softmax, slopes, expected, *outputs)
-    pair_gradients[grid](*inputs, n_batch, n_in, **constants, PASSES=len(models), SLICE=piece, **lanes)
+    pair_gradients[grid](*inputs, n_batch, n_in, **constants, N_ITERS=len(models), SLICE=piece, **lanes)

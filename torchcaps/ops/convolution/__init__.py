@@ -1,4 +1,4 @@
-"""The convolutions of a CapsNet, where cuDNN is slow at them: few channels, or a large kernel with a stride."""
+"""Convolutions of a CapsNet, where cuDNN is slow at them: few channels, or a large kernel with a stride."""
 
 import torch
 from einops import rearrange
@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn.functional import conv2d, linear, pad
 
 from torchcaps.ops.backend import cannot_hold_tiles
-from torchcaps.ops.convolve_triton import convolve_strided, supports
+from torchcaps.ops.convolution.triton_op import convolve_strided, supports
 
-FEW = 256  # numbers of a patch up to which the patches are worth writing out
+FEW = 256  # values of a patch up to which the patches are worth writing out
 MOST = 64 << 20  # bytes of all patches up to which they are
 MULTIPLE = 8  # tensor cores want rows of a multiple of 16 bytes
 MANY_TAPS = 25  # kernels of fewer taps are left to cuDNN
@@ -22,11 +22,11 @@ def convolve(
     stride: int = 1,
     padding: int = 0,
 ) -> Float[Tensor, "b k p q"]:
-    """`conv2d`. On CUDA a patch of few numbers makes it a matrix product over all patches, and a large kernel
-    with a stride in bfloat16 a Triton kernel; the rest is conv2d.
+    """Compute `conv2d`, on CUDA by another way where that is faster.
 
-    cuDNN is slow at one channel: at batch 128, 28x28, 256 filters of 9x9 its forward and weight gradient took nearly a hundred
-    microseconds each in a profile on an H200, the patches and both products 45 together.
+    Small patches make it a matrix product over all patches, and a large kernel with a stride in bfloat16 a Triton
+    kernel. cuDNN is slow at one channel: at batch 128, 28x28, 256 filters of 9x9 its forward and weight gradient took
+    nearly a hundred microseconds each in a profile on an H200, the patches and both products 45 together.
     """
     if not _on_cuda(images):
         return conv2d(images, weight, bias, stride, padding)
@@ -52,7 +52,7 @@ def _patch_bytes(images: Tensor, weight: Tensor, stride: int, low: bool) -> int:
 
 
 def _in_bfloat16(images: Tensor, weight: Tensor) -> bool:
-    """As conv2d: autocast leaves float64 alone, and without it nothing is converted."""
+    """Whether conv2d would run in bfloat16: autocast leaves float64 alone, and without it nothing is converted."""
     if torch.is_autocast_enabled("cuda"):
         return torch.get_autocast_dtype("cuda") == torch.bfloat16 and torch.float64 not in (images.dtype, weight.dtype)
     return images.dtype == weight.dtype == torch.bfloat16

@@ -1,103 +1,42 @@
-"""The forward kernels of em_triton.py, and what they share with the backward ones.
+"""Forward kernels of EM routing.
 
-A tile is one-dimensional: either a lane is an input and the program walks over the outputs, or a lane is an output and the
-program walks over inputs. What belongs to the other side is then a plain number, the same for all lanes. So no sum over a pose
-or over the capsules walked over ever crosses lanes; poses and transforms are tuples of R·D, D·E, R·E registers per lane.
-Capital letters are known when a kernel is compiled: R rows, D and E columns of a pose, BLOCK lanes, PAIRS whether every pair
-has its own parameters, BIAS whether every pair has a bias, FIRST whether it is the first pass.
+A tile is one-dimensional: either a lane is an input and the program walks over the outputs, or a lane is an output and
+the program walks over inputs. What belongs to the other side is then a plain number, the same for all lanes. So no sum
+over a pose or over the capsules walked over ever crosses lanes; poses and transforms are tuples of R·D, D·E, R·E
+registers per lane. Capital letters are known when a kernel is compiled: R rows, D and E columns of a pose, BLOCK lanes,
+PAIRS whether every pair has its own parameters, BIAS whether every pair has a bias, FIRST whether it is the first
+iteration.
 
-Tensors, all float32, j last so that lanes of outputs read a row: `model` [b 2·R·E+1 j] is what an E-step needs of each output:
-where its Gaussian sits (bias - mean: a vote's start, so that transforming a pose gives its distance from the mean), the
-factors -1/(2 variance), and the level logsigmoid(score) - Σ log(variance)/2. `stats` [b 3·R·E+3 j] is what an M-step found:
-means, variances without EPS, average distances from the means (EPS and rounding keep them from 0), data used, data ignored, score.
-`softmax` [b i 2] is the highest logit of an input and 1 / Σ_j exp(logit - highest): their logarithm in one number would be rounded.
+Tensors, all float32, j last so that lanes of outputs read a row:
+- `model` [b 2·R·E+1 j] is what an E-step needs of each output: where its Gaussian sits (bias - mean: a vote's start, so
+  that transforming a pose gives its distance from the mean), the factors -1/(2 variance), and the level
+  logsigmoid(score) - Σ log(variance)/2.
+- `stats` [b 3·R·E+3 j] is what an M-step found: means, variances without EPS, average distances from the means (EPS and
+  rounding keep them from 0), data used, data ignored, score.
+- `softmax` [b i 2] is the highest logit of an input and 1 / Σ_j exp(logit - highest): their logarithm in one number
+  would be rounded.
 
-The kernels of a pass must agree to the last bit on a logit, or exp(logit - highest) exceeds 1 where logits are huge: hence
-the explicit `tl.fma`, which leaves a compiler no choice.
+The kernels of an iteration must agree to the last bit on a logit, or exp(logit - highest) exceeds 1 where logits are
+huge: hence the explicit `tl.fma`, which leaves a compiler no choice.
 """
 
 import triton
 import triton.language as tl
 
+from torchcaps.ops.em.triton_tiles import (
+    ABSENT,
+    chunk_tile,
+    lanes,
+    load_columns,
+    load_numbers,
+    logit_of,
+    own_parameters,
+    transformed,
+    zeros,
+)
+
 TINY = tl.constexpr(1e-37)  # below what an output can use of its inputs and matter
 LOWEST = tl.constexpr(-3.0e38)  # below every logit
-ABSENT = tl.constexpr(-1.0e30)  # the logit of what is not there
-
-
-@triton.jit
-def lanes(n, BLOCK: tl.constexpr):
-    """The sample of this program, and which BLOCK of its n inputs or outputs the lanes are."""
-    n_blocks = tl.cdiv(n, BLOCK)
-    return (tl.program_id(0) // n_blocks).to(tl.int64), (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
-
-
-@triton.jit
-def numbers(start, stride, N: tl.constexpr):
-    """N numbers, the same for all lanes."""
-    found = ()
-    for k in tl.static_range(N):
-        found += (tl.load(start + k * stride).to(tl.float32),)
-    return found
-
-
-@triton.jit
-def columns(start, stride, there, N: tl.constexpr):
-    """N numbers for every lane (or, for a start that is no tile, for all), zero where there is nothing."""
-    found = ()
-    for k in tl.static_range(N):
-        found += (tl.load(start + k * stride, mask=there, other=0.0).to(tl.float32),)
-    return found
-
-
-@triton.jit
-def zeros(BLOCK: tl.constexpr, N: tl.constexpr):
-    found = ()
-    for _ in tl.static_range(N):
-        found += (tl.zeros((BLOCK,), tl.float32),)
-    return found
-
-
-@triton.jit
-def plus(a, b, N: tl.constexpr):
-    found = ()
-    for k in tl.static_range(N):
-        found += (a[k] + b[k],)
-    return found
-
-
-@triton.jit
-def transformed(poses, weight, start, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr):
-    """start + poses · weight: [r e]."""
-    found = ()
-    for r in tl.static_range(R):
-        for e in tl.static_range(E):
-            x = start[r * E + e]
-            for d in tl.static_range(D):
-                x = tl.fma(poses[r * D + d], weight[d * E + e], x)
-            found += (x,)
-    return found
-
-
-@triton.jit
-def logit_of(off, factors, level, N: tl.constexpr):
-    """level + Σ factor · off²; the level comes last because it is large, and with it every rounding."""
-    total = tl.fma(factors[0] * off[0], off[0], 0.0)
-    for k in tl.static_range(1, N):
-        total = tl.fma(factors[k] * off[k], off[k], total)
-    return total + level
-
-
-@triton.jit
-def own_parameters(
-    weight, bias, beta_use, beta_ignore, start, pair, there, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BIAS: tl.constexpr
-):
-    """Transform, start of the votes and betas of a pair that has its own."""
-    w = columns(weight + pair * (D * E), 1, there, D * E)
-    use = tl.load(beta_use + pair, mask=there, other=0.0).to(tl.float32)
-    ignore = tl.load(beta_ignore + pair, mask=there, other=0.0).to(tl.float32)
-    if BIAS:
-        start = plus(columns(bias + pair * (R * E), 1, there, R * E), start, R * E)
-    return w, start, use, ignore
 
 
 @triton.jit
@@ -111,19 +50,19 @@ def softmax_parts(
     here = i < n_in
     row = b * n_in + i
     counts = tl.load(gates + row, mask=here, other=0.0) > 0
-    pose = columns(poses + row * (R * D), 1, counts, R * D)
+    pose = load_columns(poses + row * (R * D), 1, counts, R * D)
     model += b * (2 * R * E + 1) * J
     top = tl.zeros((BLOCK,), tl.float32) + LOWEST
     total = tl.zeros((BLOCK,), tl.float32)
     for j in range(J):
-        start = numbers(model + j, J, R * E)
+        start = load_numbers(model + j, J, R * E)
         if PAIRS:
             pair = i.to(tl.int64) * J + j
             w, start, _, _ = own_parameters(weight, bias, beta_use, beta_ignore, start, pair, here, R, D, E, BIAS)
         else:
-            w = numbers(weight + j, J, D * E)
+            w = load_numbers(weight + j, J, D * E)
         off = transformed(pose, w, start, R, D, E)
-        factors = numbers(model + R * E * J + j, J, R * E)
+        factors = load_numbers(model + R * E * J + j, J, R * E)
         logit = logit_of(off, factors, tl.load(model + 2 * R * E * J + j), R * E)
         higher = tl.maximum(top, logit)
         total = total * tl.exp(top - higher) + tl.exp(logit - higher)
@@ -149,9 +88,9 @@ def chunk_statistics(
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
     FIRST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """E- and M-step of `length` inputs for every output: `partial` [b chunk 2·R·E+3 j]: means, spreads, used, ignored, score.
+    """E- and M-step of `length` inputs for every output. Lanes are outputs, the walk is over inputs.
 
-    Lanes are outputs, the walk is over inputs.
+    `partial` [b chunk 2·R·E+3 j]: means, spreads, used, ignored, score.
     """
     n_blocks = tl.cdiv(J, BLOCK)
     chunk = (tl.program_id(0) // n_blocks) % n_chunks
@@ -159,12 +98,12 @@ def chunk_statistics(
     j = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
     here = j < J
     model += b * (2 * R * E + 1) * J + j
-    centre = columns(model, J, here, R * E)
+    centre = load_columns(model, J, here, R * E)
     if not FIRST:
-        factors = columns(model + R * E * J, J, here, R * E)
+        factors = load_columns(model + R * E * J, J, here, R * E)
         level = tl.load(model + 2 * R * E * J, mask=here, other=ABSENT)
     if not PAIRS:
-        w = columns(weight + j, J, here, D * E)
+        w = load_columns(weight + j, J, here, D * E)
         use = tl.load(beta_use + j, mask=here, other=0.0)
         ignore = tl.load(beta_ignore + j, mask=here, other=0.0)
     used, ignored, score = zeros(BLOCK, 3)
@@ -175,16 +114,19 @@ def chunk_statistics(
         real = i < n_in
         row = b * n_in + i
         gate = tl.load(gates + row, mask=real, other=0.0)
-        pose = columns(poses + row * (R * D), 1, gate > 0, R * D)
+        pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
         start = centre
         if PAIRS:
             pair = i.to(tl.int64) * J + j
-            w, start, use, ignore = own_parameters(weight, bias, beta_use, beta_ignore, start, pair, here & real, R, D, E, BIAS)
+            w, start, use, ignore = own_parameters(
+                weight, bias, beta_use, beta_ignore, start, pair, here & real, R, D, E, BIAS
+            )
         off = transformed(pose, w, start, R, D, E)
         if FIRST:
             data = tl.zeros((BLOCK,), tl.float32) + gate / J
         else:
-            top, scale = tl.load(softmax + row * 2, mask=real, other=-ABSENT), tl.load(softmax + row * 2 + 1, mask=real, other=0.0)
+            top = tl.load(softmax + row * 2, mask=real, other=-ABSENT)
+            scale = tl.load(softmax + row * 2 + 1, mask=real, other=0.0)
             data = (gate * scale) * tl.exp(logit_of(off, factors, level, R * E) - top)
         ratio = data / tl.maximum(used + data, TINY)
         means, spreads = include(off, means, spreads, ratio, ratio * used, R * E)
@@ -207,22 +149,16 @@ def log_sigmoid(x):
 
 
 @triton.jit
-def chunk_tile(chunk, k, j, n_chunks, J: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr):
-    """Where [chunk k j] lies in a `partial` of ROWS rows, and which of it is there."""
-    at = chunk[:, None, None] * (ROWS * J) + k[None, :, None] * J + j[None, None, :]
-    return at, (chunk < n_chunks)[:, None, None] & (k < N)[None, :, None] & (j < J)[None, None, :]
-
-
-@triton.jit
 def statistics(
     partial, bias, before, stats, model, out_scores, out_poses, out_variances, n_chunks, eps,
     J: tl.constexpr, RE: tl.constexpr, BIAS: tl.constexpr, LAST: tl.constexpr,
     STEPS: tl.constexpr, CHUNKS: tl.constexpr, NUMBERS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Put the chunks together: `stats`, and the next pass's `model` or the result. `before`: the stats whose means distances are from.
+    """Put the chunks together: `stats`, and the next iteration's `model` or the result.
 
-    A tile is CHUNKS chunks (STEPS tiles are all), NUMBERS >= R·E numbers of a pose, BLOCK outputs. `bias` [re j] is the one that all
-    inputs share.
+    `before`: the stats from whose means distances are measured.
+    A tile is CHUNKS chunks (STEPS tiles are all), NUMBERS >= R·E pose dimensions, BLOCK outputs. `bias` [re j] is the
+    one that all inputs share.
     """
     b, j = lanes(J, BLOCK)
     k = tl.arange(0, NUMBERS)

@@ -1,9 +1,9 @@
-"""The backward kernels of dynamic_triton.py. Sizes, letters and tiles: dynamic_forward_triton.py."""
+"""Backward kernels of dynamic routing. Sizes, letters and tiles: see triton_forward.py."""
 
 import triton
 import triton.language as tl
 
-from torchcaps.ops.dynamic_forward_triton import (
+from torchcaps.ops.dynamic.triton_tiles import (
     COUNTS,
     addresses,
     agree,
@@ -21,9 +21,13 @@ from torchcaps.ops.dynamic_forward_triton import (
 @triton.jit(do_not_specialize=COUNTS)
 def finish_backward(
     partial, incoming, running, total, grad_total, narrow, n_rows, n_chunks,
-    E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr, EPS: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
+    E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr,
+    EPS: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """Rows (b, j): the gradient of the poses of one pass, through squash. ADD: plus `partial`; KEEP: for the passes before, too."""
+    """Take the gradient of one iteration's poses back through squash, for rows (b, j).
+
+    ADD: plus `partial`. KEEP: keep it for the iterations before, too.
+    """
     row, e = tl.program_id(0).to(tl.int64) * RB + tl.arange(0, RB), tl.arange(0, EP)
     there = (row < n_rows)[:, None] & (e < E)[None, :]
     at = row[:, None] * E + e[None, :]
@@ -45,7 +49,7 @@ def finish_backward(
 
 @triton.jit(do_not_specialize=COUNTS)
 def bias_backward(grads, grad_bias, n_rows, n_columns, CB: tl.constexpr, RB: tl.constexpr, BLOCKS: tl.constexpr):
-    """Column sums of grads [(t b) (j e)]."""
+    """Sum the columns of grads [(t b) (j e)]."""
     column = tl.program_id(0) * CB + tl.arange(0, CB)
     total = tl.zeros((RB, CB), tl.float32)
     for k in range(BLOCKS):
@@ -58,14 +62,15 @@ def bias_backward(grads, grad_bias, n_rows, n_columns, CB: tl.constexpr, RB: tl.
 @triton.jit(do_not_specialize=COUNTS)
 def poses_backward(
     poses, weight, pose_sum, grad, bounds, delta, grad_poses, n_batch, n_in, places, row_stride, out_stride,
-    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    T: tl.constexpr, PRECISION: tl.constexpr, DETACH: tl.constexpr, ADD: tl.constexpr, GIVE: tl.constexpr,
+    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
+    T: tl.constexpr, PRECISION: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """What one pass with couplings c gives to the poses (if GIVE), and delta_bi = Σ_j c_bij gain_bij, gain = votes · grad.
+    """Gradient of the poses by one iteration with couplings c, and delta_bi = Σ_j c_bij gain_bij, gain = votes · grad.
 
-    The gradient of the logits is c (gain - delta), and delta is known only after a loop over j. In bfloat16 the poses' part is
-    summed in the same loop, what delta multiplies apart. Where c is nearly 0 or 1 the two parts nearly cancel, so float32
-    takes a loop of its own for delta first.
+    The gradient of the logits is c (gain - delta), and delta is known only after a loop over j. In bfloat16 the poses'
+    part is summed in the same loop, what delta multiplies apart. Where c is nearly 0 or 1 the two parts nearly cancel,
+    so float32 takes a loop of its own for delta first.
     """
     start = tl.program_id(0) * IB
     b = tl.program_id(1) * BB + tl.arange(0, BB)
@@ -93,28 +98,29 @@ def poses_backward(
         else:
             gain -= mean
         result += spread(share, BB, IB, DP) * qg
-        if not DETACH:
-            result += spread(share * gain, BB, IB, DP) * qa
-            if APART:
-                held += spread(share, BB, IB, DP) * qa
-    own = start + tl.arange(0, IB)
-    tl.store(delta + b.to(tl.int64)[:, None] * n_in + own[None, :], mean, mask=(b < n_batch)[:, None] & (own < n_in)[None, :])
-    if GIVE:
-        at, there = addresses(b, start, n_in, n_batch, n_in, D, IB, DP)
+        result += spread(share * gain, BB, IB, DP) * qa
         if APART:
-            result -= spread(mean, BB, IB, DP) * held
-        if ADD:
-            result += tl.load(grad_poses + at, mask=there, other=0.0)
-        tl.store(grad_poses + at, result, mask=there)
+            held += spread(share, BB, IB, DP) * qa
+    own = start + tl.arange(0, IB)
+    tl.store(
+        delta + b.to(tl.int64)[:, None] * n_in + own[None, :], mean, mask=(b < n_batch)[:, None] & (own < n_in)[None, :]
+    )
+    at, there = addresses(b, start, n_in, n_batch, n_in, D, IB, DP)
+    if APART:
+        result -= spread(mean, BB, IB, DP) * held
+    if ADD:
+        result += tl.load(grad_poses + at, mask=there, other=0.0)
+    tl.store(grad_poses + at, result, mask=there)
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def poses_backward_first(
     weight, grad, before, grad_poses, scale, n_batch, n_in, places, row_stride, out_stride,
-    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
+    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
     T: tl.constexpr, PRECISION: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """What the first pass, whose couplings are all `scale`, gives to the poses; plus what the others gave."""
+    """Gradient of the poses by the first iteration, whose couplings are all `scale`, plus that by the others."""
     b = tl.program_id(1) * BB + tl.arange(0, BB)
     start = tl.program_id(0) * IB
     i, d = columns(start, IB, DP)
@@ -131,15 +137,17 @@ def poses_backward_first(
 
 @triton.jit(do_not_specialize=COUNTS)
 def weight_backward(
-    poses, weight, pose_sums, grads, bounds, delta, kept, grad_weight, scale, n_batch, n_in, n_rows, places, row_stride, out_stride, blocks,
-    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    T: tl.constexpr, PRECISION: tl.constexpr, BATCHES: tl.constexpr, PASSES: tl.constexpr,
-    DETACH: tl.constexpr, PER_PAIR: tl.constexpr, KEPT: tl.constexpr,
+    poses, weight, pose_sums, grads, bounds, delta, kept, grad_weight, scale,
+    n_batch, n_in, n_rows, places, row_stride, out_stride, blocks,
+    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
+    T: tl.constexpr, PRECISION: tl.constexpr, BATCHES: tl.constexpr, N_ITERS: tl.constexpr,
+    PER_PAIR: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
-    """grad_weight_ijde = Σ_b poses_bid (gradient of the votes)_bije, through all passes.
+    """Write grad_weight_ijde = Σ_b poses_bid (gradient of the votes)_bije, through all iterations.
 
-    PER_PAIR: a program has a few inputs and writes their transforms. Else it has some of the inputs that share a row of the
-    weight, `blocks` tiles, and writes one part of that row, [part row j d e].
+    PER_PAIR: a program has a few inputs and writes their transforms. Else it has some of the inputs that share a row of
+    the weight, `blocks` tiles, and writes one part of that row, [part row j d e].
     """
     j = tl.program_id(1)
     row = tl.program_id(0)
@@ -154,7 +162,7 @@ def weight_backward(
         for tile in range(BATCHES):
             b = tile * BB + tl.arange(0, BB)
             x = load_poses(poses, b, start, end, n_batch, n_in, D, IB, DP)
-            for t in tl.static_range(1, PASSES):
+            for t in tl.static_range(1, N_ITERS):
                 g = load_parent(grads + t * size, b, j, n_batch, J, E, EP)
                 a = load_parent(pose_sums + (t - 1) * size, b, j, n_batch, J, E, EP)
                 if KEPT:
@@ -162,20 +170,17 @@ def weight_backward(
                     share = load_number(slot, b, start, n_batch, end, n_in, IB).to(tl.float32)
                     change = load_number(slot + J * numbers, b, start, n_batch, end, n_in, IB).to(tl.float32)
                 else:
-                    # in the very tiles of `sums`: delta is of the same gains to the last bit, and is all but equal to one of them
+                    # in the very tiles of `sums`: delta has the same gains to the last bit, and nearly equals one
                     top, over = load_bounds(bounds + 2 * (t - 1) * numbers, b, start, n_batch, end, n_in, IB)
                     share = tl.exp(agree(tl.dot(a, tl.trans(w), input_precision=PRECISION), x, BB, IB, DP) - top) * over
                     gain = agree(tl.dot(g, tl.trans(w), input_precision=PRECISION), x, BB, IB, DP)
                     change = share * (gain - load_number(delta + (t - 1) * numbers, b, start, n_batch, end, n_in, IB))
-                if (not DETACH) or t == PASSES - 1:
-                    part = (spread(share, BB, IB, DP) * x).to(T)
-                    total += tl.dot(tl.trans(part), g, input_precision=PRECISION)
-                if not DETACH:
-                    part = (spread(change, BB, IB, DP) * x).to(T)
-                    total += tl.dot(tl.trans(part), a, input_precision=PRECISION)
-            if (not DETACH) or PASSES == 1:
-                g = load_parent(grads, b, j, n_batch, J, E, EP)
-                total += tl.dot(tl.trans((x * scale).to(T)), g, input_precision=PRECISION)
+                part = (spread(share, BB, IB, DP) * x).to(T)
+                total += tl.dot(tl.trans(part), g, input_precision=PRECISION)
+                part = (spread(change, BB, IB, DP) * x).to(T)
+                total += tl.dot(tl.trans(part), a, input_precision=PRECISION)
+            g = load_parent(grads, b, j, n_batch, J, E, EP)
+            total += tl.dot(tl.trans((x * scale).to(T)), g, input_precision=PRECISION)
     e = tl.arange(0, EP)
     if PER_PAIR:
         i, d = columns(first, IB, DP)

@@ -1,0 +1,103 @@
+"""Tiles of the kernels of dynamic routing: where they lie, how they are loaded and summed.
+
+Letters: see triton_forward.py.
+"""
+
+import triton
+import triton.language as tl
+
+# else each would be a constant where it is 1, and kernels would be compiled once more
+COUNTS = ("n_batch", "n_rows", "n_chunks", "blocks")
+
+
+@triton.jit
+def columns(start, IB: tl.constexpr, DP: tl.constexpr):
+    """Input and dimension of every column of a tile that starts at input `start`."""
+    n = tl.arange(0, IB * DP)
+    return start + n // DP, n % DP
+
+
+@triton.jit
+def addresses(b, start, end, n_batch, n_in, D: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
+    """Offsets of the poses [b n] of a tile, and which of them exist."""
+    i, d = columns(start, IB, DP)
+    # the compiler sees a contiguous row only if it is written as one
+    column = start * D + tl.arange(0, IB * DP) if D == DP else i * D + d
+    return (
+        b.to(tl.int64)[:, None] * (n_in * D) + column[None, :],
+        (b < n_batch)[:, None] & ((i < end) & (d < D))[None, :],
+    )
+
+
+@triton.jit
+def load_poses(poses, b, start, end, n_batch, n_in, D: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
+    """Load [b n] as float32; zero outside, which adds nothing anywhere."""
+    at, there = addresses(b, start, end, n_batch, n_in, D, IB, DP)
+    return tl.load(poses + at, mask=there, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def load_weight(
+    weight, i, d, j, end, places, row_stride, out_stride,
+    D: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Load [n e], the transforms of the columns' inputs for output j; `places` inputs in a row share one."""
+    e = tl.arange(0, EP)
+    offset = (i // places).to(tl.int64) * row_stride + j * out_stride + d * E
+    there = ((i < end) & (d < D))[:, None] & (e < E)[None, :]
+    return tl.load(weight + offset[:, None] + e[None, :], mask=there, other=0.0).to(T)
+
+
+@triton.jit
+def load_parent(parents, b, j, n_batch, J: tl.constexpr, E: tl.constexpr, EP: tl.constexpr):
+    """Load [b e] of a tensor [b j e]."""
+    e = tl.arange(0, EP)
+    return tl.load(
+        parents + (b.to(tl.int64)[:, None] * J + j) * E + e[None, :],
+        mask=(b < n_batch)[:, None] & (e < E)[None, :],
+        other=0.0,
+    )
+
+
+@triton.jit
+def load_number(numbers, b, start, n_batch, end, n_in, IB: tl.constexpr):
+    """Load a tile [b i] of a tensor [b i]."""
+    i = start + tl.arange(0, IB)
+    return tl.load(
+        numbers + b.to(tl.int64)[:, None] * n_in + i[None, :],
+        mask=(b < n_batch)[:, None] & (i < end)[None, :],
+        other=0.0,
+    )
+
+
+@triton.jit
+def load_bounds(bounds, b, start, n_batch, end, n_in, IB: tl.constexpr):
+    """Load two tiles [b i] of [2 b i]: the largest logit, and one over the sum of exponentials."""
+    top = load_number(bounds, b, start, n_batch, end, n_in, IB)
+    return top, 1 / tl.maximum(load_number(bounds + n_batch.to(tl.int64) * n_in, b, start, n_batch, end, n_in, IB), 1.0)
+
+
+@triton.jit
+def agree(q, poses, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
+    """Sum q times poses [b n] over d: [b i]."""
+    return tl.sum(tl.reshape(q * poses, (BB, IB, DP)), 2)
+
+
+@triton.jit
+def spread(numbers, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
+    """Repeat [b i] over d: [b n]."""
+    return tl.reshape(tl.broadcast_to(numbers[:, :, None], (BB, IB, DP)), (BB, IB * DP))
+
+
+@triton.jit
+def sum_partials(
+    partial, row, e, n_rows, n_chunks,
+    E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Add up the chunks of [row e] in a fixed order."""
+    total = tl.zeros((RB, EP), tl.float32)
+    for chunk in range(CHUNKS):
+        offset = (row[:, None] + chunk * n_rows.to(tl.int64)) * E + e[None, :]
+        there = (row < n_rows)[:, None] & (e < E)[None, :] & (chunk < n_chunks)
+        total += tl.load(partial + offset, mask=there, other=0.0)
+    return total

@@ -1,0 +1,93 @@
+"""Tuples of registers that the kernels of EM routing share: how they are loaded, transformed and summed.
+
+Letters: see triton_forward.py.
+"""
+
+import triton
+import triton.language as tl
+
+ABSENT = tl.constexpr(-1.0e30)  # the logit of what is not there
+
+
+@triton.jit
+def lanes(n, BLOCK: tl.constexpr):
+    """Sample of this program, and which BLOCK of its n inputs or outputs the lanes are."""
+    n_blocks = tl.cdiv(n, BLOCK)
+    return (tl.program_id(0) // n_blocks).to(tl.int64), (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)
+
+
+@triton.jit
+def load_numbers(start, stride, N: tl.constexpr):
+    """Load N numbers, the same for all lanes."""
+    found = ()
+    for k in tl.static_range(N):
+        found += (tl.load(start + k * stride).to(tl.float32),)
+    return found
+
+
+@triton.jit
+def load_columns(start, stride, there, N: tl.constexpr):
+    """Load N numbers for every lane (or, for a start that is no tile, for all), zero where there is nothing."""
+    found = ()
+    for k in tl.static_range(N):
+        found += (tl.load(start + k * stride, mask=there, other=0.0).to(tl.float32),)
+    return found
+
+
+@triton.jit
+def zeros(BLOCK: tl.constexpr, N: tl.constexpr):
+    found = ()
+    for _ in tl.static_range(N):
+        found += (tl.zeros((BLOCK,), tl.float32),)
+    return found
+
+
+@triton.jit
+def plus(a, b, N: tl.constexpr):
+    found = ()
+    for k in tl.static_range(N):
+        found += (a[k] + b[k],)
+    return found
+
+
+@triton.jit
+def transformed(poses, weight, start, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr):
+    """Compute start + poses · weight: [r e]."""
+    found = ()
+    for r in tl.static_range(R):
+        for e in tl.static_range(E):
+            x = start[r * E + e]
+            for d in tl.static_range(D):
+                x = tl.fma(poses[r * D + d], weight[d * E + e], x)
+            found += (x,)
+    return found
+
+
+@triton.jit
+def logit_of(off, factors, level, N: tl.constexpr):
+    """Compute level + Σ factor · off²; the level comes last because it is large, and with it every rounding."""
+    total = tl.fma(factors[0] * off[0], off[0], 0.0)
+    for k in tl.static_range(1, N):
+        total = tl.fma(factors[k] * off[k], off[k], total)
+    return total + level
+
+
+@triton.jit
+def own_parameters(
+    weight, bias, beta_use, beta_ignore, start, pair, there,
+    R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """Load transform, start of the votes and betas of a pair that has its own."""
+    w = load_columns(weight + pair * (D * E), 1, there, D * E)
+    use = tl.load(beta_use + pair, mask=there, other=0.0).to(tl.float32)
+    ignore = tl.load(beta_ignore + pair, mask=there, other=0.0).to(tl.float32)
+    if BIAS:
+        start = plus(load_columns(bias + pair * (R * E), 1, there, R * E), start, R * E)
+    return w, start, use, ignore
+
+
+@triton.jit
+def chunk_tile(chunk, k, j, n_chunks, J: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr):
+    """Where [chunk k j] lies in a `partial` of ROWS rows, and which of it is there."""
+    at = chunk[:, None, None] * (ROWS * J) + k[None, :, None] * J + j[None, None, :]
+    return at, (chunk < n_chunks)[:, None, None] & (k < N)[None, :, None] & (j < J)[None, None, :]
