@@ -21,8 +21,6 @@ from torchcaps.train.recipe import KINDS, Run
 from torchcaps.train.state import Options, Outcome
 from torchcaps.train.tasks.classify import Classify
 
-FEATURES = ("pre_mask", "masked", "pixels")  # pixels: their first 256 principal components
-
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:

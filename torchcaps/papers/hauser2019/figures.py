@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchcaps.data import load
+from torchcaps.papers.finished import finished, runs_of
 from torchcaps.papers.hauser2019 import ablations, rows
 from torchcaps.papers.hauser2019.samples import architecture, growth_curve, sample_sheets
 from torchcaps.papers.hauser2019.tradeoff import Setting, Wanted, purity_against_probe
-from torchcaps.papers.made import finished, runs_of
 from torchcaps.results.claims import recipes_of
 from torchcaps.results.store import read_result
 from torchcaps.results.tuning import Line, read_tuning, tuning_path

@@ -12,11 +12,11 @@ from torchcaps.data.augment import Augmentation
 from torchcaps.data.sets import smallnorb
 from torchcaps.data.sets.smallnorb import FAMILIAR, part_of
 from torchcaps.figures.routing_curves import error_by_passes
+from torchcaps.papers.finished import finished, results_of, runs_of
 from torchcaps.papers.heinsen2019 import rows, sentences
 from torchcaps.papers.heinsen2019.curves import Watched, errors_at, errors_by_view, validation_curves
 from torchcaps.papers.heinsen2019.drawing import pose_changes, pose_trajectories, stereo_pairs
 from torchcaps.papers.heinsen2019.poses import tracks
-from torchcaps.papers.made import finished, results_of, runs_of
 from torchcaps.results.store import unpack
 from torchcaps.train.loading import load_model
 from torchcaps.train.recipe import Run

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from torchcaps.data import load
+from torchcaps.papers.finished import finished
 from torchcaps.papers.jeong2019 import drawing
-from torchcaps.papers.made import finished
 from torchcaps.train.loading import load_model
 from torchcaps.train.recipe import Run
 

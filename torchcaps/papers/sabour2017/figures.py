@@ -9,7 +9,7 @@ import torch
 from torchcaps.data import load
 from torchcaps.figures import all_figures
 from torchcaps.figures.routing_curves import error_by_passes, loss_curves
-from torchcaps.papers.made import finished, results_of, runs_of
+from torchcaps.papers.finished import finished, results_of, runs_of
 from torchcaps.papers.sabour2017 import ablations, rows
 from torchcaps.papers.sabour2017.drawing import iterations_at_test, logit_change_curves
 from torchcaps.train.loading import load_model
