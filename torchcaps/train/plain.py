@@ -63,7 +63,10 @@ def from_plain(value: Any, kinds: Mapping[str, type]) -> Any:
     if value["kind"] not in kinds:
         known = ", ".join(kinds)
         raise ValueError(f"a stored run has a part {value['kind']!r} that this version does not know; it knows {known}")
-    return kinds[value["kind"]](**parts)
+    try:
+        return kinds[value["kind"]](**parts)
+    except TypeError as error:
+        raise ValueError(f"a stored run has a setting that is gone ({error}); check out the version that wrote it") from error
 
 
 def up_to_date(stored: Any) -> Any:
