@@ -163,7 +163,7 @@ def test_a_stored_restart_is_read_where_it_says_what_persistent_says(persistent,
 def test_a_stored_run_whose_persistent_chains_were_not_reseeded_is_stale_and_refused():
     stored = stored_experts(persistent=True, restart=False)
     assert unlike(stored, replace(smoke(), stages=(Stage(task=LearnExperts(persistent=True)),)))
-    with pytest.raises(TypeError, match="restart"):
+    with pytest.raises(ValueError, match="restart"):
         stored_run(stored)
 
 
