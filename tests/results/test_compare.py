@@ -1,16 +1,14 @@
 """Two results beside each other: by hand, against a double loop, and what cannot be compared."""
 
-from dataclasses import replace
 from math import isnan
 
 import pytest
 import torch
 
 from torchcaps.analysis.metrics import wrong
-from torchcaps.data import Labelled, fingerprint, load
-from torchcaps.data.sets import affnist, smallnorb
+from torchcaps.data import fingerprint, load
 from torchcaps.papers import RECIPES
-from torchcaps.results.compare import compare, sd_of_mean, sources_of
+from torchcaps.results.compare import compare, sd_of_mean
 from torchcaps.results.store import pack
 from torchcaps.train import splits
 from torchcaps.train.plain import to_plain
@@ -141,49 +139,3 @@ def test_parts_are_matched_by_their_data_and_kind_of_weights():
     second["predictions"] = {"validation": off, "generated-16/test_ema": right, "generated-16/test": off}
     found = compare(first, second, None)
     assert [(one.part, one.first_alone, one.second_alone) for one in found] == [("test", 0, 1), ("test_ema", 1, 0)]
-
-
-def pictures_with(labels):
-    return Labelled(torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8), labels)
-
-
-def test_warped_digits_belong_together():
-    run = RECIPES["sabour2017/like-paper-end"].make()
-    found = sources_of(run, "affnist-like", pictures_with(torch.zeros(20_000, dtype=torch.long)), None)
-    assert found.what == "digits"
-    assert found.of[:, 0].tolist() == [*range(10_000)] * 2
-    found = sources_of(run, "validation_warped", pictures_with(torch.zeros(40, dtype=torch.long)), None)
-    assert found.of[:, 0].tolist() == [*range(5)] * 8
-    found = sources_of(run, "affnist-like/other-digits", pictures_with(torch.zeros(10_000, dtype=torch.long)), None)
-    assert len(found.of) == 10_000
-    assert found.of.unique().numel() == 2_500
-    assert torch.equal(found.of[:2_500], found.of[2_500:5_000])
-
-
-def test_the_official_affnist_says_which_digit_each_picture_shows(monkeypatch):
-    original = torch.tensor([4, 4, 9])
-    monkeypatch.setattr(affnist, "read_all", lambda root: affnist.AffNIST(original, original, original, original))
-    run = replace(RECIPES["sabour2017/like-paper-end"].make(), tests=("affnist",))
-    assert sources_of(run, "affnist", pictures_with(torch.zeros(3, dtype=torch.long)), None).of.tolist() == [[4], [4], [9]]
-
-
-@pytest.mark.parametrize(("data", "part"), [("smallnorb-48", "test"), ("smallnorb-48", "smallnorb-48/test")])
-def test_pictures_of_one_toy_belong_together(monkeypatch, data, part):
-    labels, toys = torch.tensor([0, 0, 1, 1]), torch.tensor([3, 5, 3, 3])
-    monkeypatch.setattr(smallnorb, "instances", lambda split, root: {"test": toys}[split])
-    run = replace(RECIPES["sabour2017/smallnorb"].make(), data=data)
-    found = sources_of(run, part, pictures_with(labels), None)
-    assert (found.what, found.of.tolist()) == ("toys", [[3], [5], [13], [13]])
-    with pytest.raises(ValueError, match="which toys its 3 pictures show is not known"):
-        sources_of(run, part, pictures_with(labels[:3]), None)
-
-
-def test_folds_and_viewpoints_have_their_own_toys(monkeypatch):
-    run = replace(RECIPES["sabour2017/smallnorb"].make(), data="smallnorb-48-folds")
-    assert sources_of(run, "test", pictures_with(torch.tensor([0, 4, 4])), None).of.unique().tolist() == [0, 40]
-    factors = smallnorb.Factors(*(torch.tensor(column) for column in ([7, 2, 4], [0, 0, 3], [0, 20, 0], [0, 0, 0])))
-    monkeypatch.setattr(smallnorb, "factors", lambda split, root: {"test": factors}[split])
-    novel = replace(run, data="smallnorb-48-viewpoint-azimuth")
-    assert sources_of(novel, "test", pictures_with(torch.tensor([1])), None).of.tolist() == [[12]]
-    familiar = replace(run, data="smallnorb-48-viewpoint-elevation-familiar")
-    assert sources_of(familiar, "test", pictures_with(torch.tensor([3])), None).of.tolist() == [[32]]  # the one light that is kept aside

@@ -54,7 +54,7 @@ def test_a_field_that_is_gone_is_read_only_with_the_value_that_changes_nothing()
     assert stored_run(old) == run and unlike(old, run) == []
     old["stages"][1]["task"]["restart"] = False  # chains that fell silent for good
     assert unlike(old, run)
-    with pytest.raises(ValueError, match="has a setting that is gone .*restart"):
+    with pytest.raises(ValueError, match=r"has a setting that is gone .*restart"):
         stored_run(old)
 
 
