@@ -1,6 +1,7 @@
-"""Draw the pictures of docs/how-routing-works.md: `python docs/pictures.py`. Needs `torchcaps[experiments]`, no network and no training.
+"""Draw the pictures of docs/how-routing-works.md and README's moving one: `python docs/pictures.py`. Needs `torchcaps[experiments]`.
 
-The hand-sized examples are those of the page, whose code is run for them; the trained networks come with the playground.
+The hand-sized examples are those of the page, whose code is run for them; the trained networks come with the package. Nothing is
+downloaded or trained. The moving picture needs the MNIST files (`torchcaps data get mnist`) and is left as it is without them.
 """
 
 import contextlib
@@ -12,10 +13,13 @@ from typing import Any
 
 import torch
 
+import torchcaps
 from torchcaps import CapsNet, dynamic_routing_steps, em_routing_steps
 from torchcaps.data import load
+from torchcaps.data.sources.mirrors import DataError
 from torchcaps.figures.canvas import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, PALE, bare, canvas, png
 from torchcaps.figures.draw import couplings_over_iterations
+from torchcaps.figures.moving import frames, gif, scenes
 from torchcaps.figures.overlap import overlapping_digits
 from torchcaps.ops import ladder_activity, rank_mask
 from torchcaps.play.networks import bundled_networks
@@ -137,6 +141,16 @@ def main(folder: Path = HERE / "pictures") -> list[Path]:
     return paths
 
 
+def moving(path: Path = HERE / "moving.gif") -> Path:
+    """Draw README's picture: the first pairs of MultiMNIST's test set that its network recognises in every frame."""
+    path.write_bytes(gif(frames(scenes(torchcaps.load("capsnet-multimnist"), load("multimnist-4", "test")))))
+    return path
+
+
 if __name__ == "__main__":
     for path in main():
         print(path)
+    try:
+        print(moving())
+    except DataError as error:
+        print(f"moving.gif is left as it is: {error}")

@@ -141,7 +141,7 @@ def test_balanced_drawing_finds_a_rare_class(bars):
     images, names, others, other_names = bars
     few = np.flatnonzero(names == "low")[:3]
     kept = np.concatenate([np.flatnonzero(names != "low"), few])
-    settings = TINY | {"epochs": 8, "rate": 2e-2}
+    settings = TINY | {"epochs": 8, "learning_rate": 2e-2}
     rare = other_names == "low"
     found = {
         balanced: CapsNetClassifier(**settings, balanced=balanced).fit(images[kept], names[kept]).score(others[rare], other_names[rare])
@@ -164,8 +164,8 @@ def test_balanced_drawing_finds_a_rare_class(bars):
         ({"epochs": -1}, (10, 8, 8), "epochs must be a whole number, 0 .* or more; got -1"),
         ({"epochs": 1.5}, (10, 8, 8), "epochs must be a whole number"),
         ({"shift": 8}, (10, 8, 8), "shift must be .* less than the side of the images, 8x8; got 8"),
-        ({"rate": float("nan")}, (10, 8, 8), "rate must be a number, 0 or more; got nan"),
-        ({"rate": None}, (10, 8, 8), "rate must be a number, 0 or more; got None"),
+        ({"learning_rate": float("nan")}, (10, 8, 8), "learning_rate must be a number, 0 or more; got nan"),
+        ({"learning_rate": None}, (10, 8, 8), "learning_rate must be a number, 0 or more; got None"),
         ({"reconstruction_weight": -1.0}, (10, 8, 8), "reconstruction_weight must be a number, 0 or more"),
         ({"shift": True}, (10, 8, 8), "shift must be a whole number of pixels .*; got True"),
         ({"image_shape": (-8, -8)}, (10, 64), r"image_shape \(-8, -8\) does not hold rows of 64"),
@@ -188,7 +188,7 @@ def test_other_pictures_than_it_was_fitted_to_are_refused(bars, fitted):
 @pytest.mark.parametrize("batch", [32, 1000])
 def test_a_rate_that_breaks_it_is_named(bars, batch):
     """Also in the last step, or the only one: its weights are asked for no loss."""
-    with pytest.raises(Diverged, match="give a lower rate than inf"):
+    with pytest.raises(Diverged, match="give a lower learning_rate than inf"):
         CapsNetClassifier(**TINY, epochs=1, learning_rate=float("inf"), batch=batch).fit(*bars[:2])
 
 

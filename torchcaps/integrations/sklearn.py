@@ -181,7 +181,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
             raise ValueError(
                 f"shift must be a whole number of pixels from 0 to less than the side of the images, {h}x{w}; got {self.shift!r}"
             )
-        for name in ("rate", "reconstruction_weight"):
+        for name in ("learning_rate", "reconstruction_weight"):
             if not isinstance(value := getattr(self, name), Real) or not value >= 0:
                 raise ValueError(f"{name} must be a number, 0 or more; got {value!r}")
 
@@ -223,9 +223,11 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
                 for _ in range(batches.n_steps):
                     step()
         if int(step.first_bad) >= 0:
-            raise Diverged(f"the loss was no finite number in step {int(step.first_bad) + 1}; give a lower rate than {self.rate:g}")
+            raise Diverged(
+                f"the loss was no finite number in step {int(step.first_bad) + 1}; give a lower learning_rate than {self.learning_rate:g}"
+            )
         if not all(parameter.isfinite().all() for parameter in model.parameters()):  # after the last step no loss is left to tell
-            raise Diverged(f"the weights are no finite numbers after the last step; give a lower rate than {self.rate:g}")
+            raise Diverged(f"the weights are no finite numbers after the last step; give a lower learning_rate than {self.learning_rate:g}")
         return model.cpu().eval()
 
     def _model(self) -> CapsNet:
