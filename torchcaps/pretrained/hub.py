@@ -1,6 +1,6 @@
 """Models as folders of Hugging Face's hub, through huggingface_hub's own mixin (extra `hub`).
 
-    from torchcaps import hub
+    from torchcaps.pretrained import hub
     model = hub.CapsNet((1, 28, 28), 10)              # every model of the library, with save_pretrained, from_pretrained, push_to_hub
     model.save_pretrained("folder")                   # model.safetensors, config.json, README.md
     model = hub.CapsNet.from_pretrained("folder")     # or "user/name" on the hub
@@ -30,7 +30,7 @@ CARD = """---
 A `NAME`, a capsule network of torchcaps.
 
 ```python
-from torchcaps import hub
+from torchcaps.pretrained import hub
 
 model = hub.NAME.from_pretrained("this folder, or user/name")
 ```

@@ -26,8 +26,6 @@ from torchcaps.train.step import TrainingStep
 if TYPE_CHECKING:
     from torchcaps.train.recipe import Run, Stage
 
-__all__ = ["Diverged", "Interrupted", "Options", "Trained", "train"]
-
 
 def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
     """Train a run to its end, going on from `out`/checkpoint.safetensors where there is one.

@@ -1,8 +1,6 @@
 """Ladder Capsule Network (Jeong, Lee, Kim 2019)."""
 
 from torchcaps.papers.jeong2019 import ablations, rows
-from torchcaps.papers.jeong2019.figures import figures
+from torchcaps.papers.jeong2019.figures import figures as figures
 
 ROWS = (rows, ablations)
-
-__all__ = ["ROWS", "figures"]

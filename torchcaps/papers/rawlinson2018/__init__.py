@@ -1,8 +1,6 @@
 """Rawlinson, Ahmed, Kowadlo 2018, "Sparse Unsupervised Capsules Generalize Better"."""
 
 from torchcaps.papers.rawlinson2018 import ablations, probes, rows
-from torchcaps.papers.rawlinson2018.figures import figures
+from torchcaps.papers.rawlinson2018.figures import figures as figures
 
 ROWS = (rows, probes, ablations)
-
-__all__ = ["ROWS", "figures"]
