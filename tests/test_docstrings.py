@@ -12,8 +12,8 @@ import torchcaps
 HOME = Path(torchcaps.__file__).parent
 # by file and name: the extra that it wants and the package that this brings
 EXTRAS = {
-    "estimator.py CapsNetClassifier": ("experiments", "sklearn"),
-    "hub.py": ("hub", "huggingface_hub"),
+    "integrations/sklearn.py CapsNetClassifier": ("experiments", "sklearn"),
+    "pretrained/hub.py": ("hub", "huggingface_hub"),
     "models/capsule_head.py CapsuleHead": ("sentences", "transformers"),
 }
 FORMULAS = {"ops/lazy.py"}  # of a paper, in its letters
@@ -39,12 +39,12 @@ CODES = {
 
 def given(name: str) -> dict:
     """What a docstring takes for granted: its own class, and what a reader has."""
-    if name == "estimator.py CapsNetClassifier":
+    if name == "integrations/sklearn.py CapsNetClassifier":
         from torchcaps.integrations.sklearn import CapsNetClassifier
 
         # as many epochs as it has by default take half a minute
         return {"CapsNetClassifier": lambda **settings: CapsNetClassifier(**settings, epochs=1)}
-    if name == "hub.py":
+    if name == "pretrained/hub.py":
         return {"torchcaps": torchcaps}
     import torch
     from transformers import AutoModel, AutoTokenizer

@@ -292,9 +292,8 @@ def test_a_network_without_capsules_gives_what_its_last_layer_sees(digits):
 def test_models_are_measured_as_they_are_evaluated_and_left_as_they_were(make, digits):
     small = {"channels": 8, "kernel": 9, "n_types": 2, "reconstruction": False} if make is CapsNet else {"preset": "small"}
     model, seen = make((1, 32, 30), 10, **small), []
-    model.augment = (Shift(2), Standardise())
     model.register_forward_pre_hook(lambda model, inputs: seen.append((model.training, inputs[0])))
-    found = equivariance(model, digits, CPU, copies=1)
+    found = equivariance(model, digits, CPU, augment=(Shift(2), Standardise()), copies=1)
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
     assert not any(training for training, _ in seen)
     images = torch.cat([images for _, images in seen])

@@ -90,11 +90,11 @@ def test_what_is_said_after_two_passes_is_right_after_two_passes(data):
 
 def test_images_are_shown_as_in_evaluation(data):
     model = make_model()
-    model.augment = (Standardise(),)
+    augment = (Standardise(),)
     right = 100 - Classify().evaluate(model, data, CPU).metrics["error_percent"]
     assert diagnose(model, data, CPU)["passes"][2]["accuracy_percent"] == pytest.approx(right)
-    seen = model.primary_capsules(as_seen(data.images, model.augment)).activity
-    assert diagnose(model, data, CPU)["lengths"]["primary"] == histogram(seen).tolist()
+    seen = model.primary_capsules(as_seen(data.images, augment)).activity
+    assert diagnose(model, data, CPU, augment=augment)["lengths"]["primary"] == histogram(seen).tolist()
 
 
 def test_of_pairs_both_must_be_right():

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from torchcaps.probes.kinds import FrozenClassifier, Linear
 from torchcaps.results.claims import Claim, Recipe
 from torchcaps.results.store import pack, read_result
 from torchcaps.train import Options, train
-from torchcaps.train.recipe import Run
 
 HOME = Path(__file__).parents[2]
 
@@ -287,12 +286,12 @@ def test_rows_whose_data_cannot_be_had_are_left_out_and_the_others_made(command,
 def test_rows_that_read_a_network_follow_it_and_need_only_its_features(command, monkeypatch):
     """Trained and classified by one command; then, without the checkpoint, from the features alone; then from nothing, which is said."""
     network = RECIPES["smoke/sparsecaps"].make()
-    how = {"of": "smoke/net", "classifier": Linear(), "fit": "generated-16/train", "n_fit": 300, "on": ("generated-16/test",)}
-    read = FrozenClassifier(**{field.name: getattr(network, field.name) for field in fields(Run)}, **how)
+    how = {"classifier": Linear(), "fit": "generated-16/train", "n_fit": 300, "on": ("generated-16/test",)}
+    read = FrozenClassifier(network=network, of="smoke/net", **how)
     claims = {"net": "test.squared_error", "read": "generated-16/test.error_percent"}
     made = {"net": lambda: network, "read": lambda: read}
     recipes = {f"smoke/{name}": Recipe(f"smoke/{name}", made[name], Claim(table="1", row=name, metric=claims[name])) for name in made}
-    for module in (cli.training, cli.reproduction, cli.derived):
+    for module in (cli.training, cli.reproduction, cli.probes):
         monkeypatch.setattr(module, "RECIPES", recipes)
     options = "--seeds", "0", "--device", "cpu", "--results", "kept", "--jobs", "1"
     code, out, err = command("reproduce", "smoke", *options)

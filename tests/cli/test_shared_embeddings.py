@@ -119,7 +119,7 @@ def test_rows_come_the_cheapest_first_and_those_of_the_same_sentences_together()
         "sabour2017/mnist-r3-recon",
         "heinsen2019/sst5",
         "heinsen2019/smallnorb",
-        "rawlinson2018/pixels-svm-a",
+        "rawlinson2018/pixels-wide-svm-a",
     ]
     assert [recipe.name for recipe in in_order([RECIPES[name] for name in reversed(plain)])] == plain
     # as costly as a row of five labels, and behind MNIST but for its sentences

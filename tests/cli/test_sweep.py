@@ -202,7 +202,7 @@ def test_rows_that_train_nothing_wait_for_their_networks(capsys, monkeypatch, tm
     order = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli.reproduction, "reproduce_apart", lambda pairs, *_: order.extend(row.name for row, _ in pairs) or [])
-    monkeypatch.setattr(cli.reproduction, "derive_one", lambda recipe, *_: order.append(recipe.name) or Path("nowhere"))
+    monkeypatch.setattr(cli.reproduction, "train_recipe", lambda recipe, *_, **how: order.append(recipe.name))
     words = ["reproduce", "rawlinson2018", "--row", "like-sparse-svm-a", "--seeds", "0", "--quick", "--device", "cpu", "--workers", "2"]
     code, _, err = run(capsys, monkeypatch, *words)
     assert code == 0, err

@@ -145,10 +145,9 @@ def test_the_model_is_built_for_what_it_sees(data, augment, side):
     assert stored(to_plain(run)) == run
     with torch.device("meta"):
         model = run.build()
-        small = run.quick().build()
+        run.quick().build()
     channels = 2 if "norb" in data else 3
     assert model.conv.in_channels == channels and tuple(model.image) == (channels, side, side)
-    assert model.augment == small.augment == augment
 
 
 def test_a_run_with_crops_trains_and_is_evaluated_on_the_centre(tmp_path):

@@ -203,7 +203,7 @@ def test_many_passes_are_thinned(images):
 
 
 def test_importing_figures_does_not_import_matplotlib():
-    code = "import sys, torchcaps, torchcaps.figures, torchcaps.report; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, torchcaps, torchcaps.figures, torchcaps.figures.report; sys.exit('matplotlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

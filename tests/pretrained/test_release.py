@@ -133,7 +133,7 @@ def test_where_the_data_are_missing_the_card_says_so(finished, tmp_path, monkeyp
     def missing(*args):
         raise DataError("not here")
 
-    monkeypatch.setattr(parts, "part", missing)
+    monkeypatch.setattr(splits, "part", missing)
     made = release(finished, "one", folder=tmp_path)
     exact = "the data were not at hand; the weights are those trained, to the bit"
     assert made.measured == {} and made.metrics and made.unmeasured == {"test": exact}
@@ -150,7 +150,7 @@ def test_a_file_that_is_not_to_be_measured_again_says_so(finished, tmp_path):
 
 def test_other_data_than_those_of_the_result_are_not_measured(finished, tmp_path, monkeypatch):
     real = splits.part
-    monkeypatch.setattr(parts, "part", lambda run, name, root, seed: real(run, name, root, seed + 1))
+    monkeypatch.setattr(splits, "part", lambda run, name, root, seed: real(run, name, root, seed + 1))
     made = release(finished, "one", folder=tmp_path)
     assert made.measured == {} and made.unmeasured.keys() == {"test"}
     assert "not measured: the data at hand were other ones than those of the result file" in (tmp_path / "one.md").read_text()

@@ -137,8 +137,8 @@ def test_gpus_talk_by_nccl_unless_processes_share_one(monkeypatch, device, n_gpu
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     for name, value in {"WORLD_SIZE": 2, "RANK": 0, "LOCAL_WORLD_SIZE": here, "MASTER_ADDR": "x", "MASTER_PORT": 1}.items():
         monkeypatch.setenv(name, str(value))
-    monkeypatch.setattr(processes, "_meeting_place", torch.distributed.HashStore)
-    monkeypatch.setattr(processes, "_common_name", lambda store, rank, size: "name")
+    monkeypatch.setattr(distributed, "_meeting_place", torch.distributed.HashStore)
+    monkeypatch.setattr(distributed, "_common_name", lambda store, rank, size: "name")
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **rest: asked.append((backend, rest["world_size"])))
     monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: asked.append("left"))
     with distributed.joined(torch.device(device)) as team:

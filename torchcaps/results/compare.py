@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from torchcaps.analysis.metrics import wrong
-from torchcaps.data import fingerprint
+from torchcaps.data import fingerprint, groups
 from torchcaps.probes.kinds import Attack, Probe, stored
 from torchcaps.results.store import unpack
 from torchcaps.train import splits
