@@ -110,7 +110,7 @@ def test_compare_tells_two_results_apart(command, trained):
         "0",
         "0",
     ]
-    assert cells["over"] == f"{len(labels)} pictures"
+    assert cells["over"] == f"{len(labels)} images"
 
 
 def test_train_again_goes_on_from_the_end(command, trained):

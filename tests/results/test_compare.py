@@ -40,7 +40,7 @@ def test_counts_and_difference_by_hand():
     values = torch.zeros(n, dtype=torch.float64)
     values[:4] = torch.tensor([1.0, 1, 1, -1])
     assert found.sd == pytest.approx(100 * values.std().item() / n**0.5)
-    assert (found.what, found.n_sources) == ("pictures", n)
+    assert (found.what, found.n_sources) == ("images", n)
 
 
 def test_pairs_are_compared_by_their_digits():
