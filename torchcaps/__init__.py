@@ -1,9 +1,17 @@
-"""Capsule networks in PyTorch: routing behind one interface, and papers reproduced from one command each."""
+"""Capsule networks in PyTorch: routing algorithms behind one interface, and papers reproduced by one command each."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, EMCapsules, LazyRoutedCapsules, PrimaryCapsules, RoutedCapsules
+from torchcaps.layers import (
+    Capsules,
+    ConvRoutedCapsules,
+    Decoder,
+    EMCapsules,
+    LazyRoutedCapsules,
+    PrimaryCapsules,
+    RoutedCapsules,
+)
 from torchcaps.models import CapsNet, CapsuleHead, EMCapsNet, EMSentenceNet
 from torchcaps.ops import (
     dynamic_routing,
@@ -52,8 +60,11 @@ __all__ = [
 
 
 def load(name: str | Path, device: "str | torch.device" = "cpu") -> "torch.nn.Module":
-    """A trained model in eval mode, by its name (`torchcaps pretrained` lists them) or the path of a checkpoint; see docs/pretrained.md."""
-    # here, not above: who wants a layer alone needs neither data sets nor safetensors
+    """Load a trained model in evaluation mode.
+
+    `name`: a released model (`torchcaps pretrained` lists them) or the path of a checkpoint. See docs/pretrained.md.
+    """
+    # imported here, so that layers alone need neither data sets nor safetensors
     from torchcaps.pretrained import load as load_by_name
 
     return load_by_name(name, device)

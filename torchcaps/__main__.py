@@ -1,4 +1,4 @@
-"""`python -m torchcaps`."""
+"""Entry point of `python -m torchcaps`."""
 
 from torchcaps.cli import main
 

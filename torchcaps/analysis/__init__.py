@@ -1,1 +1,1 @@
-"""Functions of models and their outputs: metrics, routing, equivariance, sample quality, classifiers, attacks."""
+"""Analysis of models and their outputs: metrics, routing, equivariance, sample quality, classifiers, attacks."""

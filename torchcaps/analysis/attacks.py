@@ -1,7 +1,7 @@
-"""Pictures changed a little so that the answer is wrong: one step along the sign of the gradient, and many with restarts.
+"""Adversarial attacks: FGSM (Goodfellow 2014) and PGD with restarts (Madry 2017), bounded in the maximum norm.
 
-Goodfellow 2014 (FGSM) and Madry 2017 (PGD), in the largest change of a pixel. Both raise the score of the best wrong class over that of the
-true one; only its sign counts, so that no loss saturates.
+Both increase the margin of the best wrong class over the true class. Only the sign of its gradient is used, so no loss
+saturates.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,21 +17,23 @@ Answers = Callable[[Float[Tensor, "b c h w"]], Int64[Tensor, "b"]]
 
 
 def lead_of_the_wrong(scores: Float[Tensor, "b k"], labels: Int64[Tensor, "b"]) -> Float[Tensor, "b"]:
-    """How far the best wrong class is ahead of the true one."""
+    """Compute the margin of the best wrong class over the true class."""
     true = one_hot(labels, scores.shape[-1]).bool()
     return scores.masked_fill(true, -torch.inf).amax(-1) - scores.gather(-1, labels[:, None]).squeeze(-1)
 
 
 def direction(scores: Scores, images: Float[Tensor, "b c h w"], labels: Int64[Tensor, "b"]) -> Float[Tensor, "b c h w"]:
-    """The sign of the gradient of the lead."""
+    """Compute the sign of the gradient of the margin with respect to the images."""
     images = images.detach().requires_grad_()
     with torch.enable_grad():
         lead = lead_of_the_wrong(scores(images), labels).sum()
     return torch.autograd.grad(lead, images)[0].sign()
 
 
-def fgsm(scores: Scores, images: Float[Tensor, "b c h w"], labels: Int64[Tensor, "b"], strength: float) -> Float[Tensor, "b c h w"]:
-    """One step as long as allowed."""
+def fgsm(
+    scores: Scores, images: Float[Tensor, "b c h w"], labels: Int64[Tensor, "b"], strength: float
+) -> Float[Tensor, "b c h w"]:
+    """Attack with one step of size `strength` along the sign of the gradient."""
     return (images + strength * direction(scores, images, labels)).clamp(0, 1)
 
 
@@ -46,10 +48,10 @@ def pgd(
     restarts: int = 5,
     rng: torch.Generator,
 ) -> Float[Tensor, "b c h w"]:
-    """Many small steps, from the picture itself and then from random places around it.
+    """Attack with many small steps, first from the image itself, then from random starts around it.
 
-    Of all ends, and the picture as it is, one that is answered wrong, if there is any. `rng` lies on the host.
-    A step is 2.5 times what would reach the border in all of them.
+    Returns a misclassified image if any restart or the image itself is one. `rng` is on the host.
+    Step size: 2.5 · strength / steps.
     """
     found, right = images.clone(), torch.ones_like(labels, dtype=torch.bool)
     least, most = (images - strength).clamp(min=0), (images + strength).clamp(max=1)
@@ -61,16 +63,16 @@ def pgd(
         for _ in range(steps):
             at = at + 2.5 * strength / steps * direction(scores, at, labels)
             at = torch.minimum(torch.maximum(at, least), most)
-        # what is answered wrong already is kept
+        # keep images that are misclassified already
         found = torch.where(right.view(-1, 1, 1, 1), at, found)
         right = right & (answers(at) == labels)
-    # an attack may also do nothing: what is answered wrong as it is counts as found
+    # an unchanged image that is misclassified counts as a successful attack
     return torch.where((right & (answers(images) != labels)).view(-1, 1, 1, 1), images, found)
 
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[nn.Module]:
-    """Evaluation mode, and gradients for pictures only; put back afterwards."""
+    """Set evaluation mode and disable parameter gradients inside the block; restore both on exit."""
     was_training, wanted = model.training, [parameter.requires_grad for parameter in model.parameters()]
     model.eval().requires_grad_(False)
     try:

@@ -1,7 +1,7 @@
-"""Classifiers of frozen features: support vector machines that scikit-learn fits and PyTorch applies, and one layer with a softmax.
+"""Classifiers of frozen features: SVMs fitted by scikit-learn and applied by PyTorch, and softmax regression.
 
-scikit-learn's SVC for several classes is one problem for every pair of them. They are solved here pair by pair, in as many processes
-as there are, which gives the same machines as SVC does. The decision function is PyTorch's, so that gradients flow through it.
+scikit-learn's SVC solves one problem for every pair of classes. Here the pairs are fitted in parallel processes, with
+the same result. The decision function is in PyTorch, so that gradients flow through it.
 """
 
 import io
@@ -24,24 +24,26 @@ from torchcaps.runtime.distributed import n_cores
 from torchcaps.runtime.files import write_whole
 from torchcaps.runtime.metrics_log import progress_bar
 
-CACHE_MB = 1000  # of kernel values per process: all of a pair's, when there are 12,000 of both
-LARGEST_KERNEL = 16_000  # samples of a pair whose kernel is computed first, 2 GB: that is sooner done
-PROCESS_BYTES = 3 << 30  # what a process takes for a pair of 13,000: its kernel, SVC's cache, and PyTorch
-AT_ONCE = 2000  # pictures that are compared with all support vectors at a time
+CACHE_MB = 1000  # kernel cache per process: holds the whole kernel of a pair with 12,000 samples
+LARGEST_KERNEL = 16_000  # samples of a pair up to which its kernel is precomputed (2 GB), which is faster
+PROCESS_BYTES = 3 << 30  # memory of a process for a pair with 13,000 samples: kernel, SVC's cache and PyTorch
+AT_ONCE = 2000  # images per batch in the comparison with all support vectors
 
 
 class PairMachine(NamedTuple):
-    """What separates two classes: positive for the first."""
+    """Support vector machine of two classes; its decision is positive for the first."""
 
-    support: np.ndarray  # which of all samples
+    support: np.ndarray  # indices of the support vectors among all samples
     coefficients: np.ndarray
     intercept: float
 
 
 class SvmDecision(nn.Module):
-    """The machines of all pairs of classes, as a function of features. Its buffers are float64 until it is converted."""
+    """Decision function of the SVMs of all pairs of classes. Buffers are float64 unless converted."""
 
-    def __init__(self, vectors: Tensor, coefficients: Tensor, intercepts: Tensor, classes: Tensor, gamma: float) -> None:
+    def __init__(
+        self, vectors: Tensor, coefficients: Tensor, intercepts: Tensor, classes: Tensor, gamma: float
+    ) -> None:
         super().__init__()
         self.gamma = gamma
         self.register_buffer("vectors", vectors)  # [v f]
@@ -54,19 +56,19 @@ class SvmDecision(nn.Module):
         self.register_buffer("signs", signs)  # [p k]
 
     def pairs(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n p"]:
-        """For every pair of classes, positive for the first of them."""
+        """Compute the decision value of every pair of classes, positive for the first."""
         features = features.to(self.vectors.dtype)
         squares = features.square().sum(-1, keepdim=True) + self.vectors.square().sum(-1)
         distances = (squares - 2 * features @ self.vectors.T).clamp(min=0)
         return torch.exp(-self.gamma * distances) @ self.coefficients.T + self.intercepts
 
     def forward(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n k"]:
-        """A score for every class that has a gradient everywhere: the sum of its margins against all others. Votes have none."""
+        """Compute class scores: sums of margins against all other classes. Unlike votes, they have gradients."""
         return self.pairs(features) @ self.signs
 
     @torch.no_grad()
     def predict(self, features: Float[Tensor, "n f"]) -> Int64[Tensor, " n"]:
-        """The class with the most pairs won; of equals the first, as in scikit-learn."""
+        """Predict the class that wins most pairs; the first among equals, as in scikit-learn."""
         said = []
         for part in features.split(AT_ONCE):
             won = torch.where(self.pairs(part) > 0, 1.0, -1.0).to(self.signs.dtype) @ self.signs
@@ -78,7 +80,7 @@ class SvmDecision(nn.Module):
 def fit_svm(
     features: Float[Tensor, "n f"], labels: Int64[Tensor, " n"], C: float, gamma: float, jobs: int = 1, title: str = ""
 ) -> SvmDecision:
-    """One machine for every pair of the classes that there are; `jobs` processes. A bar of pairs is shown under a title."""
+    """Fit one SVM for every pair of classes in `jobs` processes. With a `title`, show a progress bar."""
     try:
         import sklearn.svm  # noqa: F401
     except ImportError as error:
@@ -102,14 +104,18 @@ def fit_svm(
     return SvmDecision(torch.from_numpy(wide[used]), torch.from_numpy(coefficients), intercepts, classes, gamma)
 
 
-def _machines(features: np.ndarray, labels: np.ndarray, pairs: list[tuple[int, int]], C: float, gamma: float, jobs: int):
+def _machines(
+    features: np.ndarray, labels: np.ndarray, pairs: list[tuple[int, int]], C: float, gamma: float, jobs: int
+):
     if jobs <= 1:
         for pair in pairs:
             yield pair, _fit_pair(features, labels, pair, C, gamma)
         return
-    with tempfile.TemporaryDirectory() as folder:  # every process maps the same file: features are not copied through pipes
+    # every process maps the same file, so that features are not copied through pipes
+    with tempfile.TemporaryDirectory() as folder:
         paths = Path(folder) / "features.npy", Path(folder) / "labels.npy"
-        np.save(paths[0], features), np.save(paths[1], labels)
+        np.save(paths[0], features)
+        np.save(paths[1], labels)
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as workers:
             waiting = {workers.submit(_fit_pair_of_files, *paths, pair, C, gamma): pair for pair in pairs}
             for done in as_completed(waiting):
@@ -124,9 +130,9 @@ def _fit_pair(features: np.ndarray, labels: np.ndarray, pair: tuple[int, int], C
     from sklearn.svm import SVC
     from threadpoolctl import threadpool_limits  # scikit-learn brings it
 
-    # the first class first, each in its order: the problem that SVC makes of the pair itself
+    # the first class first, each in its order, as SVC orders a pair itself
     rows = np.concatenate([np.flatnonzero(labels == one) for one in pair])
-    with threadpool_limits(1):  # other pairs have the other cores
+    with threadpool_limits(1):  # other pairs use the other cores
         kernel = radial_basis(features[rows], gamma) if len(rows) <= LARGEST_KERNEL else None
     machine = SVC(C=C, gamma=gamma, kernel="rbf" if kernel is None else "precomputed", cache_size=CACHE_MB)
     machine.fit(features[rows] if kernel is None else kernel, labels[rows] == pair[1])
@@ -134,7 +140,7 @@ def _fit_pair(features: np.ndarray, labels: np.ndarray, pair: tuple[int, int], C
 
 
 def radial_basis(features: np.ndarray, gamma: float) -> np.ndarray:
-    """The kernel of all pairs of samples. As one matrix product it takes a fraction of what SVC takes number by number."""
+    """Compute the RBF kernel of all pairs of samples as one matrix product, much faster than SVC's own loop."""
     kernel = features @ features.T
     squares = kernel.diagonal().copy()
     kernel *= -2
@@ -146,20 +152,26 @@ def radial_basis(features: np.ndarray, gamma: float) -> np.ndarray:
 
 
 def save_svm(path: Path, machine: SvmDecision) -> None:
+    """Save an SVM as a .npz file."""
     content = io.BytesIO()
-    np.savez(content, gamma=np.array(machine.gamma), **{name: tensor.cpu().numpy() for name, tensor in machine.named_buffers()})
+    np.savez(
+        content,
+        gamma=np.array(machine.gamma),
+        **{name: tensor.cpu().numpy() for name, tensor in machine.named_buffers()},
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content.getvalue())
 
 
 def load_svm(path: Path) -> SvmDecision:
+    """Load an SVM that `save_svm` wrote."""
     found = np.load(path)
     parts = (torch.from_numpy(found[name]) for name in ("vectors", "coefficients", "intercepts", "classes"))
     return SvmDecision(*parts, gamma=float(found["gamma"]))
 
 
 class LinearDecision(nn.Module):
-    """One layer on features of mean 0 and deviation 1."""
+    """Linear classifier of standardised features."""
 
     def __init__(self, mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
@@ -170,16 +182,21 @@ class LinearDecision(nn.Module):
         return (features - self.mean) / self.deviation @ self.weight.T + self.bias
 
     def predict(self, features: Float[Tensor, "n f"]) -> Int64[Tensor, " n"]:
+        """Predict the class with the largest logit."""
         return self(features).argmax(-1)
 
 
-def fit_linear(features: Float[Tensor, "n f"], labels: Int64[Tensor, " n"], decay: float, n_iters: int = 300) -> LinearDecision:
-    """The least cross entropy plus decay · |weight|²/2, by L-BFGS from zero: nothing random."""
-    mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)  # a feature that never changes stays zero
+def fit_linear(
+    features: Float[Tensor, "n f"], labels: Int64[Tensor, " n"], decay: float, n_iters: int = 300
+) -> LinearDecision:
+    """Minimise cross entropy + decay · |weight|²/2 by L-BFGS from zero; deterministic."""
+    mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)  # constant features stay zero
     known = (features - mean) / deviation
     weight = torch.zeros(int(labels.max()) + 1, features.shape[1], device=features.device, requires_grad=True)
     bias = torch.zeros(len(weight), device=features.device, requires_grad=True)
-    optimiser = torch.optim.LBFGS([weight, bias], max_iter=n_iters, tolerance_change=1e-9, line_search_fn="strong_wolfe")
+    optimiser = torch.optim.LBFGS(
+        [weight, bias], max_iter=n_iters, tolerance_change=1e-9, line_search_fn="strong_wolfe"
+    )
 
     def loss() -> Tensor:
         optimiser.zero_grad()
@@ -192,7 +209,7 @@ def fit_linear(features: Float[Tensor, "n f"], labels: Int64[Tensor, " n"], deca
 
 
 class Components(NamedTuple):
-    """Principal components of some features."""
+    """Principal components of features; a call projects onto them."""
 
     mean: Float[Tensor, "f"]
     axes: Float[Tensor, "f k"]
@@ -202,7 +219,7 @@ class Components(NamedTuple):
 
 
 def principal_components(features: Float[Tensor, "n f"], n: int = 256) -> Components:
-    """The `n` directions along which they vary most; not scaled."""
+    """Compute the `n` directions of largest variance, without scaling."""
     mean = features.double().mean(0)
     spread = features.double() - mean
     _, axes = torch.linalg.eigh(spread.T @ spread)  # the largest last
@@ -210,7 +227,11 @@ def principal_components(features: Float[Tensor, "n f"], n: int = 256) -> Compon
 
 
 def processes() -> int:
-    """One for each core that this process may use, but no more than fit into memory."""
+    """Return the number of processes for `fit_svm`: one per available core, as far as memory allows."""
     cores = n_cores()
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()) else 0
+    memory = (
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ())
+        else 0
+    )
     return max(1, min(cores, memory // PROCESS_BYTES)) if memory else cores

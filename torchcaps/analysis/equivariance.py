@@ -1,13 +1,13 @@
-"""How much of a digit's shift, rotation, scale, shear and stroke width a straight line reads off a model's pose: R² per factor.
+"""Equivariance of poses: R² of linear regressions from a pose to shift, rotation, scale, shear and stroke width.
 
-Test digits are transformed by known factors, the model gives a pose for each picture, and a ridge regression predicts the
-factors from the poses of digits that it was not fitted to. The poses of two classes lie in two spaces, so every class has a
-regression of its own, and R² counts what is explained beyond the mean of each class: to know the class earns nothing.
+Test digits are transformed by known factors, the model computes a pose for each image, and a ridge regression predicts
+the factors from poses of held-out digits. Poses of different classes lie in different spaces, so each class has its own
+regression, and R² is relative to the mean of each class: the class alone explains nothing.
 
-The class is the one that wins, not the label: it decides whose pose is read, and a model in use has nothing else to go by.
-A digit's own slant, size and width are not known, so no model reaches 1: compare models on the same digits.
+The class is the predicted one, not the label: it selects the pose, and in use there is no label.
+A digit's own slant, size and width are unknown, so no model reaches 1: compare models on the same digits.
 
-Letters beyond the usual: `n` pictures, `f` numbers of a pose, `k` factors.
+Letters beyond the usual: `n` images, `f` pose dimensions, `k` factors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,10 +28,10 @@ from torchcaps.data.sets.affine import BRIGHT, ROTATION, SHEAR, transform
 from torchcaps.data.sets.digits import stratified_indices
 from torchcaps.layers import Capsules
 
-SHIFT = 2  # pixels, whole ones; what models of MNIST are trained with
-# Uniform in each, independent of each other. One scale, not two: the horizontal scale of a 1 would be its stroke width under
-# another name. It only shrinks, since a digit fills most of its frame. The shear is affNIST's: what lies to the right moves
-# down, which a narrow digit hardly shows.
+SHIFT = 2  # whole pixels, as in the training of MNIST models
+# uniform and independent. One scale, not two: the horizontal scale of a 1 would be its stroke width under another name.
+# It only shrinks, since a digit fills most of its frame. The shear is affNIST's: it moves the right side down, which a
+# narrow digit hardly shows
 RANGES = {
     "down": (-SHIFT, SHIFT),
     "right": (-SHIFT, SHIFT),
@@ -41,65 +41,76 @@ RANGES = {
     "stroke width": (-1.0, 1.0),  # pixels, as `thickened` applies them
 }
 FACTORS = tuple(RANGES)
-LARGEST = 28  # the side of a digit that no transform takes out of the 40x40 that `transform` draws on
-FIT, CHOOSE, SCORE = range(3)  # what a digit is for: to fit, to choose the strength, to be scored
+LARGEST = 28  # largest digit that stays inside the 40x40 canvas of `transform`
+FIT, CHOOSE, SCORE = range(3)  # parts of the digits: fit the regression, choose its strength, evaluate it
 STRENGTHS = tuple(10.0**power for power in range(-3, 6))
-LEAST = 20  # pictures; a class that wins fewer is predicted by the mean
+LEAST = 20  # images; a class that is predicted less often gets the mean
 
 
 class KnownDigits(NamedTuple):
+    """Transformed digits with the factors they were made by."""
+
     images: UInt8[Tensor, "n c h w"]
     labels: Int64[Tensor, " n"]
     factors: Float[Tensor, "n k"]  # float64 on the host, named by FACTORS
-    sources: Int64[Tensor, " n"]  # which digit each was made of
+    sources: Int64[Tensor, " n"]  # index of the original digit
 
 
 class Ridge(NamedTuple):
-    """A regression solved for all strengths at once: along the axes of `basis` the poses are uncorrelated."""
+    """Ridge regression solved for all strengths at once: along the axes of `basis` the poses are uncorrelated."""
 
     mean: Float[Tensor, " f"]
     basis: Float[Tensor, "f f"]
-    variance: Float[Tensor, " f"]  # both are sums over the fitted pictures, not means: a class of few pictures is held tighter
+    # variance and covariance are sums over the images, not means: a class of few images is regularised more
+    variance: Float[Tensor, " f"]
     covariance: Float[Tensor, "f k"]  # with the factors
     factor_mean: Float[Tensor, " k"]
 
     def predict(self, poses: Float[Tensor, "n f"], strengths: Float[Tensor, " k"]) -> Float[Tensor, "n k"]:
-        """By the weights that minimise the sum of squared errors + strength · |weights|², one strength per factor."""
+        """Predict factors with the weights that minimise squared errors + strength · |weights|², per factor."""
         weights = self.basis @ (self.covariance / (self.variance[:, None] + strengths))
         return self.factor_mean + (poses - self.mean) @ weights
 
 
 class Explained(NamedTuple):
+    """R² of each factor and the ridge strengths that were chosen."""
+
     r2: Float[Tensor, " k"]
     strengths: Float[Tensor, " k"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Equivariance:
-    """Plain numbers, by the name of the factor where they belong to one."""
+    """Result of `equivariance` as plain numbers, by factor where they belong to one."""
 
     r2: dict[str, float]
     strength: dict[str, float]
     n_features: int
-    n_fitted: int  # pictures, those that chose the strength among them
+    n_fitted: int  # images, including those that chose the strength
     n_scored: int
-    n_left_out: int  # their ink would have left the frame
-    error_percent: float  # of the transformed digits: how often the winning class is not the label
+    n_left_out: int  # images whose ink would leave the frame
+    error_percent: float  # classification error on the transformed digits
     digits: str  # fingerprint
     copies: int
     seed: int
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return a JSON-serialisable dict."""
         return asdict(self)
 
 
 def equivariance(
-    model: nn.Module, digits: Labelled, device: torch.device, *, augment: Sequence[Augmentation] = (), copies: int = 4, seed: int = 0
+    model: nn.Module,
+    digits: Labelled,
+    device: torch.device,
+    *,
+    augment: Sequence[Augmentation] = (),
+    copies: int = 4,
+    seed: int = 0,
 ) -> Equivariance:
-    """R² of every factor on half of the digits, with regressions fitted to the other half; the model lies on `device`.
+    """Compute R² of every factor on half of the digits, with regressions fitted to the other half.
 
-    Give digits as they are, upright and in the middle: MNIST's own also for a model whose frame is larger.
+    The model is on `device`. Give upright, centred digits: MNIST's own, even for a model with a larger frame.
     """
     _, *frame = model.image
     on_device, rng = Labelled(digits.images.to(device), digits.labels), torch.Generator().manual_seed(seed)
@@ -126,25 +137,31 @@ def equivariance(
 
 
 def side_by_side(results: Mapping[str, Equivariance]) -> str:
-    """A text table with one column per model, by the name given to it."""
+    """Format results as a text table with one column per model."""
     if len({(result.digits, result.copies, result.seed) for result in results.values()}) != 1:
-        raise ValueError("side_by_side expects results on the same digits with the same copies and seed; measure these models again alike")
+        raise ValueError(
+            "side_by_side expects results on the same digits with the same copies and seed; measure these models "
+            "again alike"
+        )
     ours = list(results.values())
     rows = [("R²", *results)]
     rows += [(name, *(f"{result.r2[name]:.3f}" for result in ours)) for name in ours[0].r2]
-    rows += [("numbers per pose", *(f"{result.n_features:,}" for result in ours))]
-    rows += [("pictures scored", *(f"{result.n_scored:,}" for result in ours))]
+    rows += [("pose dimensions", *(f"{result.n_features:,}" for result in ours))]
+    rows += [("images scored", *(f"{result.n_scored:,}" for result in ours))]
     rows += [("error %", *(f"{result.error_percent:.2f}" for result in ours))]
     first, *rest = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return "\n".join("  ".join([row[0].ljust(first), *(cell.rjust(n) for cell, n in zip(row[1:], rest, strict=True))]) for row in rows)
+    return "\n".join(
+        "  ".join([row[0].ljust(first), *(cell.rjust(n) for cell, n in zip(row[1:], rest, strict=True))])
+        for row in rows
+    )
 
 
 def pose_of(model: nn.Module, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b f"], Int64[Tensor, "b"]]:
-    """A pose and the class in whose space it lies, for each image. The first of these that the model has:
+    """Compute the pose and predicted class of each image, by the first of these that the model has:
 
-    a method `pose_features(images)` that returns both, for a model with a meaning of its own;
-    a method `features(images)`, what the last layer sees, and logits [b j] whose largest wins;
-    `Capsules`, one per class, whose most active wins.
+    a method `pose_features(images)` that returns both;
+    a method `features(images)`, the input of the last layer, and logits [b j];
+    `Capsules`, one per class, the most active of which is predicted.
     """
     if hasattr(model, "pose_features"):
         poses, classes = model.pose_features(images)
@@ -155,26 +172,32 @@ def pose_of(model: nn.Module, images: Float[Tensor, "b c h w"]) -> tuple[Float[T
         if not isinstance(capsules, Capsules):
             raise ValueError(
                 "pose_of expects a model that returns Capsules, or has features(images) or pose_features(images); "
-                f"{type(model).__name__} returns {type(capsules).__name__}; give it pose_features(images) -> (poses [b f], classes [b])"
+                f"{type(model).__name__} returns {type(capsules).__name__}; give it pose_features(images) -> (poses "
+                "[b f], classes [b])"
             )
         classes = capsules.activity.argmax(-1)
         poses = capsules.poses[torch.arange(len(classes), device=classes.device), classes]
     return poses.flatten(1), classes
 
 
-def known_digits(digits: Labelled, frame: tuple[int, int], rng: torch.Generator, *, copies: int, chunk: int = 500) -> KnownDigits:
-    """`copies` of each digit by drawn factors in a frame [h w], on the digits' device; one of each digit, then the next of each.
+def known_digits(
+    digits: Labelled, frame: tuple[int, int], rng: torch.Generator, *, copies: int, chunk: int = 500
+) -> KnownDigits:
+    """Transform `copies` of each digit by random factors into a frame [h w], ordered (copy, digit), on their device.
 
-    A copy is left out if its ink, what is brighter than BRIGHT, would leave the frame under any shift, not only its own: the
-    shifts stay independent of the picture. `rng` lies on the host. A smaller `copies` gives the first part of the same set;
+    A copy is dropped if its ink (brighter than BRIGHT) would leave the frame under any shift, not only its own, so that
+    shifts stay independent of the image. `rng` is on the host. Fewer `copies` give the first part of the same set;
     `chunk` bounds the memory.
     """
     images, labels = digits
     if max(images.shape[-2:]) > LARGEST:
-        raise ValueError(f"known_digits expects digits of at most {LARGEST}x{LARGEST}, got {list(images.shape)}; give smaller ones")
+        raise ValueError(
+            f"known_digits expects digits of at most {LARGEST}x{LARGEST}, got {list(images.shape)}; give smaller ones"
+        )
     sources, factors = torch.arange(len(labels)).repeat(copies), draw_factors(copies * len(labels), rng)
     made = [
-        _make(images[which.to(images.device)], own, frame) for which, own in zip(sources.split(chunk), factors.split(chunk), strict=True)
+        _make(images[which.to(images.device)], own, frame)
+        for which, own in zip(sources.split(chunk), factors.split(chunk), strict=True)
     ]
     fits = torch.cat([fit for _, fit in made]).cpu()
     if fits.sum() * 2 < len(fits):
@@ -187,7 +210,10 @@ def known_digits(digits: Labelled, frame: tuple[int, int], rng: torch.Generator,
 
 
 def draw_factors(n: int, rng: torch.Generator) -> Float[Tensor, "n k"]:
-    """Named by FACTORS. Shifts are whole pixels; widths are multiples of 1/128, for which `thickened` is exact on every device."""
+    """Draw random factors, ordered as FACTORS. Shifts are whole pixels.
+
+    Stroke widths are multiples of 1/128, for which `thickened` is exact on every device.
+    """
     low, high = torch.tensor(list(RANGES.values()), dtype=torch.float64).T
     chance = torch.rand(n, len(FACTORS), generator=rng, dtype=torch.float64)
     factors = low + (high - low) * chance
@@ -196,38 +222,44 @@ def draw_factors(n: int, rng: torch.Generator) -> Float[Tensor, "n k"]:
     return factors
 
 
-def _make(images: UInt8[Tensor, "n c h w"], factors: Float[Tensor, "n k"], frame: tuple[int, int]) -> tuple[Tensor, Bool[Tensor, " n"]]:
-    """The pictures, and which of them keep their ink in the frame wherever they are shifted."""
+def _make(
+    images: UInt8[Tensor, "n c h w"], factors: Float[Tensor, "n k"], frame: tuple[int, int]
+) -> tuple[Tensor, Bool[Tensor, " n"]]:
+    """Transform images, and mark those whose ink stays in the frame under every shift."""
     down_right, (rotation, scale, shear, width) = factors[:, :2], factors[:, 2:].unbind(1)
     nil = torch.zeros_like(rotation)
     upright = transform(images, torch.stack([rotation, shear, scale, scale, nil, nil], dim=1))
-    canvas = thickened(upright, width)  # after the scale, so that the width is in pixels of the picture
+    canvas = thickened(upright, width)  # after scaling, so that widths are in pixels of the result
     height, breadth = frame
-    n_ink, n_inside = ((picture > BRIGHT).sum((1, 2, 3)) for picture in (canvas, _middle(canvas, height - 2 * SHIFT, breadth - 2 * SHIFT)))
-    wide = _middle(canvas, height + 2 * SHIFT, breadth + 2 * SHIFT)  # what a shift brings in is the picture's own rim, not zeros
+    n_ink, n_inside = (
+        (picture > BRIGHT).sum((1, 2, 3))
+        for picture in (canvas, _middle(canvas, height - 2 * SHIFT, breadth - 2 * SHIFT))
+    )
+    # with a margin, so that a shift brings in the image's own border, not zeros
+    wide = _middle(canvas, height + 2 * SHIFT, breadth + 2 * SHIFT)
     moved = Shift(SHIFT).apply(wide, down_right.long().to(wide.device))
     return _middle(moved, height, breadth), n_ink == n_inside
 
 
 def _middle(images: UInt8[Tensor, "n c h w"], height: int, width: int) -> UInt8[Tensor, "n c h2 w2"]:
-    """Cut, or given a border of zeros."""
+    """Crop images to the centre, or pad them with zeros."""
     down, right = height - images.shape[-2], width - images.shape[-1]
     return pad(images, [right // 2, right - right // 2, down // 2, down - down // 2])
 
 
 def thickened(images: UInt8[Tensor, "n c h w"], widths: Float[Tensor, " n"]) -> UInt8[Tensor, "n c h w"]:
-    """Strokes wider by `widths` pixels, both sides together; thinner where negative; between -2 and 2.
+    """Widen strokes by `widths` pixels, both sides together; negative widths thin them. Range: -2 to 2.
 
-    A grey dilation (or erosion) by one pixel widens a stroke by two. In between the picture is mixed with its dilation, so the
-    profile across a saturated stroke gains `widths` pixels of ink, as a rim of grey.
+    A grey dilation (or erosion) by one pixel changes a stroke by two pixels. For smaller changes the image is
+    interpolated with its dilation: the profile across a saturated stroke gains `widths` pixels of ink as a grey rim.
     """
     share = (widths / 2).float().to(images.device)[:, None, None, None]
-    ink = torch.where(share < 0, -1, 1) * images.float()  # where strokes shrink, it is the ground that grows
+    ink = torch.where(share < 0, -1, 1) * images.float()  # thinning strokes dilates the background
     return (ink + share.abs() * (_dilated(ink) - ink)).abs().round().to(torch.uint8)
 
 
 def _dilated(levels: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-    """The mean of what a cross and what a square reach: along a diagonal one falls short of a pixel and the other goes beyond."""
+    """Average the dilations by a cross and by a square: along a diagonal one is below a pixel, the other above."""
     across = max_pool2d(levels, (1, 3), stride=1, padding=(0, 1))
     cross = torch.maximum(across, max_pool2d(levels, (3, 1), stride=1, padding=(1, 0)))
     square = max_pool2d(across, (3, 1), stride=1, padding=(1, 0))
@@ -235,7 +267,7 @@ def _dilated(levels: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
 
 
 def split(labels: Int64[Tensor, " m"], seed: int) -> Int64[Tensor, " m"]:
-    """FIT, CHOOSE or SCORE for each digit: 40, 10 and 50 of a hundred, each class its share."""
+    """Assign each digit to FIT, CHOOSE or SCORE: 40, 10 and 50 percent, stratified by class."""
     part = torch.full_like(labels, FIT, device="cpu")
     rest, scored = stratified_indices(labels.cpu(), len(labels) // 2, seed)
     part[scored] = SCORE
@@ -247,10 +279,16 @@ def split(labels: Int64[Tensor, " m"], seed: int) -> Int64[Tensor, " m"]:
 def explain(
     poses: Float[Tensor, "n f"], classes: Int64[Tensor, " n"], factors: Float[Tensor, "n k"], part: Int64[Tensor, " n"]
 ) -> Explained:
-    """R² of each factor on the pictures to SCORE. The others fit; of them those to CHOOSE have said before which strength is best."""
+    """Compute R² of each factor on the SCORE images.
+
+    The strength is chosen by fitting on FIT and evaluating on CHOOSE; the final regression fits on both.
+    """
     to_fit, *others = (int(classes[part == which].bincount(minlength=1).max()) for which in (FIT, CHOOSE, SCORE))
     if to_fit < LEAST or min(others) < 2:
-        raise ValueError(f"explain expects a class with {LEAST} pictures to fit, got at most {to_fit}; give more digits or more copies")
+        raise ValueError(
+            f"explain expects a class with {LEAST} pictures to fit, got at most {to_fit}; give more digits or more "
+            "copies"
+        )
     grid = factors.new_tensor(STRENGTHS)[:, None].expand(-1, factors.shape[1])
     tried = r_squared(poses, classes, factors, part == FIT, part == CHOOSE, grid)
     strengths = grid.gather(0, tried.argmax(0, keepdim=True))
@@ -265,7 +303,10 @@ def r_squared(
     judged: Bool[Tensor, " n"],
     strengths: Float[Tensor, "t k"],
 ) -> Float[Tensor, "t k"]:
-    """For each row of strengths: 1 - squared error / squared distance from the class's mean, both summed over all judged pictures."""
+    """Compute R² for each row of strengths: 1 - squared error / squared distance from the class mean.
+
+    Both sums run over all `judged` images.
+    """
     poses = poses.double() / deviations(poses[fitted].double(), classes[fitted])
     missed, spread = torch.zeros_like(strengths), torch.zeros_like(strengths[0])
     for which in classes[judged].unique():
@@ -280,19 +321,20 @@ def r_squared(
 
 
 def deviations(poses: Float[Tensor, "n f"], classes: Int64[Tensor, " n"]) -> Float[Tensor, " f"]:
-    """Of each number about the mean of its class, one for all classes; infinite where it never changes, so that it says nothing.
+    """Compute the standard deviation of each pose dimension about its class mean, pooled over classes.
 
-    With a scale for each class, a unit that is all but dead in the fitted pictures of one would shout in a scored one.
+    It is infinite for constant dimensions, which removes them. With one scale per class, a unit that is almost dead in
+    the fitted images of a class could dominate in a scored one.
     """
     _, index, counts = classes.unique(return_inverse=True, return_counts=True)
     means = poses.new_zeros(len(counts), poses.shape[1]).index_add_(0, index, poses) / counts[:, None]
     found = (poses - means[index]).square().mean(0).sqrt()
-    # models compute in float32, where a change this small is rounding
+    # models compute in float32, where so small a deviation is rounding
     return found.masked_fill(found <= 1e-6 * poses.square().mean(0).sqrt(), torch.inf)
 
 
 def fit_ridge(poses: Float[Tensor, "n f"], factors: Float[Tensor, "n k"]) -> Ridge:
-    """Poses and factors are float64, and the poses on one scale, since one strength counts for all their numbers."""
+    """Fit a ridge regression. Both tensors are float64; poses share one scale, since one strength applies to all."""
     mean, factor_mean = poses.mean(0), factors.mean(0)
     centred = poses - mean
     variance, basis = torch.linalg.eigh(centred.T @ centred)

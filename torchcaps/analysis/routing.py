@@ -1,6 +1,6 @@
-"""What the routing of a trained model does, in numbers: how decided it is, what more passes would bring, which capsules are dead.
+"""Diagnostics of a trained model's routing: coupling entropy, accuracy by number of iterations, dead capsules.
 
-Letters beyond the usual: `n` the types of primary capsules, `k` the classes in one picture. The paper's b_ij are `logits`.
+Letters beyond the usual: `n` types of primary capsules, `k` classes in one image. The paper's b_ij are `logits`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,20 +23,20 @@ from torchcaps.data.sets.pairs import Pairs, PairSource, fixed_pairs
 from torchcaps.layers import RoutedCapsules
 from torchcaps.ops import length
 
-BATCH = 50  # images: every pass is watched, so their votes lie in memory
-DEAD = 0.01  # a capsule that is nowhere longer says nothing
-N_BINS = 10  # of lengths from 0 to 1
-LEAST_PASSES = 5  # that accuracy is measured after, and two more than the model was trained with
+BATCH = 50  # images: all routing iterations are read, so the votes are in memory
+DEAD = 0.01  # a capsule that is never longer is dead
+N_BINS = 10  # bins of lengths from 0 to 1
+LEAST_PASSES = 5  # accuracy is measured up to this many iterations, or two more than in training if that is more
 
 
 class _Seen(NamedTuple):
-    """What images are remembered by. Pass t does not depend on how many follow, so one routing tells all of them."""
+    """Statistics of images after each routing iteration, which does not depend on how many follow."""
 
-    lengths: Float[Tensor, "b t j"]  # of the class capsules
-    entropy: Float[Tensor, "b t"]  # of an input capsule's couplings in nats, mean over the inputs
-    entropy_by_length: Float[Tensor, "b t"]  # the same, each input weighted by its length
-    longest: Float[Tensor, "b n"]  # the longest primary capsule of each type, over all places
-    primary: Int64[Tensor, "batches bins"]  # how many primary capsules have which length
+    lengths: Float[Tensor, "b t j"]  # lengths of the class capsules
+    entropy: Float[Tensor, "b t"]  # entropy of an input's couplings in nats, mean over the inputs
+    entropy_by_length: Float[Tensor, "b t"]  # entropy in nats, each input weighted by its length
+    longest: Float[Tensor, "b n"]  # length of the longest primary capsule of each type, over all places
+    primary: Int64[Tensor, "batches bins"]  # histogram of the lengths of primary capsules
     labels: Int64[Tensor, "b k"]
 
 
@@ -48,10 +48,10 @@ def diagnose(
     augment: Sequence[Augmentation] = (),
     most: int = 2000,
 ) -> dict[str, Any]:
-    """Plain numbers about a model like CapsNet, which lies on `device`; {} for one that has no routed class capsules.
+    """Compute routing diagnostics of a model on `device`; {} for a model without routed class capsules.
 
-    `passes` has a row for each number of routing passes from 1 on, with the weights as they are: the accuracy if routing ended
-    there, and the entropy of that pass's couplings. At most `most` images are shown, spread evenly over the data.
+    `passes` has a row for each number of routing iterations, with the weights unchanged: the accuracy if routing ended
+    there, and the entropy of that iteration's couplings. Uses at most `most` images, spread evenly over the data.
     """
     if not (isinstance(getattr(model, "classes", None), RoutedCapsules) and hasattr(model, "primary_capsules")):
         return {}
@@ -82,27 +82,29 @@ def diagnose(
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The same in a few lines for people; none for a model without routing."""
+    """Format the diagnostics as a few lines of text; no lines for a model without routing."""
     if not found:
         return []
     rows, dead, own = found["passes"], found["dead"], found["n_iters"]
-    accuracy = ", ".join(f"{row['accuracy_percent']:.2f}" + "*" * (row["n_iters"] == own) for row in rows)
-    entropy, by_length = (", ".join(f"{row[name]:.4f}" for row in rows[:own]) for name in ("entropy_share", "entropy_share_by_length"))
+    accuracy = ", ".join(f"{row['accuracy_percent']:.2f}{'*' if row['n_iters'] == own else ''}" for row in rows)
+    entropy, by_length = (
+        ", ".join(f"{row[name]:.4f}" for row in rows[:own]) for name in ("entropy_share", "entropy_share_by_length")
+    )
     lengths = "; ".join(f"{name} {_percents(found['lengths'][name])}" for name in ("winning", "other", "primary"))
     return [
         f"accuracy after 1 to {len(rows)} passes: {accuracy} % of {found['n_images']:,} images (* as trained)",
         f"entropy of the couplings, 1 if uniform, pass by pass: {entropy}; inputs weighted by length: {by_length}",
-        f"never as long as {dead['threshold']:g}: {len(dead['primary_types'])} of {dead['n_primary_types']} primary types, "
-        f"{len(dead['class_capsules'])} of {dead['n_class_capsules']} class capsules",
+        f"never as long as {dead['threshold']:g}: {len(dead['primary_types'])} of {dead['n_primary_types']} primary "
+        f"types, {len(dead['class_capsules'])} of {dead['n_class_capsules']} class capsules",
         f"lengths by tenths, % of the capsules: {lengths}",
     ]
 
 
 def logit_changes(model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
-    """Mean |change| of a routing logit from pass to pass: `logit_change_2` to `logit_change_5` for a model of five passes.
+    """Compute the mean |change| of a routing logit between iterations: `logit_change_2` to `logit_change_5` for five.
 
-    `logit_change_t` compares the logits that pass t shares votes by with those of pass t - 1; pass 1 has nothing before it.
-    Float32 whatever surrounds the call. The votes of all images are formed: give a batch, not a data set.
+    `logit_change_t` compares the logits behind the couplings of iterations t and t - 1. Computed in float32, also
+    under autocast. The votes of all images are formed: give a batch, not a data set.
     """
     with evaluating(model), torch.autocast(images.device.type, enabled=False):
         logits = [step.logits for step in model.steps(images.float())]
@@ -112,7 +114,7 @@ def logit_changes(model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[st
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[nn.Module]:
-    """Evaluation mode and no gradients inside; put back afterwards."""
+    """Set evaluation mode and disable gradients inside the block; restore the mode on exit."""
     was_training = model.training
     model.eval()
     try:
@@ -123,19 +125,19 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def histogram(lengths: Float[Tensor, "*b"]) -> Int64[Tensor, "bins"]:
-    """How many of them are in each tenth of 0..1; what is longer counts as 1."""
+    """Count lengths in each tenth of 0..1; longer ones count as 1."""
     return torch.bincount((lengths.flatten() * N_BINS).long().clamp(max=N_BINS - 1), minlength=N_BINS).cpu()
 
 
 def entropies(couplings: Float[Tensor, "*b i j"]) -> Float[Tensor, "*b i"]:
-    """How undecided each input capsule is, in nats: log j if its couplings are uniform, 0 if one output has all."""
-    shares = couplings / couplings.sum(-1, keepdim=True)  # leaky couplings leave a part to nobody
+    """Compute the entropy of each input's couplings in nats: log j if uniform, 0 if one-hot."""
+    shares = couplings / couplings.sum(-1, keepdim=True)  # leaky couplings sum to less than 1
     return torch.special.entr(shares).sum(-1)
 
 
 @contextmanager
 def _routed(layer: RoutedCapsules, n_iters: int) -> Iterator[None]:
-    """So many passes inside; put back afterwards."""
+    """Set the number of routing iterations inside the block; restore it on exit."""
     before = layer.n_iters
     layer.n_iters = n_iters
     try:
@@ -147,8 +149,8 @@ def _routed(layer: RoutedCapsules, n_iters: int) -> Iterator[None]:
 def _batches(
     data: Labelled | Pairs | PairSource, most: int, device: torch.device, augment: Sequence[Augmentation]
 ) -> Iterator[Batch | PairBatch]:
-    """The images as evaluation shows them."""
-    pairs = fixed_pairs(data, 1) if isinstance(data, PairSource) else data  # training digits: each the base once
+    """Return the images in batches, as evaluation shows them."""
+    pairs = fixed_pairs(data, 1) if isinstance(data, PairSource) else data  # each training digit is the base once
     n = min(len(pairs.labels), most)
     which = torch.arange(n) * len(pairs.labels) // n  # the first ones may be easier: MNIST's are
     if isinstance(pairs, Pairs):
@@ -160,7 +162,7 @@ def _watch(model: nn.Module, batch: Batch | PairBatch) -> _Seen:
     primary = model.primary_capsules(batch.images)
     weights = primary.activity / primary.activity.sum(-1, keepdim=True)
     lengths, plain, weighted = [], [], []
-    for step in model.classes.steps(primary):  # one pass at a time: the couplings of all of them need not be kept
+    for step in model.classes.steps(primary):  # one iteration at a time, so that only one's couplings are in memory
         nats = entropies(step.couplings)
         lengths.append(length(step.poses))
         plain.append(nats.mean(-1))
@@ -174,9 +176,9 @@ def _watch(model: nn.Module, batch: Batch | PairBatch) -> _Seen:
 
 
 def _row(seen: _Seen, t: int) -> dict[str, int | float]:
-    said = seen.lengths[:, t].topk(seen.labels.shape[1]).indices  # one class or two: the longest are the answer
+    said = seen.lengths[:, t].topk(seen.labels.shape[1]).indices  # the longest one or two are predicted
     nats, by_length = (part[:, t].mean().item() for part in (seen.entropy, seen.entropy_by_length))
-    largest = log(max(seen.lengths.shape[-1], 2))  # of one output the entropy is 0
+    largest = log(max(seen.lengths.shape[-1], 2))  # the entropy of one output is 0
     return {
         "n_iters": t + 1,
         "accuracy_percent": 100 - exact_match_error_percent(said, seen.labels),

@@ -1,7 +1,7 @@
-"""What samples of a generator are worth, and what its capsules know: measured, since Hauser 2019 prints no number.
+"""Sample quality of a generator and linear probes of its capsules, since Hauser 2019 prints no numbers.
 
-A small convolutional network that is trained on the labelled images names the class of every sample, and the numbers before its last
-layer are where Fréchet distances are taken: they compare models here, and with nothing that uses another network's features.
+A small CNN, trained on the labelled images, classifies every sample. Fréchet distances use the features before its last
+layer: they compare models with each other, not with results on another network's features.
 """
 
 from collections.abc import Callable
@@ -20,26 +20,26 @@ from torchcaps.data.augment import as_seen
 from torchcaps.layers import ExpertCapsules
 from torchcaps.models import Baseline
 
-PURE = 0.8  # share of a capsule's samples in one class from which on it stands for that class
+PURE = 0.8  # fraction of a capsule's samples in one class from which it counts as pure
 AT_ONCE = 500
 Pictures = Float[Tensor, "n j c h w"]
 
 
 class Judge(NamedTuple):
-    """The network that names classes, and how often it is wrong on the test images."""
+    """Classifier of samples, and its error on the test images."""
 
     net: Baseline
     error_percent: float
 
     def __call__(self, pictures: Float[Tensor, "n c h w"]) -> tuple[Int64[Tensor, "n"], Float[Tensor, "n f"]]:
-        """Classes and features."""
+        """Predict classes, and return them with the features."""
         with evaluating(self.net):
             features = torch.cat([self.net.features(part) for part in pictures.split(AT_ONCE)])
             return self.net.classes(features).argmax(-1), features
 
 
 def train_judge(train: Labelled, test: Labelled, device: torch.device, seed: int, steps: int) -> Judge:
-    """Cross entropy by Adam, the rate falling along a line."""
+    """Train the classifier of samples with cross entropy, Adam and a linearly decaying learning rate."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         net = Baseline(tuple(train.images.shape[1:]), int(train.labels.max()) + 1, preset="judge").to(device)
@@ -57,7 +57,7 @@ def train_judge(train: Labelled, test: Labelled, device: torch.device, seed: int
 
 
 def frechet_distance(one: Float[Tensor, "n f"], other: Float[Tensor, "m f"]) -> float:
-    """Between the Gaussians of the same mean and covariance, squared: |m1 - m2|² + tr(C1 + C2 - 2 (C1 C2)^½)."""
+    """Compute the squared Fréchet distance of fitted Gaussians: |m1 - m2|² + tr(C1 + C2 - 2 (C1 C2)^½)."""
     (mean_1, root_1, trace_1), (mean_2, root_2, trace_2) = (_gaussian(features.double()) for features in (one, other))
     # the trace of (C1 C2)^½ is the sum of the singular values of C1^½ C2^½
     common = torch.linalg.svdvals(root_1 @ root_2).sum()
@@ -65,14 +65,14 @@ def frechet_distance(one: Float[Tensor, "n f"], other: Float[Tensor, "m f"]) -> 
 
 
 def _gaussian(features: Float[Tensor, "n f"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, root of the covariance, trace of the covariance."""
+    """Compute mean, square root of the covariance, and trace of the covariance."""
     mean, covariance = features.mean(0), features.T.cov()
     values, vectors = torch.linalg.eigh(covariance)
     return mean, (vectors * values.clamp(min=0).sqrt()) @ vectors.T, covariance.trace()
 
 
 def class_purity(classes: Int64[Tensor, "n j"], n_classes: int) -> dict[str, Any]:
-    """Which class most samples of each capsule belong to, with its share, and the entropy of the shares in nats."""
+    """Compute each capsule's most frequent class, its fraction, and the entropy of the class fractions in nats."""
     shares = one_hot(classes, n_classes).double().mean(0)  # [j k]
     modal = shares.max(-1)
     pure = modal.values >= PURE
@@ -87,29 +87,38 @@ def class_purity(classes: Int64[Tensor, "n j"], n_classes: int) -> dict[str, Any
 
 
 def inverted(pictures: Float[Tensor, "*n c h w"], mean_image: Float[Tensor, "c h w"]) -> Tensor:
-    """Whether a picture is a negative: its correlation with the mean training image is below 0."""
+    """Mark images that are negatives: those with a correlation below 0 with the mean training image."""
     centred = pictures - pictures.mean((-3, -2, -1), keepdim=True)
     return (centred * (mean_image - mean_image.mean())).sum((-3, -2, -1)) < 0
 
 
 def spread(pictures: Pictures) -> Float[Tensor, "j"]:
-    """How far a capsule's pictures lie from their mean, root mean square: 0 if all are one picture, which is of one class too."""
+    """Compute the root mean square distance of a capsule's images from their mean.
+
+    It is 0 if all images are the same, which class purity alone would not show.
+    """
     return (pictures - pictures.mean(0)).square().sum((-3, -2, -1)).mean(0).sqrt()
 
 
-def nearest_distance(pictures: Float[Tensor, "n c h w"], images: UInt8[Tensor, "m c h w"], at_once: int = 5_000) -> Float[Tensor, "n"]:
-    """Euclidean, to the nearest of these images; `at_once` of both are looked at together, 100 MB of distances."""
+def nearest_distance(
+    pictures: Float[Tensor, "n c h w"], images: UInt8[Tensor, "m c h w"], at_once: int = 5_000
+) -> Float[Tensor, "n"]:
+    """Compute the Euclidean distance of each sample to the nearest image, in blocks of `at_once` (100 MB)."""
     known = [as_seen(part).flatten(1) for part in images.to(pictures.device).split(at_once)]
     parts = pictures.flatten(1).split(at_once)
     return torch.cat([torch.stack([torch.cdist(part, some).amin(1) for some in known]).amin(0) for part in parts])
 
 
 def linear_probe(
-    features: Callable[[Float[Tensor, "n c h w"]], Float[Tensor, "n f"]], train: Labelled, test: Labelled, device: torch.device
+    features: Callable[[Float[Tensor, "n c h w"]], Float[Tensor, "n f"]],
+    train: Labelled,
+    test: Labelled,
+    device: torch.device,
 ) -> float:
-    """Percent of the test images that a linear softmax of these features gets right.
+    """Compute the test accuracy in percent of a linear softmax classifier on these features.
 
-    They are whitened first, which no linear function minds: what a capsule says beside its main direction has little variance.
+    Features are whitened first, since a capsule has little variance outside its main direction; a linear function can
+    undo it.
     """
     seen, unseen = (_all_features(features, part, device) for part in (train, test))
     mean, whiten = _whitening(seen)
@@ -118,9 +127,9 @@ def linear_probe(
 
 
 def _whitening(features: Float[Tensor, "n f"]) -> tuple[Float[Tensor, "f"], Float[Tensor, "f k"]]:
-    """The mean, and the directions with 1e-7 of the largest variance or more, each scaled to variance 1.
+    """Compute the mean, and the directions with at least 1e-7 of the largest variance, scaled to variance 1.
 
-    Of fewer pictures than features they are found between pictures: by a matrix of n x n instead of f x f.
+    With fewer images than features, the n x n Gram matrix replaces the f x f covariance.
     """
     mean = features.mean(0)
     centred = (features - mean).double()
@@ -129,7 +138,7 @@ def _whitening(features: Float[Tensor, "n f"]) -> tuple[Float[Tensor, "f"], Floa
     kept = values > 1e-7 * values[-1].item() + 1e-30
     values, vectors = values[kept], vectors[:, kept]
     if few:
-        vectors = centred.T @ vectors * (len(features) * values).rsqrt()  # of length 1
+        vectors = centred.T @ vectors * (len(features) * values).rsqrt()  # unit length
     return mean, (vectors * values.rsqrt()).to(features.dtype)
 
 
@@ -139,7 +148,7 @@ def _all_features(features: Callable[[Tensor], Tensor], data: Labelled, device: 
 
 
 def sampled_pictures(model: nn.Module, n: int, seed: int, device: torch.device) -> dict[str, Pictures]:
-    """`n` of each capsule from both domains, and the complete one again with every number negated."""
+    """Sample `n` images per capsule from the complete and the restricted domain, and from negated noise."""
     layer = model.encoders[-1]
     numbers = torch.randn(n, layer.n_out, layer.d_out, generator=torch.Generator().manual_seed(seed)).to(device)
     with evaluating(model):
@@ -150,13 +159,17 @@ def sampled_pictures(model: nn.Module, n: int, seed: int, device: torch.device) 
 def study(
     model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int, n: int, judge_steps: int = 1500
 ) -> dict[str, Any]:
-    """Everything that docs/papers/hauser2019.md tells of an ExpertNet, from `n` samples of each capsule."""
+    """Compute all measurements of an ExpertNet in docs/papers/hauser2019.md, from `n` samples per capsule."""
     judge = train_judge(train, test, device, seed, judge_steps)
     pictures = sampled_pictures(model, n, seed, device)
     mean_image = as_seen(train.images).mean(0).to(device)
     real = judge(as_seen(test.images.to(device)))[1]
-    found: dict[str, Any] = {"judge_error_percent": judge.error_percent, "n_samples": n, "n_pictures": n * model.encoders[-1].n_out}
-    found["n_nearest"] = found["n_pictures"]  # files that do not say have 2,000 of them
+    found: dict[str, Any] = {
+        "judge_error_percent": judge.error_percent,
+        "n_samples": n,
+        "n_pictures": n * model.encoders[-1].n_out,
+    }
+    found["n_nearest"] = found["n_pictures"]  # result files without this entry used 2,000
     for domain in ("complete", "restricted"):
         flat = pictures[domain].flatten(0, 1)
         classes, features = judge(flat)
@@ -172,14 +185,14 @@ def study(
     found["swapped_percent"] = 100 * (other[0] != other[1]).double().mean().item()
     held_out = nearest_distance(as_seen(test.images.to(device)), train.images)
     found["test_nearest_mean"], found["test_nearest_least"] = held_out.mean().item(), held_out.min().item()
-    # of the test images, each class by itself: what a capsule of one class could show
+    # spread within each class of the test images: the reference for a capsule of one class
     kinds = [as_seen(test.images[test.labels == label]).unsqueeze(1) for label in test.labels.unique()]
     found["test_spread"] = torch.cat([spread(kind) for kind in kinds]).tolist()
     return found | probes(model, train, test, device, seed)
 
 
 def probes(model: nn.Module, train: Labelled, test: Labelled, device: torch.device, seed: int) -> dict[str, float]:
-    """Linear probes of the highest capsules, squashed and not, of the same layer before any training, and of the autoencoder's maps."""
+    """Compute linear probes of the highest layer, squashed and not, of an untrained one, and of the feature maps."""
     with evaluating(model):
         below = lambda images: model.below(images, len(model.encoders) - 1)[0]  # noqa: E731
         fresh = untrained_like(model.encoders[-1], seed)
@@ -188,17 +201,26 @@ def probes(model: nn.Module, train: Labelled, test: Labelled, device: torch.devi
         "probe_accuracy": linear_probe(lambda images: model(images).poses, train, test, device),
         "probe_accuracy_unsquashed": linear_probe(lambda images: model.phase(images).sums, train, test, device),
         "probe_accuracy_untrained": linear_probe(lambda images: fresh(below(images)).poses, train, test, device),
-        "probe_accuracy_untrained_unsquashed": linear_probe(lambda images: fresh.phase(below(images)).sums, train, test, device),
+        "probe_accuracy_untrained_unsquashed": linear_probe(
+            lambda images: fresh.phase(below(images)).sums, train, test, device
+        ),
         "probe_accuracy_maps": linear_probe(model.features, train, test, device),
     }
 
 
 def untrained_like(layer: ExpertCapsules, seed: int) -> ExpertCapsules:
-    """A layer of the same kind and size with new weights."""
+    """Build a layer of the same kind and size with a new initialisation."""
     rule = layer.rule
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         fresh = ExpertCapsules(
-            layer.n_in, layer.n_out, layer.d_in, layer.d_out, n_iters=rule.n_iters, over=rule.over, start=rule.start, n_plain=layer.n_plain
+            layer.n_in,
+            layer.n_out,
+            layer.d_in,
+            layer.d_out,
+            n_iters=rule.n_iters,
+            over=rule.over,
+            start=rule.start,
+            n_plain=layer.n_plain,
         )
     return fresh.to(layer.weight.device)

@@ -1,4 +1,4 @@
-"""Speed and memory, measured after a warm-up: medians by CUDA events or the wall clock, next to the reference."""
+"""Benchmarks of speed and memory against the reference: medians after a warm-up, by CUDA events or wall clock."""
 
 from torchcaps.bench.ops import bench_ops
 from torchcaps.bench.scale import bench_scale

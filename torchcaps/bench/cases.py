@@ -1,4 +1,4 @@
-"""Which ops are measured, at which shapes, by which backends, and with what each is checked."""
+"""Benchmark cases: op, shape, backends, and the problem that each is checked on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from torchcaps.ops import EMRouted, LocalGrid, dynamic_routing, em_routing, keep_most_active, local_grid, local_routing, squash
+from torchcaps.ops import (
+    EMRouted,
+    LocalGrid,
+    dynamic_routing,
+    em_routing,
+    keep_most_active,
+    local_grid,
+    local_routing,
+    squash,
+)
 from torchcaps.ops.couplings import coupling_rule
 from torchcaps.ops.dynamic.cpu import Settings, route
 
@@ -17,7 +26,7 @@ Draw = Callable[..., Tensor]  # draw(*shape, scale=1.0): normal random numbers
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One op at one shape. `call(backend, **inputs)` gives the output; `make(draw)` draws the inputs."""
+    """One op at one shape. `call(backend, **inputs)` computes the output, `make(draw)` draws the inputs."""
 
     op: str
     shape: str
@@ -25,20 +34,21 @@ class Case:
     call: Callable[..., Tensor | tuple[Tensor, ...]]
     make: Callable[[Draw], dict[str, Tensor]]
     backends: Sequence[str] = ("reference",)
-    n_votes: int = 0  # numbers that the reference writes as votes
-    backward: bool = True  # else forward alone, as in inference
-    # checked in its place, where it would need more than two GB in float64: for triton the same kernels with the same flags, which
-    # a test asks of the launches. Else what is timed is checked itself.
+    n_votes: int = 0  # size of the votes that the reference materialises
+    backward: bool = True  # False: forward only, as in inference
+    # smaller problem that is checked instead, if this one needs more than 2 GB in float64. With triton it runs the same
+    # kernels with the same flags; a test compares the launches
     stand_in: "Case | None" = None
-    cannot: dict[str, str] = field(default_factory=dict)  # backends that are named but not run, and why
-    in_all: bool = False  # all memory counts here, that of inputs and gradients too
+    cannot: dict[str, str] = field(default_factory=dict)  # backends that are listed but not run, and why
+    in_all: bool = False  # also report total memory, with inputs and gradients
 
     @property
     def name(self) -> str:
+        """Op and shape."""
         return f"{self.op} {self.shape}"
 
     def inputs(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Drawn on the device and in the dtype itself: hundreds of millions of numbers take minutes elsewhere."""
+        """Draw the inputs directly on the device in their dtype; on a CPU the largest would take minutes."""
         rng = torch.Generator(device).manual_seed(0)
 
         def draw(*shape: int, scale: float = 1.0) -> Tensor:
@@ -47,7 +57,7 @@ class Case:
         return {name: tensor.requires_grad_(self.backward) for name, tensor in self.make(draw).items()}
 
     def checked_on(self, backend: str) -> str:
-        """What was checked in place of it, in words; nothing where it was itself, or is the reference, which defines what is right."""
+        """Describe the stand-in that was checked; "" for the reference, or if the case itself was checked."""
         if self.stand_in is None or backend == "reference":
             return ""
         alike = ", which runs the same kernels with the same flags" if backend == "triton" else ""
@@ -55,7 +65,7 @@ class Case:
 
 
 def _plain_einsum(poses: Tensor, weight: Tensor, bias: Tensor, n_iters: int) -> Tensor:
-    """What most implementations do; the reference multiplies and sums."""
+    """Route with einsum, as most implementations do; the reference multiplies and sums."""
     votes = torch.einsum("bid,ijde->bije", poses, weight)
     logits = votes.new_zeros(votes.shape[:-1])
     for t in range(n_iters):
@@ -66,7 +76,7 @@ def _plain_einsum(poses: Tensor, weight: Tensor, bias: Tensor, n_iters: int) -> 
 
 
 def _plain_bmm(poses: Tensor, weight: Tensor, bias: Tensor, n_iters: int) -> Tensor:
-    """The blocked backend as a single block."""
+    """Route with the blocked backend as a single block."""
     settings = Settings(weight.shape[1], n_iters, coupling_rule("softmax"))
     return route(poses, weight, bias, None, settings)[0]
 
@@ -78,11 +88,15 @@ def dynamic(
     batch: int, n_in: int, n_out: int, d_in: int = 8, d_out: int = 16, n_iters: int = 3, *, types: int | None = None,
     label: str = "", backward: bool = True, **how,
 ) -> Case:  # fmt: skip
-    """Dynamic routing, a transform per pair of capsules, or per type of input and output; `how` are fields of Case."""
+    """Make a case of dynamic routing. `types` None: one transform per pair of capsules. `how`: fields of Case."""
 
     def make(draw: Draw) -> dict[str, Tensor]:
         weight = draw(types or n_in, n_out, d_in, d_out, scale=n_in**-0.5)
-        return {"poses": draw(batch, n_in, d_in, scale=d_in**-0.5), "weight": weight, "bias": draw(n_out, d_out, scale=0.1)}
+        return {
+            "poses": draw(batch, n_in, d_in, scale=d_in**-0.5),
+            "weight": weight,
+            "bias": draw(n_out, d_out, scale=0.1),
+        }
 
     def call(backend: str, **inputs: Tensor) -> Tensor:
         if backend in PLAIN:
@@ -99,11 +113,13 @@ def dynamic(
     return Case(op="dynamic_routing", shape=" ".join(filter(None, words)), batch=batch, call=call, make=make, **how)
 
 
-def em(batch: int, n_in: int, n_out: int, rows: int = 4, d_in: int = 4, d_out: int = 4, n_iters: int = 3, **how) -> Case:
-    """EM routing with transforms that all inputs share."""
+def em(
+    batch: int, n_in: int, n_out: int, rows: int = 4, d_in: int = 4, d_out: int = 4, n_iters: int = 3, **how
+) -> Case:
+    """Make a case of EM routing with transforms shared by all inputs."""
 
     def make(draw: Draw) -> dict[str, Tensor]:
-        # weights as they start in the paper's code; betas that give output scores of order one
+        # weights initialised as in the paper's code; betas that give output scores of order 1
         return {
             "scores": draw(batch, n_in), "poses": draw(batch, n_in, rows, d_in),
             "weight": draw(n_out, d_in, d_out, scale=1 / d_in), "bias": draw(n_out, rows, d_out, scale=0.1),
@@ -114,11 +130,19 @@ def em(batch: int, n_in: int, n_out: int, rows: int = 4, d_in: int = 4, d_out: i
         return em_routing(**inputs, n_iters=n_iters, backend=backend)
 
     shape = f"b{batch} {n_in}x{rows}x{d_in} -> {n_out}x{rows}x{d_out} r{n_iters} shared"
-    return Case(op="em_routing", shape=shape, batch=batch, call=call, make=make, n_votes=batch * n_in * n_out * rows * d_out, **how)
+    return Case(
+        op="em_routing",
+        shape=shape,
+        batch=batch,
+        call=call,
+        make=make,
+        n_votes=batch * n_in * n_out * rows * d_out,
+        **how,
+    )
 
 
 def local(batch: int, size: int, n_in: int, n_out: int, d_in: int, d_out: int, kernel: int) -> Case:
-    """Local routing on a square grid."""
+    """Make a case of local routing on a square grid."""
 
     def make(draw: Draw) -> dict[str, Tensor]:
         weight = draw(n_in, kernel * kernel, n_out, d_in, d_out, scale=(n_in * kernel) ** -0.5)
@@ -137,6 +161,7 @@ def local(batch: int, size: int, n_in: int, n_out: int, d_in: int, d_out: int, k
 
 
 def squashing(batch: int, n: int, d: int) -> Case:
+    """Make a case of `squash`."""
     return Case(
         op="squash",
         shape=f"b{batch} {n}x{d}",
@@ -147,7 +172,7 @@ def squashing(batch: int, n: int, d: int) -> Case:
 
 
 class _Rows(torch.autograd.Function):
-    """The rows of the kept capsules, added up. The weight's gradient is a dense product all the same: it has a number for every row."""
+    """Sum of the weight's rows of the kept capsules. The gradient is a dense product, since it covers every row."""
 
     @staticmethod
     def forward(ctx, weight: Tensor, code: Tensor, index: Tensor) -> Tensor:
@@ -161,7 +186,10 @@ class _Rows(torch.autograd.Function):
 
 
 def code_product(batch: int, n_in: int, n_kept: int, n_out: int) -> Case:
-    """The first layer of the nets of a ladder: a code of few ones times a large matrix, as it is (reference) or by picking rows."""
+    """Make a case of a ladder network's first layer: a sparse code times a matrix.
+
+    The reference is a dense product; the backend `rows` sums the rows of the ones.
+    """
 
     @cache  # made once, before anything is captured
     def codes(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -180,11 +208,21 @@ def code_product(batch: int, n_in: int, n_kept: int, n_out: int) -> Case:
 
 
 def big_images(batch: int, n_types: int, places: int, n_out: int) -> Case:
-    """Primary capsules on the full grid of a large image: no reference can hold the votes."""
-    case = partial(dynamic, batch, n_types * places, n_out, types=n_types, label="224x224", backends=("reference", "triton"), in_all=True)
+    """Make a case of primary capsules on the full grid of a large image, whose votes exceed any memory."""
+    case = partial(
+        dynamic,
+        batch,
+        n_types * places,
+        n_out,
+        types=n_types,
+        label="224x224",
+        backends=("reference", "triton"),
+        in_all=True,
+    )
     sizes = batch, n_types * places, n_out, 16
-    votes = f"its votes alone, {' x '.join(f'{n:,}' for n in sizes)} numbers, are {4 * case().n_votes / 1e9:,.0f} GB in float32 (computed)"
-    # as many images as make the same tile and more numbers than are kept; as many places as are several tiles of a type
+    shape, size = " x ".join(f"{n:,}" for n in sizes), 4 * case().n_votes / 1e9
+    votes = f"its votes alone, {shape} numbers, are {size:,.0f} GB in float32 (computed)"
+    # enough images for the same tile and for more couplings than are kept; enough places for several tiles of a type
     return case(stand_in=dynamic(21, 16 * n_types, n_out, types=n_types), cannot={"reference": f"cannot run: {votes}"})
 
 
@@ -215,7 +253,7 @@ CASES = {
 
 
 def select(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
-    """The cases whose name contains any of the texts, all if there are none; a text may hold several, with commas."""
+    """Select the cases whose name contains any of the texts; all without texts. Commas separate texts, too."""
     wanted = [part.strip() for text in only for part in text.split(",") if part.strip()]
     for part in wanted:
         if not any(part in case.name for case in cases):

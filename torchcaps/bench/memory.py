@@ -1,4 +1,4 @@
-"""How much memory something needs, without what others left there."""
+"""Memory measurement, without what earlier work left allocated."""
 
 import gc
 import re
@@ -13,25 +13,28 @@ import torch
 
 from torchcaps.runtime.environment import peak_memory
 
-READINGS = 5  # of memory on a CPU
-TRIED = 64 << 20  # bytes that are taken and given back, to see whether that shows
+READINGS = 5  # memory readings on a CPU
+TRIED = 64 << 20  # bytes that are allocated and freed to test whether the process shrinks
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class Needed(NamedTuple):
-    """Bytes at the peak of some work."""
+    """Peak memory of some work in bytes."""
 
-    beyond: int  # what the work made but for its results
-    whole: int  # everything: what it was given, its results and what is beyond
+    beyond: int  # temporary memory, without inputs and results
+    whole: int  # inputs, results and temporary memory
 
 
 def needed(before: int, peak: int, given: int, made: int) -> Needed:
-    """From the bytes in use before and at the peak. What was there before and was not given to the work counts for nothing."""
+    """Compute peak memory from the bytes in use before and at the peak; unrelated memory from before is excluded."""
     return Needed(peak - before - made, peak - before + given)
 
 
 def peak_on_cuda(work: Callable[[], object], device: torch.device) -> tuple[int, int]:
-    """Bytes in use before and at the peak of a second call; on a stream of its own, as a capture wants its warm-up."""
+    """Return the bytes in use before and at the peak of a second call.
+
+    It runs on a side stream, as CUDA graphs require for the warm-up before a capture.
+    """
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
@@ -45,10 +48,10 @@ def peak_on_cuda(work: Callable[[], object], device: torch.device) -> tuple[int,
 
 
 def growth_on_cpu(work: Callable[[], object]) -> int | None:
-    """How much larger the process was while it worked; Linux tells, others do not.
+    """Measure the growth of the process during `work`; None where the system cannot tell (only Linux can).
 
-    The median of a few times after a first one: what a library takes once is not the work's, and what the allocator
-    has kept from before varies by tens of MiB.
+    The median of several calls after a first one: libraries allocate once, and the memory that the allocator kept from
+    earlier work varies by tens of MiB.
     """
     if not _forget_peak():
         return None
@@ -64,14 +67,14 @@ def _growth(work: Callable[[], object]) -> int:
 
 
 class Peak:
-    """The largest memory from now on: on CUDA of what is allocated from now on, elsewhere of the whole process."""
+    """Peak memory from now on: of new allocations on CUDA, of the whole process on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        gc.collect()  # a training step and what was compiled for it hold each other
+        gc.collect()  # a training step and its compiled code form a reference cycle
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # starts CUDA, too: before that there is nothing to reset
-            torch._C._cuda_clearCublasWorkspaces()  # or they would count for whoever comes first
+            torch.cuda.synchronize(device)  # also initialises CUDA, without which a reset fails
+            torch._C._cuda_clearCublasWorkspaces()  # otherwise they count for the first measurement
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
             self.before = torch.cuda.memory_allocated(device)
@@ -85,19 +88,22 @@ class Peak:
 
 
 def free(device: torch.device) -> None:
-    """Give back what earlier measurements left on a GPU, so that none runs in another's memory."""
+    """Free GPU memory that earlier measurements left, so that they do not affect the next one."""
     if device.type != "cuda":
         return
     torch.cuda.synchronize(device)
     if torch.cuda.memory_allocated(device) > 2**30:
-        gc.collect()  # takes longer than most measurements, so only where a cycle may hold much
+        gc.collect()  # slower than most measurements, so only if a cycle may hold much memory
     torch.cuda.empty_cache()
 
 
 @cache
 def _gives_back() -> bool:
-    """Whether the process is smaller once a tensor is gone, every time. PyTorch's allocator on ARM keeps what was freed for another time,
-    and now and then gives all of it back, unless MIMALLOC_PURGE_DELAY=0 was set before it was loaded; then all takes longer."""
+    """Return whether the process shrinks every time a tensor is freed.
+
+    PyTorch's allocator on ARM keeps freed memory and releases it at irregular times, unless MIMALLOC_PURGE_DELAY=0 was
+    set before it was loaded, which makes everything slower.
+    """
     return all(_shows() for _ in range(READINGS))
 
 
@@ -109,11 +115,11 @@ def _shows() -> bool:
 
 
 def _forget_peak() -> bool:
-    """Forget how large the process once was, and give back what it freed; False where the system cannot."""
+    """Reset the peak memory of the process and release freed memory; False where the system cannot."""
     try:
         if not _gives_back():
             return False
-        CDLL("libc.so.6").malloc_trim(0)  # or memory freed by an earlier case would be used again and not be seen
+        CDLL("libc.so.6").malloc_trim(0)  # otherwise reused memory of an earlier case would not be counted
         CLEAR.write_text("5")
     except (OSError, AttributeError):
         return False

@@ -1,4 +1,4 @@
-"""Every op, forward and backward or forward alone, per shape, dtype and backend."""
+"""Benchmark of ops: forward and backward, or forward only, per shape, dtype and backend."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ Say = Callable[[str], object]
 
 
 class Row(NamedTuple):
-    """One backend at one shape and dtype: measured, or the reason why not."""
+    """Measurement of one backend at one shape and dtype, or the reason why there is none."""
 
     case: Case
     dtype: torch.dtype
@@ -33,12 +33,14 @@ class Row(NamedTuple):
         return f"{self.case.name} {_short(self.dtype)} {self.backend}: {said}"
 
 
-def bench_ops(device: torch.device, repeats: int, console: Console, only: Sequence[str] = (), say: Say = lambda text: None) -> None:
-    """Print a table. What fails its check gets no time; `say` hears of every row when it is done."""
+def bench_ops(
+    device: torch.device, repeats: int, console: Console, only: Sequence[str] = (), say: Say = lambda text: None
+) -> None:
+    """Measure the ops and print a table. A case that fails its check gets no time; `say` receives each finished row."""
     cases = select(CASES[device.type], only)
     console.print(
-        f"{here(device)}; medians of at most {repeats}, fewer where they are slow; forward and backward unless it says forward; "
-        "peak memory beyond inputs, outputs and gradients",
+        f"{here(device)}; medians of at most {repeats} calls, fewer for slow ones; forward and backward unless marked "
+        "forward; peak memory beyond inputs, outputs and gradients",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
     rows = []
@@ -58,17 +60,21 @@ def _rows(cases: Sequence[Case], device: torch.device, repeats: int) -> Iterator
                 yield measured_row(case, dtype, backend, device, repeats)
 
 
-def measured_row(case: Case, dtype: torch.dtype, backend: str, device: torch.device, repeats: int, seconds: float = 3.0) -> Row:
-    """Check, then time."""
+def measured_row(
+    case: Case, dtype: torch.dtype, backend: str, device: torch.device, repeats: int, seconds: float = 3.0
+) -> Row:
+    """Check a case against float64, then time it."""
     row = Row(case, dtype, backend)
     if backend in case.cannot:
         return row._replace(missing=case.cannot[backend])
-    torch._dynamo.reset()  # or a shape met before would make a program for any batch, slower than one for this
+    torch._dynamo.reset()  # otherwise a second shape compiles for dynamic sizes, which is slower
     try:
         if wrong := check(case, dtype, backend, device):
             return row._replace(wrong=wrong)
         inputs = case.inputs(device, dtype)
-        return row._replace(measured=measure(partial(case.call, backend), inputs, device, repeats, seconds, backward=case.backward))
+        return row._replace(
+            measured=measure(partial(case.call, backend), inputs, device, repeats, seconds, backward=case.backward)
+        )
     except torch.OutOfMemoryError:
         return row._replace(missing="ran out of memory")
     except ValueError as refused:
@@ -78,7 +84,7 @@ def measured_row(case: Case, dtype: torch.dtype, backend: str, device: torch.dev
 
 
 def check(case: Case, dtype: torch.dtype, backend: str, device: torch.device) -> str:
-    """Value and, unless it is forward alone, gradients against float64; the reason if they are off, else nothing."""
+    """Compare the outputs, and the gradients if there are any, with float64; return the difference, or ""."""
     subject = case.stand_in or case
     try:
         with torch.set_grad_enabled(case.backward):
@@ -94,7 +100,9 @@ def check(case: Case, dtype: torch.dtype, backend: str, device: torch.device) ->
 
 def _table(rows: Sequence[Row]) -> Table:
     lines = Table("op", "shape", "dtype", "backend", "ms", "repeats", "images/s", "peak MiB", "against reference")
-    references = {(row.case.name, row.dtype): row.measured.ms for row in rows if row.measured and row.backend == "reference"}
+    references = {
+        (row.case.name, row.dtype): row.measured.ms for row in rows if row.measured and row.backend == "reference"
+    }
     for row in rows:
         name = [row.case.op, row.case.shape, _short(row.dtype), row.backend]
         if row.wrong:
@@ -113,7 +121,7 @@ def _table(rows: Sequence[Row]) -> Table:
 def _notes(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.missing:
-            # what a case says of itself holds for every dtype
+            # a reason in `cannot` holds for every dtype
             dtype = "" if row.backend in row.case.cannot else f"{_short(row.dtype)} "
             yield f"{row.case.name}, {dtype}{row.backend}: {row.missing}"
         if row.case.in_all and row.measured and row.measured.whole is not None:

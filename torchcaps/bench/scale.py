@@ -1,4 +1,4 @@
-"""How time and memory of dynamic routing grow with its inputs, its outputs and the batch, one at a time."""
+"""Scaling benchmark: time and memory of dynamic routing as inputs, outputs or the batch grow, one at a time."""
 
 import json
 import re
@@ -22,46 +22,52 @@ from torchcaps.runtime.environment import algorithms, device_name, made_by, make
 from torchcaps.runtime.files import write_whole
 
 D_IN, D_OUT, N_ITERS = 8, 16, 3
-SECONDS = 1.0  # of timed work per point
+SECONDS = 1.0  # timed work per point
 BACKENDS = {"cuda": ("reference", "triton"), "cpu": ("reference", "blocked")}
-DTYPES = {"cuda": torch.bfloat16, "cpu": torch.float32}  # the blocked backend has no other
+DTYPES = {"cuda": torch.bfloat16, "cpu": torch.float32}  # the blocked backend supports no other
 # the reference keeps several tensors as large as its votes
 VOTES_OF_A_REFERENCE, LARGEST_REFERENCE = 12, {"cuda": 40e9, "cpu": 2e9}
 
 
 class Sizes(NamedTuple):
-    """One routing; the fields' names are the axes' names."""
+    """Sizes of one routing problem; the field names are the axis names."""
 
     batch: int
     n_in: int
     n_out: int
-    types: int | None = None  # of inputs, which share a transform; else every pair has its own
+    types: int | None = None  # input types that share a transform; None: one transform per pair
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One size takes these values, the others stay."""
+    """Axis of the benchmark: one size takes these values, the others stay at `base`."""
 
     name: str
     values: Sequence[int]
     base: Sizes
-    stand_ins: Mapping[int, Sizes] = field(default_factory=dict)  # of the values that are too large to be checked, see Case
+    stand_ins: Mapping[int, Sizes] = field(default_factory=dict)  # for values too large to check, see Case
 
     @property
     def words(self) -> str:
-        """What stays."""
-        known = {"batch": f"batch {self.base.batch}", "n_in": f"{self.base.n_in:,} inputs", "n_out": f"{self.base.n_out} outputs"}
+        """Description of the fixed sizes."""
+        known = {
+            "batch": f"batch {self.base.batch}",
+            "n_in": f"{self.base.n_in:,} inputs",
+            "n_out": f"{self.base.n_out} outputs",
+        }
         weights = f"weights of {self.base.types} types" if self.base.types else "weights per pair"
         return ", ".join([text for name, text in known.items() if name != self.name] + [weights])
 
     def case(self, value: int, **how) -> Case:
+        """Return the case at one value of the axis."""
         return _case(self.base._replace(**{self.name: value}), **how)
 
     def cases(self, largest: float) -> list[Case]:
-        """The reference only where it needs so many bytes at most."""
+        """Return all cases; the reference is left out where it needs more than `largest` bytes."""
         checked = {value: _case(sizes) for value, sizes in self.stand_ins.items()}
         return [
-            self.case(value, stand_in=checked.get(value), cannot=_too_large(self.case(value).n_votes, largest)) for value in self.values
+            self.case(value, stand_in=checked.get(value), cannot=_too_large(self.case(value).n_votes, largest))
+            for value in self.values
         ]
 
 
@@ -77,8 +83,8 @@ def _too_large(n_votes: int, largest: float) -> dict[str, str]:
     return {"reference": f"left out: about {needed / 1e9:,.0f} GB ({of_what}), more than {largest / 1e9:g} GB"}
 
 
-# Stand-ins have 2.1 million couplings or more, so that they are not kept for the backward pass, and more tiles in a chunk than are
-# unrolled where the original has.
+# stand-ins have at least 2.1 million couplings, so that these are not kept for the backward pass, and more tiles in a
+# chunk than are unrolled wherever the original has
 _MANY_INPUTS = Sizes(batch=32, n_in=7680, n_out=10, types=32)
 _MANY_OUTPUTS = {
     30: Sizes(batch=72, n_in=1152, n_out=30),
@@ -86,7 +92,7 @@ _MANY_OUTPUTS = {
     300: Sizes(batch=72, n_in=112, n_out=300),
     1000: Sizes(batch=72, n_in=80, n_out=1000),
 }
-# with 27 tiles of images the inputs are no longer cut into chunks
+# with 27 tiles of images the inputs are no longer split into chunks
 _MANY_IMAGES = {512: Sizes(batch=200, n_in=1152, n_out=10), 2048: Sizes(batch=1688, n_in=144, n_out=10)}
 
 AXES = {
@@ -107,14 +113,29 @@ AXES = {
 
 
 def bench_scale(
-    device: torch.device, out: Path, console: Console, axes: Sequence[Axis] | None = None, repeats: int = 20, say: Say = lambda text: None
+    device: torch.device,
+    out: Path,
+    console: Console,
+    axes: Sequence[Axis] | None = None,
+    repeats: int = 20,
+    say: Say = lambda text: None,
 ) -> list[Path]:
-    """Measure, print a table, and write the numbers and a picture of them under `out`."""
+    """Measure, print tables, and write a JSON file and a figure under `out`."""
     make_folder(out)
-    with canvas(1, 1):  # is matplotlib there? Better asked before the measurements than after them
+    with canvas(1, 1):  # fails before the measurements if matplotlib is missing
         pass
-    record = {**made_by(device), "dtype": str(DTYPES[device.type]), "d_in": D_IN, "d_out": D_OUT, "n_iters": N_ITERS, "axes": []}
-    console.print(f"{here(device)}; dynamic routing, {D_IN} -> {D_OUT} numbers, {N_ITERS} iterations, forward and backward", soft_wrap=True)
+    record = {
+        **made_by(device),
+        "dtype": str(DTYPES[device.type]),
+        "d_in": D_IN,
+        "d_out": D_OUT,
+        "n_iters": N_ITERS,
+        "axes": [],
+    }
+    console.print(
+        f"{here(device)}; dynamic routing, {D_IN} -> {D_OUT} dimensions, {N_ITERS} iterations, forward and backward",
+        soft_wrap=True,
+    )
     with algorithms(False, device):
         for axis in axes or AXES[device.type]:
             record["axes"].append(measured := measure_axis(axis, device, repeats, say))
@@ -126,28 +147,43 @@ def bench_scale(
 
 
 def measure_axis(axis: Axis, device: torch.device, repeats: int, say: Callable[[str], object]) -> dict[str, Any]:
-    """Plain data: every point of every backend, and how each backend's time grows."""
+    """Measure every point of every backend and fit exponents of time; returns plain data."""
     points = []
     for value, case in zip(axis.values, axis.cases(LARGEST_REFERENCE[device.type]), strict=True):
         for backend in BACKENDS[device.type]:
             row = measured_row(case, DTYPES[device.type], backend, device, repeats, SECONDS)
             say(str(row))
             points.append({"value": value, "backend": backend, **_plain(row), "checked_on": case.checked_on(backend)})
-    times = {backend: [(p["value"], p["ms"]) for p in points if p["backend"] == backend and p["ms"]] for backend in BACKENDS[device.type]}
+    times = {
+        backend: [(p["value"], p["ms"]) for p in points if p["backend"] == backend and p["ms"]]
+        for backend in BACKENDS[device.type]
+    }
     exponents = {backend: fitted_exponent(found) for backend, found in times.items()}
-    return {"name": axis.name, "words": axis.words, "base": axis.base._asdict(), "points": points, "exponents": exponents}
+    return {
+        "name": axis.name,
+        "words": axis.words,
+        "base": axis.base._asdict(),
+        "points": points,
+        "exponents": exponents,
+    }
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    """As JSON holds it; `reason` says why there is no time."""
+    """Convert a row to JSON-serialisable data; `reason` explains a missing time."""
     if row.measured is None:
-        return {"ms": None, "repeats": 0, "bytes_beyond": None, "bytes_in_all": None, "reason": row.missing or f"wrong: {row.wrong}"}
+        return {
+            "ms": None,
+            "repeats": 0,
+            "bytes_beyond": None,
+            "bytes_in_all": None,
+            "reason": row.missing or f"wrong: {row.wrong}",
+        }
     ms, repeats, beyond, whole = row.measured
     return {"ms": float(f"{ms:.5g}"), "repeats": repeats, "bytes_beyond": beyond, "bytes_in_all": whole, "reason": ""}
 
 
 def fitted_exponent(found: Sequence[tuple[int, float]]) -> float | None:
-    """p of time = c · size^p by least squares over the upper half of the sizes, where fixed costs no longer count."""
+    """Fit p of time = c · size^p by least squares over the upper half of the sizes, where fixed costs are small."""
     upper = found[len(found) // 2 :] if len(found) > 2 else found
     if len(upper) < 2:
         return None
@@ -155,20 +191,28 @@ def fitted_exponent(found: Sequence[tuple[int, float]]) -> float | None:
 
 
 def _show(axis: dict[str, Any], console: Console) -> None:
-    lines = Table(axis["name"], "backend", "ms", "repeats", "peak MiB", "in all MiB", title=f"{axis['name']}: {axis['words']}")
+    lines = Table(
+        axis["name"], "backend", "ms", "repeats", "peak MiB", "in all MiB", title=f"{axis['name']}: {axis['words']}"
+    )
     in_mib = lambda n: "-" if n is None else f"{n / 2**20:,.1f}"  # noqa: E731
     for p in axis["points"]:
         ms = "-" if p["ms"] is None else f"{p['ms']:.3f}"
-        lines.add_row(f"{p['value']:,}", p["backend"], ms, str(p["repeats"]), in_mib(p["bytes_beyond"]), in_mib(p["bytes_in_all"]))
+        lines.add_row(
+            f"{p['value']:,}", p["backend"], ms, str(p["repeats"]), in_mib(p["bytes_beyond"]), in_mib(p["bytes_in_all"])
+        )
     print_table(console, lines)
     for backend, exponent in axis["exponents"].items():
         if exponent is not None:
-            console.print(f"{backend}: time grows as {axis['name']}^{exponent:.2f} over the upper half", highlight=False)
+            console.print(
+                f"{backend}: time grows as {axis['name']}^{exponent:.2f} over the upper half", highlight=False
+            )
     for p in axis["points"]:
         if note := p["reason"] or p["checked_on"]:
-            console.print(f"{axis['name']} {p['value']:,}, {p['backend']}: {note}", highlight=False, markup=False, soft_wrap=True)
+            console.print(
+                f"{axis['name']} {p['value']:,}, {p['backend']}: {note}", highlight=False, markup=False, soft_wrap=True
+            )
 
 
 def _file_name(device: torch.device) -> str:
-    """NVIDIA H200 -> h200"""
+    """Turn a device name into a file name: NVIDIA H200 -> h200."""
     return re.sub(r"[^a-z0-9]+", "-", device_name(device).lower().removeprefix("nvidia ")).strip("-")

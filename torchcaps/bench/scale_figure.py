@@ -1,4 +1,4 @@
-"""The picture of `torchcaps bench scale`, from its numbers."""
+"""Figure of `torchcaps bench scale`."""
 
 import io
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ else:
 
 COLOURS = {"reference": ORANGE, "triton": BLUE, "blocked": BLUE}
 MARKS = {"reference": "s", "triton": "o", "blocked": "o"}
-LABELS = {"n_in": "input capsules", "n_out": "output capsules", "batch": "images of a batch"}
+LABELS = {"n_in": "input capsules", "n_out": "output capsules", "batch": "batch size"}
 MIB = 2**20
 N_COLOURS = 64
 Curve = Sequence[tuple[float, float]]
 
 
 def scale_png(record: dict[str, Any]) -> bytes:
-    """The picture as a file. A few colours are enough for it, and a quarter of the bytes: it goes into the repository."""
+    """Render the figure as PNG with few colours, a quarter of the size, since it is committed to the repository."""
     figure = png(draw_scale(record))
     from PIL import Image  # comes with matplotlib
 
@@ -32,7 +32,7 @@ def scale_png(record: dict[str, Any]) -> bytes:
 
 
 def draw_scale(record: dict[str, Any]) -> Figure:
-    """Time above, memory below, one column per axis, all logarithmic: a dashed line is what doubles when the size does."""
+    """Draw time above and memory below, one column per axis, all logarithmic. A dashed line is linear growth."""
     with canvas(7.5, 5.2) as figure:
         grid = figure.subplots(2, len(record["axes"]), squeeze=False, sharex="col")
         for above, below, axis in zip(*grid, record["axes"], strict=True):
@@ -50,7 +50,7 @@ def draw_scale(record: dict[str, Any]) -> Figure:
 
 
 def _curves(axis: dict[str, Any], what: str, unit: float) -> dict[str, Curve]:
-    """By backend; what was not measured is not there, nor what was too little to see and has no place on such an axis."""
+    """Return the curve of each backend, without missing values and zeros, which a logarithmic axis cannot show."""
     curves: dict[str, list[tuple[float, float]]] = {backend: [] for backend in axis["exponents"]}
     for point in axis["points"]:
         if point[what]:
@@ -64,11 +64,13 @@ def _draw(axes: Axes, curves: dict[str, Curve]) -> None:
     axes.set(xscale="log", yscale="log")
     axes.grid(axis="y")
     for backend, curve in curves.items():
-        axes.plot(*zip(*curve, strict=True), color=COLOURS[backend], marker=MARKS[backend], markersize=4, label=backend) if curve else None
+        if curve:
+            style = {"color": COLOURS[backend], "marker": MARKS[backend], "markersize": 4}
+            axes.plot(*zip(*curve, strict=True), **style, label=backend)
     if fast := list(curves.values())[-1]:
         (first, _), (last, height) = fast[0], fast[-1]
         line = [first, last], [height * first / last, height]
-        axes.plot(*line, "--", color=MUTED, linewidth=1, zorder=1, label="twice the size, twice the cost")
+        axes.plot(*line, "--", color=MUTED, linewidth=1, zorder=1, label="linear growth")
     sizes = sorted({size for curve in curves.values() for size, _ in curve})
     axes.set_xticks(sizes, [_short(size) for size in sizes])
     axes.xaxis.set_minor_locator(NullLocator())
@@ -83,7 +85,7 @@ def _decades(axes: Axes) -> float:
 
 
 def _write_exponents(axes: Axes, exponents: dict[str, float | None]) -> None:
-    """In the corner below the curves, which rise."""
+    """Write the exponents into the lower right corner, below the rising curves."""
     known = [(backend, exponent) for backend, exponent in exponents.items() if exponent is not None]
     for line, (backend, exponent) in enumerate(known):
         words = f"$n^{{{exponent:.2f}}}$"
@@ -92,18 +94,19 @@ def _write_exponents(axes: Axes, exponents: dict[str, float | None]) -> None:
 
 
 def _short(size: float) -> str:
-    """4096 -> 4k, 1000 -> 1k, 1152 stays."""
+    """Shorten a size: 4096 -> 4k, 1000 -> 1k, 1152 unchanged."""
     thousand = next((n for n in (1024, 1000) if size >= n and size % n == 0), None)
     return f"{size / thousand:g}k" if thousand else f"{size:g}"
 
 
 def _caption(record: dict[str, Any]) -> str:
-    code = "" if record["commit"] == "unknown" else f", commit {record['commit'][:12]}{' with changes' * record['dirty']}"
+    changed = " with changes" if record["dirty"] else ""
+    code = "" if record["commit"] == "unknown" else f", commit {record['commit'][:12]}{changed}"
     dtype = record["dtype"].removeprefix("torch.")
     left_out = any(point["reason"].startswith("left out") for axis in record["axes"] for point in axis["points"])
-    ends = " The reference ends where its votes would need too much memory." * left_out
+    ends = " The reference ends where its votes would need too much memory." if left_out else ""
+    sizes = f"{record['d_in']} -> {record['d_out']} dimensions, {record['n_iters']} iterations"
     return (
-        f"Dynamic routing, {record['d_in']} -> {record['d_out']} numbers, {record['n_iters']} iterations, {dtype}.{ends}\n"
-        "Exponents: of time, fitted over the upper half of the sizes.\n"
+        f"Dynamic routing, {sizes}, {dtype}.{ends}\nExponents of time, fitted over the upper half of the sizes.\n"
         f"{record['device']}, torch {record['versions']['torch']}{code}."
     )

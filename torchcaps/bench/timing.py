@@ -1,4 +1,4 @@
-"""How long something takes."""
+"""Timing of work on a CPU or GPU."""
 
 import time
 from collections.abc import Callable
@@ -14,34 +14,34 @@ from torch import Tensor
 from torchcaps.bench.memory import free, growth_on_cpu, needed, peak_on_cuda
 from torchcaps.runtime.environment import commit, device_name, versions
 
-LEAST_REPEATS = 3  # of something slow, unless fewer are asked for
-SLOW_S = 1.0  # something that takes this long is warm after one call
-WIDE = 200  # columns of a table in a file, where nothing has to be cut
+LEAST_REPEATS = 3  # repeats of slow work, unless fewer are requested
+SLOW_S = 1.0  # work that takes this long is warm after one call
+WIDE = 200  # columns of a table in a file, where it need not be cut
 
 
 class Timed(NamedTuple):
-    """The median, and of how many."""
+    """Median time and the number of repeats."""
 
     ms: float
     repeats: int
 
 
 class Measured(NamedTuple):
-    """One op at work. Memory is None where the machine does not tell."""
+    """Time and memory of one op. Memory is None where the machine does not report it."""
 
     ms: float
     repeats: int
-    beyond: int | None  # bytes at the peak beyond inputs, outputs and gradients
-    whole: int | None  # bytes at the peak with them, and nothing that other measurements left; on CUDA only
+    beyond: int | None  # peak bytes without inputs, outputs and gradients
+    whole: int | None  # peak bytes with inputs, outputs and gradients; on CUDA only
 
 
 def time_ms(work: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """The median time of one call in milliseconds, after two calls to warm up."""
+    """Measure the median time of a call in milliseconds, after two warm-up calls."""
     return timed(work, device, repeats).ms
 
 
 def timed(work: Callable[[], object], device: torch.device, repeats: int, seconds: float = inf) -> Timed:
-    """The median of at most so many repeats; three are enough once they have taken so many seconds together."""
+    """Measure the median of at most `repeats` calls; after `seconds` in total, three are enough."""
     for _ in range(2):
         if _once_ms(work, device) > 1000 * SLOW_S:
             break
@@ -74,7 +74,7 @@ def measure(
     *,
     backward: bool = True,
 ) -> Measured:
-    """Forward and, if wanted, backward of `call(**inputs)`: on CUDA inside a graph, so that nothing waits for Python."""
+    """Measure forward and, if wanted, backward of `call(**inputs)`; on CUDA as a graph, without Python overhead."""
     leaves = list(inputs.values())
 
     def outputs() -> tuple[Tensor, ...]:
@@ -84,7 +84,7 @@ def measure(
 
     grads = [torch.ones_like(x.detach()) for x in outputs()]
     n_inputs, n_outputs = (sum(x.nbytes for x in tensors) for tensors in (leaves, grads))
-    # a gradient is as large as what it is of
+    # a gradient is as large as its tensor
     given, made = (n_inputs + n_outputs,) * 2 if backward else (n_inputs, n_outputs)
 
     def work() -> None:
@@ -99,7 +99,7 @@ def measure(
         growth = growth_on_cpu(work)
         return Measured(*timed(work, device, repeats, seconds), None if growth is None else max(growth - made, 0), None)
     memory = needed(*peak_on_cuda(work, device), given, made)
-    # eager calls leave their memory with the allocator, and the graph takes its own
+    # eager calls leave memory in the allocator's cache, and the graph allocates its own
     free(device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -108,13 +108,14 @@ def measure(
 
 
 def here(device: torch.device) -> str:
-    """Device, PyTorch, and the commit if anything tells it."""
+    """Describe device, PyTorch version and, if known, the commit."""
     made_by = commit()
-    code = "" if made_by["commit"] == "unknown" else f", commit {made_by['commit'][:12]}{' with changes' * made_by['dirty']}"
+    changed = " with changes" if made_by["dirty"] else ""
+    code = "" if made_by["commit"] == "unknown" else f", commit {made_by['commit'][:12]}{changed}"
     return f"{device_name(device)}, torch {versions()['torch']}{code}"
 
 
 def print_table(console: Console, lines: Table) -> None:
-    """As wide as it is where nobody's window cuts it."""
+    """Print a table; outside a terminal at full width."""
     wide = console if console.is_terminal else Console(file=console.file, width=max(console.width, WIDE))
     wide.print(lines)

@@ -1,4 +1,4 @@
-"""The training step of a recipe, everything included, beside the same step with the reference ops."""
+"""Benchmark of a recipe's whole training step against the same step with the reference ops."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -21,32 +21,33 @@ from torchcaps.runtime.environment import algorithms, own_randomness
 from torchcaps.train.recipe import Run
 from torchcaps.train.step import TrainingStep
 
-CHUNK = 10  # steps between two clock readings, and of a mean loss
+CHUNK = 10  # steps per clock reading and per mean loss
 CHECKED = 2  # chunks whose mean losses must agree
-# How far apart those may be. In the first 20 steps of CapsNet on a CPU bfloat16 instead of float32 moved them by 0.02 %, a routing
-# that gave no gradient to its weight or its inputs by 0.7 to 1.2 %.
+# relative difference allowed. In the first 20 steps of CapsNet on a CPU, bfloat16 instead of float32 changed the mean
+# losses by 0.02 %, and routing without gradients of its weight or its inputs by 0.7 to 1.2 %
 TOLERANCE = 0.003
 
 
 class Trained(NamedTuple):
-    """One way to compute the step."""
+    """Measurement of one implementation of the training step."""
 
     routing: str
     precision: str
-    losses: list[float]  # the mean of each of the first chunks
+    losses: list[float]  # mean loss of each checked chunk
     ms: float
     memory: str
 
     def words(self, batch: int) -> str:
+        """Describe time, throughput, memory and routing backend."""
         speed = f"{self.ms:.3f} ms per step, {1000 * batch / self.ms:,.0f} images/s"
         return f"{speed}, peak memory {self.memory}, routing: {self.routing}"
 
 
 def bench_train(recipe: Recipe, device: torch.device, steps: int) -> str:
-    """Lines about the recipe's training step on random images of the data's shape, and about the reference in the same run.
+    """Time a recipe's training step and its reference on random data of the same shape; return lines of text.
 
-    The reference is the same step, on CUDA one graph as well, without Triton kernels and with routing as it is defined. Where
-    both do not learn alike from the same weights and images there is no time, but the reason.
+    The reference is the same step, also one CUDA graph, without Triton kernels and with reference routing. If their
+    losses from the same initialisation and images differ, the lines hold the reason and no times.
     """
     run = recipe.make()
     fast = _train(run, device, steps)
@@ -55,7 +56,8 @@ def bench_train(recipe: Recipe, device: torch.device, steps: int) -> str:
     if device.type != "cuda" and fast.routing in ("none", "reference"):
         return f"{line}\n  nothing to compare: without a GPU this step is the reference itself"
     plain = _train(run, device, steps, reference=True)
-    learnt = f"mean losses of the first {CHECKED} x {CHUNK} steps {_listed(fast.losses)}, with the reference {_listed(plain.losses)}"
+    both = f"{_listed(fast.losses)}, with the reference {_listed(plain.losses)}"
+    learnt = f"mean losses of the first {CHECKED} x {CHUNK} steps {both}"
     if not agree(fast.losses, plain.losses):
         return f"{recipe.name}: wrong: {learnt}, more than {100 * TOLERANCE:g} % apart; no times until they agree"
     against = f"  with the reference ops: {plain.words(batch)}; {plain.ms / fast.ms:.2f}x the time"
@@ -63,7 +65,7 @@ def bench_train(recipe: Recipe, device: torch.device, steps: int) -> str:
 
 
 def agree(fast: Sequence[float], plain: Sequence[float]) -> bool:
-    """Whether two ways learn alike. Written so that a NaN does not agree."""
+    """Return whether mean losses agree within the tolerance. NaN never agrees."""
     return all(abs(one - other) <= TOLERANCE * abs(other) for one, other in zip(fast, plain, strict=True))
 
 
@@ -73,14 +75,16 @@ def _train(run: Run, device: torch.device, steps: int, reference: bool = False) 
 
 
 @contextmanager
-def trained(run: Run, device: torch.device, steps: int, reference: bool = False) -> Iterator[tuple[TrainingStep, Trained]]:
-    """A step, after it was checked and timed. Whatever else is timed of it inside is timed under the same settings."""
+def trained(
+    run: Run, device: torch.device, steps: int, reference: bool = False
+) -> Iterator[tuple[TrainingStep, Trained]]:
+    """Yield a training step and its measurement; the block runs under the same settings, for further timing."""
     if device.type == "cuda":
-        torch._dynamo.reset()  # or what was compiled for one way would be taken for the other
+        torch._dynamo.reset()  # otherwise one step would reuse the other's compiled code
     peak = Peak(device)
     repeats = max(1, steps // CHUNK)
     with algorithms(False, device), own_randomness(0, device), without_kernels() if reference else nullcontext():
-        # two chunks to warm up
+        # two chunks for warm-up
         step = make_step(run, device, (CHECKED + 2 + repeats) * CHUNK, reference)
         losses = []
         for _ in range(CHECKED):
@@ -91,13 +95,13 @@ def trained(run: Run, device: torch.device, steps: int, reference: bool = False)
 
 
 def repeated(work: Callable[[], object]) -> None:
-    """What lies between two clock readings."""
+    """Call `work` CHUNK times, as between two clock readings."""
     for _ in range(CHUNK):
         work()
 
 
 def make_step(run: Run, device: torch.device, n_steps: int, reference: bool) -> TrainingStep:
-    """From the same weights and images every time."""
+    """Build a training step with the same initialisation and images every time."""
     rng = torch.Generator().manual_seed(0)
     data = _random_data(info(run.data), rng)
     model = run.build().to(device)
@@ -121,10 +125,10 @@ def _listed(losses: Sequence[float]) -> str:
 
 
 def _random_data(about: DataInfo, rng: torch.Generator) -> Labelled | PairSource | Sentences:
-    """Noise in the shape of the data; digits to be paired, where it is pairs."""
+    """Draw random data of the data set's shape; single digits to be paired for data of pairs."""
     if about.kind == "sentences":
         return random_sentences(about, rng)
-    n, around = min(about.n_train, 10_000), 2 * MARGIN * (about.n_labels == 2)
+    n, around = min(about.n_train, 10_000), 2 * MARGIN if about.n_labels == 2 else 0
     c, h, w = about.shape
     images = torch.randint(0, 256, (n, c, h - around, w - around), dtype=torch.uint8, generator=rng)
     labels = torch.randint(0, about.n_classes, (n,), generator=rng)

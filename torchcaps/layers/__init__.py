@@ -1,4 +1,4 @@
-"""nn.Modules: weights, one shape check, one call into ops."""
+"""Capsule layers as nn.Modules: each owns its weights, checks shapes once and calls one op."""
 
 from torchcaps.layers.autoencoder import ConvAutoencoder
 from torchcaps.layers.capsules import Capsules

@@ -1,4 +1,4 @@
-"""Many small networks at once, all of them functions of the same code (Jeong 2019, table 1)."""
+"""Many small networks of the same input code, computed together (Jeong 2019, table 1)."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,23 +12,23 @@ from torch.nn.functional import relu
 from torchcaps.ops.ladder import Made
 from torchcaps.ops.weight_product import weight_product
 
+# initialisations
 STARTS = {
-    "told": "He's, by the number of ones in a code, but fainter; whoever owns the nets sets the last layer",
-    "linear": "as PyTorch's linear layers: small, biases too, so that at first nothing is told",
-    "xavier": "Xavier's, biases zero",
+    "told": "He, with the number of ones in a code as fan-in, scaled by FAINT; the caller sets the last layer",
+    "linear": "PyTorch's default for linear layers: small weights and biases",
+    "xavier": "Xavier, zero biases",
 }
-# of hidden layers that start so. A step of Adam's moves a sum by the rate times all that it sums: less of what the last layer makes,
-# the larger its weights are and the smaller its inputs, and more of what the first layer makes
+# scale of the first layer with the initialisation "told". A step of Adam changes a sum by the learning rate times the
+# sum of its inputs. Smaller inputs and larger weights make the last layer change less per step, the first layer more
 FAINT = 0.3
 
 
 class CodeNets(nn.Module):
-    """`n_nets` fully connected networks with `n_copies` each. A code [*b i] -> [n_nets n_copies *b o].
+    """Fully connected ReLU networks, `n_nets` with `n_copies` each. A code [*b i] -> [n_nets n_copies *b o].
 
-    Copies share all weights and differ in the bias of the first layer: the class they are asked for, as an embedding. Hidden layers
-    have a ReLU; the last is `linear`, or one of them. `n_active`: how many ones a code has, of which the first layer's sums are made.
-    The code is multiplied as it is, zeros too: in bfloat16 on an H200 faster than picking its rows, with 1152 and with 4608
-    of them; in float32 with 4608 it is not (`torchcaps bench ops --only code`, bench/h200-code.txt).
+    Copies share all weights but the first bias, a class embedding. `linear`: no ReLU after the last layer. `n_active`:
+    number of ones in a code. The product with the code is dense: in bfloat16 on an H200 that is faster than gathering
+    rows, for 1152 and 4608 inputs; in float32 with 4608 it is not (bench/h200-code.txt).
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class CodeNets(nn.Module):
             raise ValueError(f"CodeNets: start must be one of {', '.join(STARTS)}; got {start!r}")
         self.n_in, self.sizes, self.n_nets, self.n_copies, self.linear = n_in, tuple(sizes), n_nets, n_copies, linear
         first, *_ = self.sizes
-        # rows of one capsule of the code, all nets side by side: one product for all of them
+        # first layers of all nets side by side, so that one product computes them
         self.code_weight = nn.Parameter(torch.empty(n_in, n_nets * first))
         self.code_bias = nn.Parameter(torch.zeros(n_nets, n_copies, first))
         self.weights = nn.ParameterList(torch.empty(n_nets, *pair) for pair in pairwise(self.sizes))
@@ -60,18 +60,19 @@ class CodeNets(nn.Module):
         for (weight, bias), (n_from, n_to) in zip(layers, pairwise((self.n_in, *self.sizes)), strict=True):
             if start != "told" or (self.linear and weight is self.weights[-1]):
                 _start_linear(weight, bias, n_from, n_to, start)
-            else:  # a ReLU halves the squares, hence 2 over the inputs; of a code only the ones are any
+            else:  # a ReLU halves the squares, hence 2 / fan-in; only the ones of a code count as inputs
                 faint, n_from = (FAINT, n_active) if weight is self.code_weight else (1.0, n_from)
                 weight.normal_(std=faint * (2 / n_from) ** 0.5)
             if weight is self.code_weight and self.n_copies > 1:
-                bias.normal_(std=FAINT if start == "told" else 1.0)  # or all classes would be the same
+                bias.normal_(std=FAINT if start == "told" else 1.0)  # otherwise all classes would be the same
 
     def forward(self, code: Float[Tensor, "*b i"]) -> Float[Tensor, "n c *b o"]:
         if code.shape[-1] != self.n_in:
             raise ValueError(f"CodeNets expects a code of {self.n_in} capsules, got {list(code.shape)}")
         product = weight_product(code.reshape(1, -1, self.n_in), self.code_weight.unsqueeze(0))
         product = rearrange(product, "1 b (n h) -> n 1 b h", n=self.n_nets)
-        made = product + self.code_bias.unsqueeze(2).to(product.dtype)  # [n c b h]; autocast's dtype, as a linear layer's bias
+        # [n c b h]; in autocast's dtype, like the bias of a linear layer
+        made = product + self.code_bias.unsqueeze(2).to(product.dtype)
         made = rearrange(made, "n c b h -> n (c b) h")
         for weight, bias in zip(self.weights, self.biases, strict=True):
             product = weight_product(relu(made), weight)
@@ -85,9 +86,10 @@ class CodeNets(nn.Module):
 
 
 class MatrixLayer(nn.Module):
-    """The last, linear layer of networks that make matrices [m e]. What they have [n c *b h] -> `Made`, with `r` = (c b).
+    """Linear last layer of networks that output matrices [m e]. Hidden [n c *b h] -> `Made`, with `r` = (c b).
 
-    Of three dimensions, [n m (h e)]: `propagate_made` and `regress_made` read it as it lies, and no memory format moves it.
+    The weight has three axes, [n m (h e)]: `propagate_made` and `regress_made` read this layout directly, and a change
+    to channels last does not affect it.
     """
 
     def __init__(self, n_nets: int, n_hidden: int, n_rows: int, d_out: int, *, start: str = "told") -> None:

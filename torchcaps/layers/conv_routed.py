@@ -1,4 +1,4 @@
-"""Convolutional capsules: each parent routes a local grid of children."""
+"""Convolutional capsules: each parent receives votes from a local grid of children."""
 
 import torch
 from jaxtyping import Float
@@ -10,10 +10,10 @@ from torchcaps.ops.couplings import coupling_rule
 
 
 class ConvRoutedCapsules(nn.Module):
-    """n_in_types x grid capsules of d_in -> n_out_types x `out_grid` capsules of d_out, ordered (type, row, column).
+    """Convolutional capsule layer: n_in_types · grid capsules -> n_out_types · `out_grid`, ordered (type, row, column).
 
-    Each member of a parent's local grid has its own transform per pair of types, the same at every place. A child's
-    couplings run over ALL parents (type and place) that it reaches: at a border there are fewer.
+    Each offset in a parent's local grid has its own transform per pair of types, shared by all places. A child's
+    couplings sum to 1 over all parents (type and place) that it reaches, which are fewer at a border.
     """
 
     def __init__(
@@ -32,7 +32,9 @@ class ConvRoutedCapsules(nn.Module):
     ) -> None:
         super().__init__()
         if couplings == "random":
-            raise ValueError("ConvRoutedCapsules has no prior logits for random couplings; use softmax, leaky, max-min or uniform")
+            raise ValueError(
+                "ConvRoutedCapsules has no prior logits for random couplings; use softmax, leaky, max-min or uniform"
+            )
         coupling_rule(couplings)
         self.n_in, self.d_in, self.n_iters, self.couplings = n_in_types * grid[0] * grid[1], d_in, n_iters, couplings
         tables = local_grid(*grid, kernel, stride, padding)
@@ -41,7 +43,7 @@ class ConvRoutedCapsules(nn.Module):
         self.out_grid, self.places = tables.shape, tables.places
         self.n_out = n_out_types * self.out_grid[0] * self.out_grid[1]
         self.weight = nn.Parameter(torch.empty(n_in_types, kernel * kernel, n_out_types, d_in, d_out))
-        # a child shares itself among n_out_types parents at up to (kernel / stride)² places
+        # a child divides its vote among n_out_types parents at up to (kernel / stride)² places
         spread = n_out_types * max(1.0, (kernel / stride) ** 2)
         nn.init.normal_(self.weight, std=(spread / (n_in_types * kernel * kernel * d_in)) ** 0.5)
         self.bias = nn.Parameter(torch.zeros(n_out_types, d_out))
@@ -50,7 +52,10 @@ class ConvRoutedCapsules(nn.Module):
         poses = Capsules.of(capsules).poses
         check_capsules("ConvRoutedCapsules", poses, self.n_in, self.d_in)
         tables = LocalGrid(self.seen, self.reach, self.slot, self.out_grid, self.places)
-        return Capsules.of(local_routing(poses, self.weight, self.bias, tables, self.n_iters, couplings=self.couplings).poses)
+        return Capsules.of(
+            local_routing(poses, self.weight, self.bias, tables, self.n_iters, couplings=self.couplings).poses
+        )
 
     def extra_repr(self) -> str:
-        return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.weight.shape[-1]}, out_grid={self.out_grid}, n_iters={self.n_iters}"
+        sizes = f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.weight.shape[-1]}"
+        return f"{sizes}, out_grid={self.out_grid}, n_iters={self.n_iters}"

@@ -1,4 +1,4 @@
-"""From a capsule's pose back to a picture (Sabour 2017, figure 2)."""
+"""Decoder from a capsule's pose to an image (Sabour 2017, figure 2)."""
 
 from itertools import pairwise
 from math import prod
@@ -10,9 +10,14 @@ from torchcaps.layers.capsules import check_capsules
 
 
 class Decoder(nn.Module):
-    """Three fully connected layers draw the picture that the kept capsules describe; the others are set to zero."""
+    """Fully connected decoder that reconstructs an image. [*b j e] -> [*b c h w].
 
-    def __init__(self, n_in: int, d_in: int, shape: tuple[int, int, int], hidden: tuple[int, ...] = (512, 1024)) -> None:
+    `keep` [*b j] multiplies the capsules, 0 for those that are masked out.
+    """
+
+    def __init__(
+        self, n_in: int, d_in: int, shape: tuple[int, int, int], hidden: tuple[int, ...] = (512, 1024)
+    ) -> None:
         super().__init__()
         self.n_in, self.d_in, self.shape = n_in, d_in, tuple(shape)
         sizes = (n_in * d_in, *hidden, prod(shape))
@@ -24,5 +29,7 @@ class Decoder(nn.Module):
     def forward(self, poses: Float[Tensor, "*b j e"], keep: Float[Tensor, "*b j"]) -> Float[Tensor, "*b c h w"]:
         check_capsules("Decoder", poses, self.n_in, self.d_in)
         if keep.shape != poses.shape[:-1]:
-            raise ValueError(f"Decoder: keep must be {list(poses.shape[:-1])}, one number per capsule, got {list(keep.shape)}")
+            raise ValueError(
+                f"Decoder: keep must be {list(poses.shape[:-1])}, one number per capsule, got {list(keep.shape)}"
+            )
         return self.net((poses * keep.unsqueeze(-1)).flatten(-2)).unflatten(-1, self.shape)

@@ -1,4 +1,4 @@
-"""Capsules with a score each, routed by expectation-maximization (Heinsen 2019, Algorithm 1)."""
+"""Scored capsules, routed by expectation-maximization (Heinsen 2019, Algorithm 1)."""
 
 from collections.abc import Iterator
 
@@ -16,14 +16,12 @@ INF = float("inf")
 
 
 class EMCapsules(nn.Module):
-    """Every output capsule uses the inputs whose votes its model explains, and is scored for it. [*b i r d] -> [*b j r e].
+    """Output capsules that model the votes of the inputs they use. [*b i r d] -> [*b j r e].
 
-    The `activity` of these capsules is a score, which a logistic function turns into the share that is there: -inf is a mask,
-    +inf is for certain. Poses without scores are there for certain.
-    `sharing` of the transforms: `none` one per pair, `inputs` one per output and any number of inputs (`n_in` may be None), `all`
-    a single one and as many outputs as inputs (`n_out` must be None); there a masked input's output is masked too.
-    `cost` of what is ignored: `separate` parameters, `tied` to the benefit of what is used, or `none`.
-    Starts like the author's code: transforms normal / d_in, everything else zero.
+    `activity` is a score, the logit of the probability that a capsule is present: -inf masks it, +inf (the default for
+    plain poses) is certain. `sharing` of the transforms: `none` one per pair, `inputs` one per output (`n_in` may be
+    None), `all` a single one (`n_out` must be None; one output per input, masked like it). `cost` of ignoring an input:
+    `separate` parameters, `tied` to the benefit of using it, or `none`. Initialised like the author's code.
     """
 
     def __init__(
@@ -61,11 +59,11 @@ class EMCapsules(nn.Module):
         return Capsules(routed.poses, routed.scores)
 
     def steps(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Iterator[EMStep]:
-        """Every pass of the routing: what each output used of each input, for figures and the curious."""
+        """Yield every routing iteration, with how much each output used of each input; for figures."""
         return em_routing_steps(**self._arguments(capsules))
 
     def backend_here(self, compiling: bool = False) -> str:
-        """The backend that routing takes with the weights where they are."""
+        """Return the backend that routing uses on the device of the weights."""
         poses = self.weight.new_empty(1, self.n_in or 1, self.rows, self.d_in)
         return em_routing_backend(**self._arguments(poses), backend=self.backend, compiling=compiling)
 
@@ -74,12 +72,17 @@ class EMCapsules(nn.Module):
         return f"{sizes}, n_iters={self.n_iters}, sharing={self.sharing}, cost={self.cost}, density={self.density}"
 
     def _arguments(self, capsules: Capsules | Tensor) -> dict:
-        """Of the op, from checked capsules and the weights."""
+        """Check the capsules and return the arguments of the op."""
         poses = capsules.poses if isinstance(capsules, Capsules) else capsules
-        if poses.ndim < 3 or tuple(poses.shape[-2:]) != (self.rows, self.d_in) or self.n_in not in (None, poses.shape[-3]):
+        if (
+            poses.ndim < 3
+            or tuple(poses.shape[-2:]) != (self.rows, self.d_in)
+            or self.n_in not in (None, poses.shape[-3])
+        ):
             count = self.n_in or "any number of"
             raise ValueError(
-                f"EMCapsules expects [..., {count} capsules, {self.rows} rows, {self.d_in} numbers each], got {list(poses.shape)}"
+                f"EMCapsules expects [..., {count} capsules, {self.rows} rows, {self.d_in} numbers each], got "
+                f"{list(poses.shape)}"
             )
         scores = capsules.activity if isinstance(capsules, Capsules) else poses.new_full(poses.shape[:-2], INF)
         beta_use = self.beta_use if self.sharing != "all" else self.beta_use.expand(poses.shape[-3])
@@ -98,17 +101,21 @@ class EMCapsules(nn.Module):
 
 
 def _shared_shape(n_in: int | None, n_out: int | None, sharing: str) -> tuple[int, ...]:
-    """Which of the axes i and j the parameters have."""
+    """Return the sizes of the axes i and j that the parameters have."""
     if sharing not in SHARING:
         raise ValueError(f"EMCapsules: sharing must be one of {', '.join(SHARING)}; got {sharing!r}")
     if sharing == "all":
         if n_out is not None:
-            raise ValueError(f"EMCapsules: one transform for all makes as many outputs as inputs; give n_out=None, got {n_out}")
+            raise ValueError(
+                f"EMCapsules: one transform for all makes as many outputs as inputs; give n_out=None, got {n_out}"
+            )
         return ()
     if n_out is None:
         raise ValueError("EMCapsules: n_out may be None only with sharing='all'; give a number")
     if sharing == "inputs":
         return (n_out,)
     if n_in is None:
-        raise ValueError("EMCapsules: one transform per pair needs to know n_in; give it, or share with sharing='inputs'")
+        raise ValueError(
+            "EMCapsules: one transform per pair needs to know n_in; give it, or share with sharing='inputs'"
+        )
     return (n_in, n_out)

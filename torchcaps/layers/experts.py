@@ -1,4 +1,4 @@
-"""Capsules that are experts of a product: trained by contrast, not by backpropagation (Hauser 2019)."""
+"""Expert capsules of a product of experts, trained by contrastive divergence, not backpropagation (Hauser 2019)."""
 
 import torch
 from jaxtyping import Float
@@ -11,17 +11,29 @@ STD = 0.01  # "e.g. N(0, 0.01)", read as a standard deviation
 
 
 class ExpertCapsules(nn.Module):
-    """Every input capsule votes for every expert; couplings follow the cosine of vote and sum. [*b i d] -> [*b j e].
+    """Fully connected experts; couplings follow the cosine of a vote and the sum of votes. [*b i d] -> [*b j e].
 
-    `n_plain`: how many of the d_out numbers do not lie on the sphere. The decoder of such a layer is another one, turned around.
+    `n_plain`: number of the d_out pose dimensions that do not lie on the sphere. The decoder of a layer is a second
+    `ExpertCapsules` with inputs and outputs swapped.
     """
 
     def __init__(
-        self, n_in: int, n_out: int, d_in: int, d_out: int, *, n_iters: int = 3, over: str = "inputs", start: str = "zero", n_plain: int = 0
+        self,
+        n_in: int,
+        n_out: int,
+        d_in: int,
+        d_out: int,
+        *,
+        n_iters: int = 3,
+        over: str = "inputs",
+        start: str = "zero",
+        n_plain: int = 0,
     ) -> None:
         super().__init__()
         if not 0 <= n_plain < d_out:
-            raise ValueError(f"ExpertCapsules: of {d_out} numbers at least one lies on the sphere; got n_plain={n_plain}")
+            raise ValueError(
+                f"ExpertCapsules: of {d_out} numbers at least one lies on the sphere; got n_plain={n_plain}"
+            )
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_plain = n_in, n_out, d_in, d_out, n_plain
         self.rule = Rule(n_iters=n_iters, over=over, start=start)
         self.rule.check()
@@ -32,20 +44,22 @@ class ExpertCapsules(nn.Module):
         return Capsules(firing(sums, n_plain=self.n_plain), on_probability(sums, self.n_plain))
 
     def phase(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Phase:
-        """Poses, sums and couplings: what the contrastive update is made of."""
+        """Compute poses, sums and couplings, the terms of the contrastive update."""
         poses = Capsules.of(capsules).poses
         check_capsules("ExpertCapsules", poses, self.n_in, self.d_in)
-        # as they lie in memory on CUDA, channels last, they would be read by strides
+        # on CUDA the weights are channels last, which would mean strided reads
         return agreement_routing(poses, self.weight.contiguous(), self.rule)
 
     @torch.no_grad()
     def scale_to(self, capsules: Capsules | Float[Tensor, "*b i d"], mean_length: float) -> None:
-        """Scale the weights until the experts are on with this probability, mean over a batch. Halving finds the factor."""
+        """Scale the weights, by bisection, so that the experts' mean probability of being on equals `mean_length`."""
         if not 0 < mean_length < 1:
             raise ValueError(f"ExpertCapsules: a mean length lies between 0 and 1, got {mean_length}")
         poses = Capsules.of(capsules).poses
         if not poses.any():
-            raise ValueError("ExpertCapsules: all capsules of the batch have length 0, so no weights bring the experts to any length")
+            raise ValueError(
+                "ExpertCapsules: all capsules of the batch have length 0, so no weights bring the experts to any length"
+            )
         phase = self.phase(poses)  # couplings do not depend on the scale
         low, high = -40.0, 40.0
         for _ in range(60):
@@ -55,7 +69,7 @@ class ExpertCapsules(nn.Module):
         self.weight.mul_(2.0**low)
 
     def backend_here(self, compiling: bool = False) -> str:
-        """There is one implementation, which a training step on CUDA compiles with all around it."""
+        """Return "compiled" inside a compiled training step, else "reference": there is one implementation."""
         return "compiled" if compiling else "reference"
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""Capsules whose activity is how well they tell their parts again (Jeong 2019)."""
+"""Ladder capsules: a capsule's activity is how well its pose reconstructs its parts (Jeong 2019)."""
 
 import math
 from dataclasses import dataclass
@@ -27,42 +27,45 @@ from torchcaps.ops.ladder import (
 )  # fmt: skip
 from torchcaps.ops.squash import EPS, direction
 
+# sources of a parent's activity
 AGREEMENTS = {
-    "down": "parents tell their parts again: the paper's ladder",
-    "up": "parts predict the same of a parent",
-    "both": "the mean of both misfits",
-    "none": "no ladder: a parent is as active as its squashed pose is long",
+    "down": "parents regress the poses of their parts: the paper's ladder",
+    "up": "parts agree in their predictions of a parent",
+    "both": "mean of both misfits",
+    "none": "no ladder: length of the squashed pose",
 }
 CODES = ("kept", "constant")
-AT_FIRST = 0.245  # activity: with margin loss and ten classes the pull on one and the push on nine cancel there
-POSE = 3.0  # length of a first pose
+AT_FIRST = (
+    0.245  # activity where, for margin loss and ten classes, the gradients of one positive and nine negatives cancel
+)
+POSE = 3.0  # length of a pose at initialisation
 
 
 @dataclass(frozen=True, kw_only=True)
 class LadderForm:
-    """Where the paper's text and the authors' withdrawn file differ."""
+    """Options in which the paper's text and the authors' withdrawn code differ."""
 
-    hidden: tuple[int, ...] = (3, 2, 1)  # sizes of the nets of transforms, in units of `width`
-    share_hidden: tuple[int, ...] = (3, 2, 1)  # and of those of shares, in units of the kept capsules
-    from_direction: bool = False  # regress from the direction of the pose alone, not from the pose
-    squared: bool = True  # distances in the misfit
-    start: str = "told"  # of the nets, one of `STARTS`
+    hidden: tuple[int, ...] = (3, 2, 1)  # hidden sizes of the transform networks, in units of `width`
+    share_hidden: tuple[int, ...] = (3, 2, 1)  # hidden sizes of the share networks, in units of `n_kept`
+    from_direction: bool = False  # regress from the direction of the pose, not from the pose
+    squared: bool = True  # squared distances in the misfit
+    start: str = "told"  # initialisation of the networks, one of `STARTS`
 
 
 class Laddered(NamedTuple):
-    """Parents, and what they were made of."""
+    """Parents and the intermediate results that led to them."""
 
     capsules: Capsules
     kept: Kept
     misfit: Float[Tensor, "*b j"]  # 1 - activity where there is no ladder
-    regressed: Float[Tensor, "*b j k d"] | None  # kept poses as each parent says; None without a ladder
+    regressed: Float[Tensor, "*b j k d"] | None  # kept poses as each parent regresses them; None without a ladder
 
 
 class LadderCapsules(nn.Module):
     """Ladder of the `n_kept` most active inputs; networks turn the code into transforms. [*b i d] -> [*b j e].
 
-    `agreement`: source of the activity, one of `AGREEMENTS`. `shared`: one network of a kind for all outputs, with an
-    embedding for each output. `width`: the unit of its hidden layers, d_in · d_out in the paper. `code` constant: the
+    `agreement`: source of the activity, one of `AGREEMENTS`. `shared`: one network of each kind for all outputs, with
+    an embedding per output. `width`: unit of the hidden layers, d_in · d_out in the paper. `code` "constant": the
     networks do not see which inputs were kept.
     Call `tell` with a first batch before training, as `ClassifyLadder` does; without it the layer may never learn.
     """
@@ -86,13 +89,13 @@ class LadderCapsules(nn.Module):
         _check(n_in, n_kept, agreement, code)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_kept = n_in, n_out, d_in, d_out, n_kept
         self.agreement, self.code, self.form = agreement, code, form
-        # no regressors where nobody regresses: parameters that never get a gradient break distributed training
+        # no unused regressors: parameters that never get a gradient break distributed training
         kinds = ("up", "down") if agreement in ("down", "both") else ("up",)
         n_nets, n_copies = (1, n_out) if shared else (n_out, 1)
         unit = width or d_in * d_out
         sizes = [unit * n for n in form.hidden]
         nets = {"n_copies": n_copies, "n_active": n_kept, "start": form.start}
-        # all kinds and outputs side by side but for the last layer, whose gradients would have to be brought together
+        # all kinds and outputs side by side, except the last layer, whose gradients would have to be concatenated
         self.hidden = CodeNets(n_in, sizes, len(kinds) * n_nets, linear=False, **nets)
         last = (n_nets, sizes[-1], n_kept * d_in, d_out)
         self.makers = nn.ModuleDict({kind: MatrixLayer(*last, start=form.start) for kind in kinds})
@@ -104,13 +107,13 @@ class LadderCapsules(nn.Module):
         return self.ladder(capsules).capsules
 
     def ladder(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Laddered:
-        """Compute the outputs with all that led to them: the code for its loss, the rest for figures."""
+        """Compute the outputs with intermediate results: the code for its loss, the rest for figures."""
         capsules = Capsules.of(capsules)
         check_capsules("LadderCapsules", capsules.poses, self.n_in, self.d_in)
         kept = self._keep(capsules)
         told = kept.code if self.code == "kept" else torch.full_like(kept.code, self.n_kept / self.n_in)
         up, *down = self._made(told)
-        shares = self.shares(told).flatten(0, 1).movedim(0, -2)  # [*b j k]: nets and copies are outputs
+        shares = self.shares(told).flatten(0, 1).movedim(0, -2)  # [*b j k]: nets and copies index the outputs
         shares = torch.sigmoid(shares.to(kept.poses.dtype))
         pose_sum = self._propagate(kept.poses, up, shares)
         if self.agreement == "none":
@@ -133,14 +136,14 @@ class LadderCapsules(nn.Module):
 
     @torch.no_grad()
     def tell(self, capsules: Capsules | Float[Tensor, "b i d"]) -> None:
-        """Let every output tell, to begin with, the mean of what these inputs keep: to be called once, before training.
+        """Initialise every output to regress the mean of the kept poses of these inputs; call once before training.
 
-        Regressors that start at random predict noise, and the fastest way to a smaller misfit is to predict zeros. Then
-        every output is 0.245 active, where the pull on one class and the push on nine cancel, and squash leaves short
-        vectors next to no gradient. Here misfits start as the variance of the kept poses instead.
+        Randomly initialised regressors predict noise, and predicting zeros is the fastest way to a smaller misfit. Then
+        every activity is 0.245, where the gradients of one class and nine others cancel, and squash gives short vectors
+        almost none. With this initialisation the misfits start as the variance of the kept poses.
         """
         if "down" not in self.makers or self.form.start != "told" or self.makers["down"].bias.any():
-            return  # nobody regresses, another start is wanted, or it was told already
+            return  # no regressors, another initialisation, or called before
         capsules = Capsules.of(capsules)
         check_capsules("LadderCapsules", capsules.poses, self.n_in, self.d_in)
         kept = self._keep(capsules)
@@ -148,12 +151,12 @@ class LadderCapsules(nn.Module):
         spread = misfit(mean.unsqueeze(0), kept.poses, kept.weights).mean()
         squares = mean.square().sum().clamp(min=EPS)
         wanted = -math.log(AT_FIRST) / SHARPNESS
-        wanted = wanted if self.form.squared else wanted**2  # what is compared here are squares
-        # shorter than the means where poses hardly vary: an output that starts more active is pushed down by nine
-        # classes of ten, until it predicts the opposite, where no gradient is left
+        wanted = wanted if self.form.squared else wanted**2  # squares are compared here
+        # shorter than the mean if poses hardly vary: nine of ten classes push an output that starts more active down,
+        # until it predicts the opposite, where no gradient is left
         room = (wanted - spread).clamp(min=0) * self.n_kept / squares
         told = unsquash((1 - room.sqrt()).clamp(min=0.3) * mean)
-        # up: a pose along one direction, the same for all outputs, by shares of 1/2; down: the means from such a pose
+        # up: a pose along one direction, the same for all outputs, with shares of 1/2; down: the means from that pose
         along = mean.new_full((self.d_out,), self.d_out**-0.5)
         ways = mean * (2 * POSE / squares), told / self._told_from()
         for maker, rows in zip(self.makers.values(), ways, strict=True):
@@ -161,22 +164,22 @@ class LadderCapsules(nn.Module):
 
     @torch.no_grad()
     def _start(self) -> None:
-        """Set random weights beside what `tell` adds: a pose as long again, and a tenth on the way down."""
-        spread = self.hidden.sizes[-1] ** -0.5 / FAINT  # what a hidden layer gives is so long
-        pose = 1.0 if self.agreement == "none" else POSE  # squashed it is the activity, a half
+        """Draw random weights beside the biases of `tell`: as long a pose upwards, a tenth of the length downwards."""
+        spread = self.hidden.sizes[-1] ** -0.5 / FAINT  # inverse of a hidden layer's output length
+        pose = 1.0 if self.agreement == "none" else POSE  # squashed, 1 is an activity of 1/2
         stds = pose * (8 / (self.d_out * self.n_kept)) ** 0.5, 0.1 / self._told_from() * self.d_in**-0.5
         for maker, std in zip(self.makers.values(), stds, strict=False):
             maker.weight.normal_(std=std * spread)
 
     def _told_from(self) -> float:
-        """Length, at first, of the vector that poses are regressed from."""
+        """Return the initial length of the vector that poses are regressed from."""
         return 1.0 if self.form.from_direction else POSE
 
     def _keep(self, capsules: Capsules) -> Kept:
         return keep_most_active(capsules.poses, capsules.activity, self.n_kept)
 
     def _made(self, code: Float[Tensor, "*b i"]) -> list[Made]:
-        """Transforms and, where they are asked for, regressors, not formed yet."""
+        """Return transforms and, if there are any, regressors, in factored form."""
         hidden = self.hidden(code).chunk(len(self.makers))
         return [maker(part) for maker, part in zip(self.makers.values(), hidden, strict=True)]
 
@@ -197,7 +200,7 @@ class LadderCapsules(nn.Module):
         return self._to_outputs(made.matrices().flatten(2), batch).unflatten(-1, (self.n_kept, self.d_in, self.d_out))
 
     def _to_nets(self, values: Float[Tensor, "*b j f"], made: Made) -> Float[Tensor, "n r f"]:
-        """Nets and rows are (output, batch), whether an output has a net of its own or a copy of the one for all."""
+        """Reshape to (network, row), which enumerates (output, batch) for separate and for shared networks."""
         return rearrange(values, "... j f -> j (...) f").reshape(*made.hidden.shape[:2], values.shape[-1])
 
     def _to_outputs(self, rows: Float[Tensor, "n r f"], batch: torch.Size) -> Float[Tensor, "*b j f"]:

@@ -1,4 +1,4 @@
-"""Batch norm of a batch that several processes share."""
+"""Batch normalisation over a batch that is split among processes."""
 
 import torch
 from jaxtyping import Float
@@ -8,13 +8,14 @@ from torchcaps.runtime.distributed import n_processes, summed
 
 
 class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """As PyTorch's own, on any device, but mean and variance are those of all processes' parts, which are equally large."""
+    """Batch normalisation with mean and variance over all processes, on any device. Parts must be equally large."""
 
     def forward(self, numbers: Float[Tensor, "b c *place"]) -> Float[Tensor, "b c *place"]:
         if not self.training:
             return super().forward(numbers)
         with torch.autocast(numbers.device.type, enabled=False):
-            return self._by_all(numbers.float() if numbers.dtype in (torch.bfloat16, torch.float16) else numbers).to(numbers.dtype)
+            wide = numbers.float() if numbers.dtype in (torch.bfloat16, torch.float16) else numbers
+            return self._by_all(wide).to(numbers.dtype)
 
     def _by_all(self, numbers: Float[Tensor, "b c *place"]) -> Float[Tensor, "b c *place"]:
         axes = [axis for axis in range(numbers.dim()) if axis != 1]
@@ -38,11 +39,11 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
         self.running_var.lerp_(variance, share)
 
     def _check_input_dim(self, numbers: Tensor) -> None:
-        """Of any number of places."""
+        """Accept any number of spatial axes."""
 
 
 def share_statistics(model: nn.Module) -> nn.Module:
-    """The model with every batch norm shared. Parameters and buffers stay the same tensors under the same names."""
+    """Replace every batch norm of a model by `SharedBatchNorm`; parameters and buffers keep their names and tensors."""
     for name, child in list(model.named_children()):
         setattr(model, name, share_statistics(child))
     if not isinstance(model, nn.modules.batchnorm._BatchNorm) or isinstance(model, SharedBatchNorm):

@@ -1,4 +1,4 @@
-"""Fully connected capsules, routed by agreement."""
+"""Fully connected capsules with routing by agreement."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,32 +8,39 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules, check_capsules
-from torchcaps.ops import RoutingStep, dynamic_routing, dynamic_routing_backend, dynamic_routing_steps, recover_couplings, recover_support
+from torchcaps.ops import (
+    RoutingStep,
+    dynamic_routing,
+    dynamic_routing_backend,
+    dynamic_routing_steps,
+    recover_couplings,
+    recover_support,
+)
 from torchcaps.ops.couplings import coupling_rule
 
 SHARING = ("none", "places", "inputs", "all")
 
 
 class Coupled(NamedTuple):
-    """Capsules, and how much of each input they were given in the last pass."""
+    """Capsules and the couplings of the last routing iteration."""
 
     capsules: Capsules
     couplings: Float[Tensor, "*b i j"]  # without gradient
 
 
 class Supported(NamedTuple):
-    """Capsules, and how much support each was given in the last pass (Rawlinson 2018)."""
+    """Capsules and their support in the last routing iteration (Rawlinson 2018)."""
 
     capsules: Capsules
     support: Float[Tensor, "*b j"]  # without gradient
 
 
 class RoutedCapsules(nn.Module):
-    """Every input capsule votes for every output capsule; the votes are routed by agreement. [*b i d] -> [*b j e].
+    """Fully connected capsule layer: inputs vote for outputs, and votes are routed by agreement. [*b i d] -> [*b j e].
 
     `sharing` of the transforms: `none` one per pair, `places` one per input type and output (give `n_types`), `inputs`
-    one per output, `all` a single one. `learn_prior`: the initial logits are parameters. `n_in` may be None, for any
-    number of inputs, when the weights do not depend on it.
+    one per output, `all` a single one. `learn_prior`: the initial logits are parameters. `n_in` None: any number of
+    inputs, if the weights do not depend on it.
     """
 
     def __init__(
@@ -57,15 +64,25 @@ class RoutedCapsules(nn.Module):
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
         self.couplings, self.detach, self.backend = couplings, detach, backend
         self.weight = nn.Parameter(torch.empty(_weight_shape(n_in, n_out, d_in, d_out, sharing, n_types)))
-        # an output sums over n_in inputs, each with a share of 1 / n_out: keep that sum's length of order 1 at the start
+        # an output sums n_in votes with couplings of 1 / n_out: initialise so that the sum has a length of order 1
         nn.init.normal_(self.weight, std=(n_out / ((n_in or n_out) * d_in)) ** 0.5)
         if sharing == "all" and not bias:
-            raise ValueError("RoutedCapsules: with one transform for all, only the bias tells the outputs apart; keep bias=True")
-        self.bias = nn.Parameter(torch.randn(n_out, d_out) * 0.1 if sharing == "all" else torch.zeros(n_out, d_out)) if bias else None
+            raise ValueError(
+                "RoutedCapsules: with one transform for all, only the bias tells the outputs apart; keep bias=True"
+            )
+        self.bias = (
+            nn.Parameter(torch.randn(n_out, d_out) * 0.1 if sharing == "all" else torch.zeros(n_out, d_out))
+            if bias
+            else None
+        )
         if (learn_prior or couplings == "random") and n_in is None:
-            raise ValueError("RoutedCapsules: prior logits are one per input and output; give n_in, or use couplings without them")
+            raise ValueError(
+                "RoutedCapsules: prior logits are one per input and output; give n_in, or use couplings without them"
+            )
         if learn_prior and couplings == "random":
-            raise ValueError("RoutedCapsules: random couplings are fixed once drawn; use couplings='softmax' to learn the prior")
+            raise ValueError(
+                "RoutedCapsules: random couplings are fixed once drawn; use couplings='softmax' to learn the prior"
+            )
         prior = torch.randn(n_in, n_out) if couplings == "random" else torch.zeros(n_in, n_out) if learn_prior else None
         if learn_prior:
             self.prior = nn.Parameter(prior)
@@ -74,14 +91,18 @@ class RoutedCapsules(nn.Module):
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         poses = self._checked(capsules)
-        return Capsules.of(dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule()).poses)
+        return Capsules.of(
+            dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule()).poses
+        )
 
     def with_couplings(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Coupled:
-        """The same with the last couplings, by any backend: for figures."""
+        """Route with any backend and also return the last couplings, for figures."""
         poses = self._checked(capsules)
         routed = dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule())
         with torch.no_grad():
-            couplings = recover_couplings(poses, self.weight, routed.pose_sum, prior=self.prior, couplings=self.couplings)
+            couplings = recover_couplings(
+                poses, self.weight, routed.pose_sum, prior=self.prior, couplings=self.couplings
+            )
         return Coupled(Capsules.of(routed.poses), couplings)
 
     def with_support(
@@ -90,7 +111,7 @@ class RoutedCapsules(nn.Module):
         n_types: int,
         groups: str = "places",
     ) -> Supported:
-        """The same with the largest coupling of each group (`routing_support`), summed over the groups: for masks."""
+        """Route and also return the support: each group's largest coupling (`routing_support`), summed over groups."""
         poses = self._checked(capsules)
         routed = dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule())
         with torch.no_grad():
@@ -99,16 +120,20 @@ class RoutedCapsules(nn.Module):
         return Supported(Capsules.of(routed.poses), support)
 
     def steps(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Iterator[RoutingStep]:
-        """Every pass of the routing, for figures and the curious."""
+        """Yield every routing iteration, for figures."""
         return dynamic_routing_steps(self._checked(capsules), self.weight, self.bias, self.n_iters, **self._rule())
 
     def backend_here(self, compiling: bool = False) -> str:
-        """The backend that routing takes with the weights where they are."""
+        """Return the backend that routing uses on the device of the weights."""
         poses, rule = self.weight.new_empty(1, self.n_in or 1, self.d_in), self._rule()
-        return dynamic_routing_backend(poses, self.weight, self.backend, compiling, bias=self.bias, n_iters=self.n_iters, **rule)
+        return dynamic_routing_backend(
+            poses, self.weight, self.backend, compiling, bias=self.bias, n_iters=self.n_iters, **rule
+        )
 
     def extra_repr(self) -> str:
-        return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}, n_iters={self.n_iters}, couplings={self.couplings}"
+        return (
+            f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}, n_iters={self.n_iters}, couplings={self.couplings}"
+        )
 
     def _rule(self) -> dict:
         return {"prior": self.prior, "couplings": self.couplings, "detach": self.detach}
@@ -119,7 +144,9 @@ class RoutedCapsules(nn.Module):
         return poses
 
 
-def _weight_shape(n_in: int | None, n_out: int, d_in: int, d_out: int, sharing: str, n_types: int | None) -> tuple[int, ...]:
+def _weight_shape(
+    n_in: int | None, n_out: int, d_in: int, d_out: int, sharing: str, n_types: int | None
+) -> tuple[int, ...]:
     if sharing not in SHARING:
         raise ValueError(f"RoutedCapsules: sharing must be one of {', '.join(SHARING)}; got {sharing!r}")
     if sharing == "all":
@@ -128,8 +155,12 @@ def _weight_shape(n_in: int | None, n_out: int, d_in: int, d_out: int, sharing: 
         return (n_out, d_in, d_out)
     if sharing == "places":
         if not n_types or (n_in or 0) % n_types:
-            raise ValueError(f"RoutedCapsules: sharing='places' needs n_types that divides n_in; got n_types={n_types}, n_in={n_in}")
+            raise ValueError(
+                f"RoutedCapsules: sharing='places' needs n_types that divides n_in; got n_types={n_types}, n_in={n_in}"
+            )
         return (n_types, n_out, d_in, d_out)
     if n_in is None:
-        raise ValueError("RoutedCapsules: one transform per pair needs to know n_in; give it, or share with sharing='inputs'")
+        raise ValueError(
+            "RoutedCapsules: one transform per pair needs to know n_in; give it, or share with sharing='inputs'"
+        )
     return (n_in, n_out, d_in, d_out)

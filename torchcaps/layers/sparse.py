@@ -1,4 +1,4 @@
-"""What is left of each capsule after the ones with the most support have won (Rawlinson 2018, section 2)."""
+"""Sparsity mask over capsules: those with the most routing support win (Rawlinson 2018, section 2)."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -9,15 +9,14 @@ from torchcaps.runtime.distributed import sum_of_all
 
 
 class RankMask(nn.Module):
-    """Factors for capsules by the rank of their support: 1 for the first, less and less for the next, 0 for most. [*b j] -> [*b j].
+    """Mask by the rank of the support: 1 for the first capsule, decreasing for the next, 0 for most. [*b j] -> [*b j].
 
-    A training call also counts who won, and after every `boost_every` of them boosts capsules that win too rarely. These
-    statistics are part of the state, stand still in evaluation, and count the wins on all processes of a distributed run.
-    `frequencies`: how often a capsule shall win, at least and at most. `sharpness` 0 keeps all, `boost_step` 0 helps nobody.
-    `gain` above 0: boosts follow the wins of every batch (`steered_boost`), whatever range, step and interval say.
+    In training it counts wins over all processes, and every `boost_every` batches boosts capsules that win too rarely.
+    `frequencies`: target range of a capsule's win frequency. `sharpness` 0 keeps all capsules, `boost_step` 0 disables
+    boosting. `gain` above 0: boosts follow the wins of every batch instead (`steered_boost`).
     """
 
-    NOT_AVERAGED = "frequency", "boost"  # of a run, not of its weights: an average of weights goes with them as they are
+    NOT_AVERAGED = "frequency", "boost"  # statistics of the run: weight averaging copies them unchanged
 
     def __init__(
         self,
@@ -37,7 +36,9 @@ class RankMask(nn.Module):
         if boost_every < 1:
             raise ValueError(f"RankMask: boosts change every so many batches, 1 or more; got boost_every={boost_every}")
         if gain < 0:
-            raise ValueError(f"RankMask: a gain below 0 would boost those that win most; give 0, for steps, or more; got {gain}")
+            raise ValueError(
+                f"RankMask: a gain below 0 would boost those that win most; give 0, for steps, or more; got {gain}"
+            )
         self.n, self.sharpness = n, sharpness
         self.rule = {"step": boost_step, "every": boost_every, "frequencies": (low, high), "decay": decay, "gain": gain}
         self.register_buffer("frequency", torch.zeros(n))
@@ -45,20 +46,22 @@ class RankMask(nn.Module):
         self.register_buffer("n_batches", torch.zeros((), dtype=torch.int64))
 
     def forward(self, support: Float[Tensor, "*b j"]) -> Float[Tensor, "*b j"]:
-        """The mask; in training the batch is counted too."""
+        """Compute the mask; in training, also count the wins of the batch."""
         mask = self.mask(support)
         if self.training:
             self._count(support)
         return mask
 
     def mask(self, support: Float[Tensor, "*b j"]) -> Float[Tensor, "*b j"]:
-        """The mask by the boosts as they are; nothing is counted."""
+        """Compute the mask with the current boosts, without counting wins."""
         if support.shape[-1:] != (self.n,):
-            raise ValueError(f"RankMask expects the support of {self.n} capsules, [..., {self.n}]; got {list(support.shape)}")
+            raise ValueError(
+                f"RankMask expects the support of {self.n} capsules, [..., {self.n}]; got {list(support.shape)}"
+            )
         return rank_mask(self.ranks(support), self.sharpness, dtype=support.dtype)
 
     def ranks(self, support: Float[Tensor, "*b j"]) -> Int64[Tensor, "*b j"]:
-        """Rank by the boosted support."""
+        """Rank capsules by their boosted support."""
         return boosted_ranks(support, self.boost)
 
     def extra_repr(self) -> str:
@@ -68,9 +71,9 @@ class RankMask(nn.Module):
         return f"{self.n}, sharpness={self.sharpness:g}, frequencies={low:g} to {high:g}, boost={step:g} every {every}"
 
     def _count(self, support: Float[Tensor, "*b j"]) -> None:
-        wins = sum_of_all(count_wins(self.ranks(support)))  # whole numbers: every process comes to the same bits
+        wins = sum_of_all(count_wins(self.ranks(support)))  # integers: identical on every process
         for buffer, value in zip(self._statistics(), after_batch(self._statistics(), wins, **self.rule), strict=True):
-            buffer.copy_(value)  # in place: a captured step knows them by their address
+            buffer.copy_(value)  # in place: a CUDA graph holds their addresses
 
     def _statistics(self) -> Winning:
         return Winning(self.frequency, self.boost, self.n_batches)

@@ -1,6 +1,6 @@
-"""Architectures only; the head of a file cites the paper.
+"""Model architectures; the head of each file cites the paper.
 
-`MODELS` names those that take images, `SENTENCE_MODELS` those that take embeddings of sentences.
+`MODELS` maps names to models of images, `SENTENCE_MODELS` to models of sentence embeddings.
 """
 
 from torch import nn
@@ -29,10 +29,22 @@ MODELS: dict[str, type[nn.Module]] = {
     "rbm": NeuronNet,
 }
 
-# built for the layers and the numbers of an embedding
+# their first arguments are the number of layers and the width of an embedding
 SENTENCE_MODELS: dict[str, type[nn.Module]] = {"em-sentences": EMSentenceNet, "pooled-sentences": PooledSentences}
 
 __all__ = [
-    "MODELS", "SENTENCE_MODELS", "Baseline", "CapsNet", "CapsuleHead", "EMCapsNet", "EMSentenceNet", "ExpertNet", "LCapsNet", "NeuronNet",
-    "PooledSentences", "SparseCaps", "StackedCaps", "SupervisedCaps",
-]  # fmt: skip
+    "MODELS",
+    "SENTENCE_MODELS",
+    "Baseline",
+    "CapsNet",
+    "CapsuleHead",
+    "EMCapsNet",
+    "EMSentenceNet",
+    "ExpertNet",
+    "LCapsNet",
+    "NeuronNet",
+    "PooledSentences",
+    "SparseCaps",
+    "StackedCaps",
+    "SupervisedCaps",
+]

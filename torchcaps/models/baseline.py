@@ -1,6 +1,6 @@
-"""Convolutional networks without capsules: those that Sabour 2017 compares CapsNet with (section 5 and 6), and one beside Heinsen 2019.
+"""Convolutional baselines without capsules: those of Sabour 2017 (sections 5 and 6), and one for Heinsen 2019.
 
-Convolutions keep the size of the picture (padding "same"), as the printed numbers of parameters say; the paper does not.
+Convolutions keep the image size (padding "same"). The paper does not say so, but its parameter counts imply it.
 """
 
 from itertools import pairwise
@@ -13,30 +13,30 @@ from torchcaps.ops import convolve
 
 
 class Preset(NamedTuple):
-    """Channels and kernels of the convolutions, whether 2x2 max-pooling follows each, fully connected layers, batch normalisation."""
+    """Architecture of a baseline: convolutions, each with or without 2x2 max-pooling, then fully connected layers."""
 
     channels: tuple[int, ...]
     kernels: tuple[int, ...]
     pool: tuple[bool, ...]
     hidden: tuple[int, ...]
-    norm: bool = False  # before each convolution
+    norm: bool = False  # batch normalisation before each convolution
 
 
 PRESETS = {
     "mnist": Preset((256, 256, 128), (5, 5, 5), (False, False, False), (328, 192)),
     "multimnist": Preset((512, 256), (9, 5), (True, True), (1024,)),
-    # the paper says no more than max-pooling, dropout and a similar size; 847 makes it that of the CapsNet for 40x40
+    # the paper only says max-pooling, dropout and a similar size; 847 matches the parameters of the CapsNet for 40x40
     "affnist": Preset((256, 256, 128), (5, 5, 5), (True, True, False), (847, 192)),
-    # 88 makes it as large as the EMCapsNet for 96x96, whose batch normalisation it has too
+    # 88 matches the parameters of the EMCapsNet for 96x96, which has batch normalisation too
     "smallnorb": Preset((32, 64, 64, 96, 96), (3, 3, 3, 3, 3), (True, True, True, True, True), (88,), norm=True),
-    # names the classes of generated pictures (torchcaps/generation.py)
+    # classifies generated images (torchcaps/analysis/sample_quality.py)
     "judge": Preset((32, 64), (5, 5), (True, True), (128,)),
     "small": Preset((8, 8), (5, 5), (True, True), (32,)),  # for tests
 }
 
 
 class PictureConv2d(nn.Conv2d):
-    """The first convolution, which keeps the size of the picture. Of few channels, by `convolve`, as CapsNet's: see there why."""
+    """First convolution, with padding "same". It uses `convolve`, like CapsNet's, which is faster for few channels."""
 
     def __init__(self, c_in: int, c_out: int, kernel: int) -> None:
         if kernel % 2 == 0:
@@ -48,10 +48,15 @@ class PictureConv2d(nn.Conv2d):
 
 
 class Baseline(nn.Module):
-    """Images [b c h w] -> one logit per class. Dropout before the last layer."""
+    """Images [b c h w] -> class logits [b k], with dropout before the last layer."""
 
     def __init__(
-        self, image: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, *, preset: str = "mnist", dropout: float = 0.5
+        self,
+        image: tuple[int, int, int] = (1, 28, 28),
+        n_classes: int = 10,
+        *,
+        preset: str = "mnist",
+        dropout: float = 0.5,
     ) -> None:
         super().__init__()
         if preset not in PRESETS:
@@ -62,14 +67,18 @@ class Baseline(nn.Module):
         layers: list[nn.Module] = []
         for (c_in, c_out), kernel, pool in zip(pairwise((c, *plan.channels)), plan.kernels, plan.pool, strict=True):
             layers += [nn.BatchNorm2d(c_in)] if plan.norm else []
-            # later layers, and a first one behind a norm, need the gradient of what they see, which patches make slow
-            layers += [nn.Conv2d(c_in, c_out, kernel, padding="same") if layers else PictureConv2d(c_in, c_out, kernel), nn.ReLU()]
+            # later layers, and a first one after a norm, need the gradient of their input, which `convolve` makes slow
+            layers += [
+                nn.Conv2d(c_in, c_out, kernel, padding="same") if layers else PictureConv2d(c_in, c_out, kernel),
+                nn.ReLU(),
+            ]
             if pool:
                 layers.append(nn.MaxPool2d(2))
                 height, width = height // 2, width // 2
         if min(height, width) < 1:
             raise ValueError(
-                f"Baseline: an image of {self.image[1]}x{self.image[2]} is too small for the pooling of {preset!r}; give larger images"
+                f"Baseline: an image of {self.image[1]}x{self.image[2]} is too small for the pooling of {preset!r}; "
+                "give larger images"
             )
         self.maps = nn.Sequential(*layers, nn.Flatten())
         sizes = plan.channels[-1] * height * width, *plan.hidden
@@ -78,9 +87,11 @@ class Baseline(nn.Module):
         self.classes = nn.Linear(plan.hidden[-1], n_classes)
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b f"]:
-        """What the last layer sees."""
+        """Compute the input of the last layer."""
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
-            raise ValueError(f"Baseline expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}")
+            raise ValueError(
+                f"Baseline expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}"
+            )
         return self.hidden(self.maps(images))
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:

@@ -17,17 +17,17 @@ from torchcaps.ops import RoutingStep, convolve
 
 @dataclass(frozen=True)
 class Preset:
-    """Where the authors' code and the paper's text differ."""
+    """Options in which the authors' code and the paper's text differ."""
 
     share_primary: bool  # divide the primary convolution's output by the number of types
-    tensorflow_init: bool  # truncated normals and biases of 0.1, else PyTorch's defaults
-    mean_margin: bool  # weigh the margin loss by half the mean over the classes, else by their sum
+    tensorflow_init: bool  # truncated normal and biases of 0.1, else PyTorch's defaults
+    mean_margin: bool  # margin loss: half the mean over the classes, else their sum
 
 
 PRESETS = {
     "official": Preset(share_primary=True, tensorflow_init=True, mean_margin=True),
     "paper": Preset(share_primary=False, tensorflow_init=False, mean_margin=False),
-    # the authors' code but for one of the three: what each of them does alone
+    # the authors' code with one of the three options changed, for ablations
     "official-whole-primary": Preset(share_primary=False, tensorflow_init=True, mean_margin=True),
     "official-torch-init": Preset(share_primary=True, tensorflow_init=False, mean_margin=True),
     "official-sum-margin": Preset(share_primary=True, tensorflow_init=True, mean_margin=False),
@@ -35,7 +35,7 @@ PRESETS = {
 
 
 class CapsNet(nn.Module):
-    """Images [b c h w] -> one capsule per class; its length says how sure the network is that the class is there."""
+    """Images [b c h w] -> one capsule per class, whose length is the confidence that the class is present."""
 
     def __init__(
         self,
@@ -62,24 +62,28 @@ class CapsNet(nn.Module):
         if preset not in PRESETS:
             raise ValueError(f"CapsNet: preset must be one of {', '.join(PRESETS)}; got {preset!r}")
         if same and kernel % 2 == 0:
-            raise ValueError(f"CapsNet: same=True needs an odd kernel, whose zeros are alike on all sides; got {kernel}")
+            raise ValueError(
+                f"CapsNet: same=True needs an odd kernel, whose zeros are alike on all sides; got {kernel}"
+            )
         self.image, self.n_classes, self.preset = tuple(image), n_classes, preset
         share = (n_types + (couplings == "leaky")) if PRESETS[preset].share_primary else 1
-        padding = "same" if same else 0  # zeros around both convolutions: as many places as pixels, then one in two
+        padding = "same" if same else 0  # both convolutions: as many places as pixels, then half as many
         self.conv = nn.Conv2d(self.image[0], channels, kernel, padding=kernel // 2 if same else 0)
-        self.primary = PrimaryCapsules(channels, n_types, d_primary, primary_kernel, primary_stride, padding, share=share)
+        self.primary = PrimaryCapsules(
+            channels, n_types, d_primary, primary_kernel, primary_stride, padding, share=share
+        )
         grid = tuple(self.primary.places(size if same else size - kernel + 1) for size in self.image[1:])
         if min(grid) < 1:
             raise ValueError(
-                f"CapsNet: an image of {self.image[1]}x{self.image[2]} is too small for kernels of {kernel} and {primary_kernel}; "
-                "give smaller kernels"
+                f"CapsNet: an image of {self.image[1]}x{self.image[2]} is too small for kernels of {kernel} and "
+                f"{primary_kernel}; give smaller kernels"
             )
         self.grid = grid
         self.classes = RoutedCapsules(
             n_types * grid[0] * grid[1], n_classes, d_primary, d_class, n_iters,
             couplings=couplings, sharing=sharing, n_types=n_types, backend=backend,
         )  # fmt: skip
-        # no decoder without its loss: parameters that never get a gradient break distributed training
+        # no decoder without reconstruction loss: parameters that never get a gradient break distributed training
         self.decoder = Decoder(n_classes, d_class, self.image, hidden) if reconstruction else None
         if PRESETS[preset].tensorflow_init:
             self._init_like_the_authors(sharing)
@@ -88,32 +92,32 @@ class CapsNet(nn.Module):
         return self.classes(self.primary_capsules(images))
 
     def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
-        """What the class capsules are routed from, ordered (type, row, column) over `grid`."""
+        """Compute the primary capsules, ordered (type, row, column) over `grid`."""
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
             raise ValueError(f"CapsNet expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}")
         return self.primary(relu(convolve(images, self.conv.weight, self.conv.bias, padding=self.conv.padding[0])))
 
     def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[RoutingStep]:
-        """Every routing pass between primary and class capsules."""
+        """Yield every routing iteration between primary and class capsules."""
         return self.classes.steps(self.primary_capsules(images))
 
     def reconstruct(self, poses: Float[Tensor, "b j e"], labels: Int64[Tensor, "b"]) -> Float[Tensor, "b c h w"]:
-        """The picture that one class's capsule describes."""
+        """Reconstruct images from the capsule of the class `labels`."""
         if self.decoder is None:
             raise ValueError(
-                "this CapsNet has no decoder: it was built with reconstruction=False, or its weights were released without; "
-                "take one built and trained with reconstruction=True"
+                "this CapsNet has no decoder: it was built with reconstruction=False, or its weights were released "
+                "without; take one built and trained with reconstruction=True"
             )
         return self.decoder(poses, one_hot(labels, self.n_classes).to(poses.dtype))
 
     def margin_weight(self) -> float:
-        """What a sum of margin losses over the classes is multiplied by, so that reconstruction has its preset weight."""
+        """Return the factor on the summed margin loss; with it, reconstruction has the preset's relative weight."""
         return 0.5 / self.n_classes if PRESETS[self.preset].mean_margin else 1.0
 
     def _init_like_the_authors(self, sharing: str) -> None:
         for name, parameter in self.named_parameters():
             if name == "classes.bias" and sharing == "all":
-                continue  # with one transform for all, equal biases would make all classes the same
+                continue  # with a single transform, equal biases would make all classes the same
             if name.endswith("bias"):
                 nn.init.constant_(parameter, 0.1)
             else:

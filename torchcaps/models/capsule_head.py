@@ -1,7 +1,7 @@
-"""A classifier on top of any transformer: its hidden states, all layers of all tokens, are routed to one capsule per class.
+"""Classification head for any transformer: routes the hidden states of all layers and tokens to one capsule per class.
 
-The network of Heinsen 2019, figure 5, on a model of the transformers library, which this file does not import: it is handed in.
-Letters: n tokens, l hidden states, m numbers of each.
+The network of Heinsen 2019, figure 5, on a model of the transformers library, which is passed in, not imported.
+Letters: n tokens, l hidden states, m dimensions of each.
 """
 
 import inspect
@@ -17,11 +17,11 @@ from torchcaps.layers import Capsules
 from torchcaps.models.em_sentences import EMSentenceNet
 
 MARK = "torchcaps.CapsuleHead"
-TABLES = ("position_embeddings", "wpe", "embed_positions")  # what the library calls a learnt vector for each place
+TABLES = ("position_embeddings", "wpe", "embed_positions")  # the library's names of learnt position embeddings
 
 
 class CapsuleHead(nn.Module):
-    """Token numbers and padding mask, as tokenizers give them -> one score per class, for a softmax.
+    """Token ids and padding mask, as tokenizers return them -> class logits [b k].
 
         encoder = AutoModel.from_pretrained(name)
         model = CapsuleHead(encoder, n_classes=2)
@@ -29,54 +29,60 @@ class CapsuleHead(nn.Module):
         loss = torch.nn.functional.cross_entropy(model(**batch), labels)
         model.save("head.safetensors")  # and CapsuleHead.load("head.safetensors", encoder)
 
-    The encoder is frozen and stays in evaluation mode; `train_encoder` trains it as well, and then `save` keeps its weights too.
-    Everything else goes to `EMSentenceNet`: n_parts, n_iters, depth, ... Of a sequence-to-sequence model the encoder is taken.
-    Padding may stand on either side: a transformer that counts places from the left, padding included, is told to count tokens alone,
-    if it takes `position_ids` (BART does not: pad it on the right). A decoder knows a sentence best by its end: let its tokenizer append
-    one.
+    The encoder is frozen and in evaluation mode; `train_encoder` trains it too, and then `save` includes its weights.
+    Other settings go to `EMSentenceNet` (n_parts, n_iters, depth, ...). A sequence-to-sequence model contributes its
+    encoder. Padding may be left or right; only a model with absolute positions and no `position_ids` (BART) needs it on
+    the right. For a decoder-only model, let the tokenizer append an end token.
     """
 
     def __init__(self, encoder: nn.Module, n_classes: int, *, train_encoder: bool = False, **settings: Any) -> None:
         super().__init__()
         encoder = encoder.get_encoder() if getattr(encoder.config, "is_encoder_decoder", False) else encoder
         self.encoder, self.train_encoder, self.settings = encoder, train_encoder, {"n_classes": n_classes, **settings}
-        self.head = EMSentenceNet(encoder.config.num_hidden_layers + 1, encoder.config.hidden_size, n_classes, **settings)
+        self.head = EMSentenceNet(
+            encoder.config.num_hidden_layers + 1, encoder.config.hidden_size, n_classes, **settings
+        )
         self.limit, self.count_places = most_tokens(encoder), _counts_padding(encoder)
         encoder.requires_grad_(train_encoder)
         self.train(self.training)
 
-    def forward(self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any) -> Tensor:
-        """Scores [b k]. `more`: what else the tokenizer gives, token_type_ids say, goes to the encoder."""
+    def forward(
+        self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any
+    ) -> Tensor:
+        """Compute class logits [b k]. `more`: other tokenizer outputs, such as token_type_ids, for the encoder."""
         return self.capsules(input_ids, attention_mask, **more).activity
 
-    def capsules(self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any) -> Capsules:
-        """The class capsules, poses included."""
+    def capsules(
+        self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any
+    ) -> Capsules:
+        """Compute the class capsules with their poses."""
         return self.head(*self._embedded(input_ids, attention_mask, more))
 
     def used(
         self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any
     ) -> Float[Tensor, "b k n l"]:
-        """Which tokens and layers each class used: see `EMSentenceNet.used`."""
+        """Compute how much each class used of each token and layer: see `EMSentenceNet.used`."""
         return self.head.used(*self._embedded(input_ids, attention_mask, more))
 
     def train(self, mode: bool = True) -> "CapsuleHead":
+        """Set training mode; a frozen encoder stays in evaluation mode."""
         super().train(mode)
         if not self.train_encoder:
-            self.encoder.eval()  # no dropout: frozen embeddings stay what they are
+            self.encoder.eval()  # no dropout in a frozen encoder
         return self
 
     def save(self, path: Path | str) -> None:
-        """The head, and the encoder's weights if they were trained, in one safetensors file."""
-        from safetensors.torch import save_file  # here, so that networks alone need nothing but torch
+        """Save the head, and the encoder if it was trained, as one safetensors file."""
+        from safetensors.torch import save_file  # here, so that models alone need only torch
 
         kept = self if self.train_encoder else self.head
-        # cloned: safetensors refuses tensors that share their memory, as tied embeddings do
+        # cloned, since safetensors refuses tensors that share memory, such as tied embeddings
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in kept.state_dict().items()}
         save_file(tensors, path, {MARK: json.dumps({**self.settings, "train_encoder": self.train_encoder})})
 
     @classmethod
     def load(cls, path: Path | str, encoder: nn.Module) -> "CapsuleHead":
-        """A saved head on its encoder, which is given anew; where it was trained its weights are put into it."""
+        """Load a saved head onto `encoder`; overwrite the encoder's weights if they were trained."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -84,7 +90,9 @@ class CapsuleHead(nn.Module):
                 about = json.loads((file.metadata() or {}).get(MARK, "null"))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{path} is not a whole file of a CapsuleHead ({error}); give one that save() wrote") from error
+            raise ValueError(
+                f"{path} is not a whole file of a CapsuleHead ({error}); give one that save() wrote"
+            ) from error
         if about is None:
             raise ValueError(f"{path} is a safetensors file of something else; give one that CapsuleHead.save() wrote")
         model = cls(encoder, **about)
@@ -93,10 +101,14 @@ class CapsuleHead(nn.Module):
             wanted.load_state_dict(tensors)
         except RuntimeError as error:
             reason = str(error).splitlines()[1].strip()
-            raise ValueError(f"{path} was saved with another encoder ({reason}); load it on the one that it was trained with") from error
+            raise ValueError(
+                f"{path} was saved with another encoder ({reason}); load it on the one that it was trained with"
+            ) from error
         return model
 
-    def _embedded(self, input_ids: Tensor, attention_mask: Tensor | None, more: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    def _embedded(
+        self, input_ids: Tensor, attention_mask: Tensor | None, more: dict[str, Any]
+    ) -> tuple[Tensor, Tensor | None]:
         self._check(input_ids, attention_mask)
         if self.count_places and attention_mask is not None and "position_ids" not in more:
             more = {**more, "position_ids": (attention_mask.long().cumsum(1) - 1).clamp(min=0)}
@@ -110,40 +122,47 @@ class CapsuleHead(nn.Module):
         n = input_ids.shape[1]
         if self.limit is not None and n > self.limit:
             raise ValueError(
-                f"CapsuleHead: the texts have {n:,} tokens, padding included, and the encoder takes {self.limit:,}; cut them "
+                f"CapsuleHead: the texts have {n:,} tokens, padding included, and the encoder takes {self.limit:,}; "
+                "cut them "
                 f"(truncation=True, max_length={self.limit} for the tokenizer), or take an encoder for longer texts"
             )
         if attention_mask is None:
             return
         if attention_mask.shape != input_ids.shape:
             raise ValueError(
-                f"CapsuleHead: attention_mask must be {list(input_ids.shape)}, one number per token, got {list(attention_mask.shape)}"
+                f"CapsuleHead: attention_mask must be {list(input_ids.shape)}, one number per token, got "
+                f"{list(attention_mask.shape)}"
             )
         if not torch.compiler.is_compiling() and not (there := attention_mask.bool().any(1)).all():
             number = int((~there).nonzero()[0]) + 1
-            raise ValueError(f"CapsuleHead: text {number:,} of {len(there):,} is empty, all padding; give it a word, or leave it out")
+            raise ValueError(
+                f"CapsuleHead: text {number:,} of {len(there):,} is empty, all padding; give it a word, or leave it out"
+            )
 
 
 def hidden_states(
     encoder: nn.Module, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None, **more: Any
 ) -> list[Float[Tensor, "b n m"]]:
-    """Of every layer; the last one after the final norm, whichever the model's own list ends with."""
+    """Return the hidden states of every layer; the last one after the final norm, which some models' lists omit."""
     said = encoder(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True, **more)
     return [*said.hidden_states[:-1], said.last_hidden_state]
 
 
 def most_tokens(encoder: nn.Module) -> int | None:
-    """How many a transformer with a table of positions takes; None where it has no such table."""
+    """Return the maximum number of tokens of a transformer with learnt positions; None for others."""
     table = _position_table(encoder)
     if table is None:
         return None
-    # some begin to count behind the number of the padding token, RoBERTa and MPNet among them
+    # some start counting after the id of the padding token, for example RoBERTa and MPNet
     behind_padding = 0 if table.padding_idx is None else table.padding_idx + 1
     return table.num_embeddings - getattr(table, "offset", behind_padding)
 
 
 def _counts_padding(encoder: nn.Module) -> bool:
-    """Whether its places are numbered from the left, padding included, and can be told: not where it looks for padding itself."""
+    """Return whether positions count left padding and `position_ids` can correct it.
+
+    Models whose position table has a padding index or an offset handle padding themselves.
+    """
     table = _position_table(encoder)
     looks = table is None or table.padding_idx is not None or hasattr(table, "offset")
     return not looks and "position_ids" in inspect.signature(encoder.forward).parameters

@@ -1,7 +1,8 @@
-"""Pictures routed by EM: convolutions, capsules with a pose matrix and a score at every place, two layers of EM routing.
+"""EM routing of images: convolutions, capsules with a pose matrix and a score at every place, two layers of EM routing.
 
-Heinsen 2019, "An Algorithm for Routing Capsules in All Domains", section 4 and figure 3: 271,688 parameters for smallNORB.
-Paper's names: the 3x3 convolutions `maps`, the 1x1 convolutions `scores` and `poses`, the routing layers `parts` and `classes`.
+Heinsen 2019, "An Algorithm for Routing Capsules in All Domains", section 4 and figure 3: 271,688 parameters for
+smallNORB. Paper's names: the 3x3 convolutions `maps`, the 1x1 convolutions `scores` and `poses`, the routing layers
+`parts` and `classes`.
 """
 
 from collections.abc import Iterator
@@ -18,10 +19,10 @@ KERNEL = 3
 
 
 class EMCapsNet(nn.Module):
-    """Images [b c h w] of any size -> one capsule per class, with a score; a softmax over the scores is the answer.
+    """Images [b c h w] of any size -> one capsule per class, with the class logit as score.
 
-    `image` says the channels and the size that is checked when building; any other size that leaves a place will do as well.
-    `coordinates`: two more channels say where a pixel stands, since the first routing layer does not look at it.
+    `image`: number of channels, and a size that is checked at construction; `forward` accepts any size that leaves at
+    least one place. `coordinates`: adds two channels with the pixel position, which the first routing layer ignores.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class EMCapsNet(nn.Module):
         return self.classes(self.parts(self.primary_capsules(images)))
 
     def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
-        """What the parts are routed from, ordered (type, row, column) over `places(h, w)`."""
+        """Compute the primary capsules, ordered (type, row, column) over `places(h, w)`."""
         if images.ndim != 4 or images.shape[1] != self.image[0]:
             raise ValueError(f"EMCapsNet expects images [b, {self.image[0]}, height, width], got {list(images.shape)}")
         self.places(*images.shape[2:])
@@ -67,11 +68,11 @@ class EMCapsNet(nn.Module):
         return Capsules(poses.to(dtype), rearrange(self.scores(maps), "b n h w -> b (n h w)").to(dtype))
 
     def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[EMStep]:
-        """Every routing pass between parts and class capsules."""
+        """Yield every routing iteration between part and class capsules."""
         return self.classes.steps(self.parts(self.primary_capsules(images)))
 
     def places(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of capsules for images of this size."""
+        """Return the rows and columns of capsules for an image size."""
         grid = []
         for size in (height, width):
             for stride in self.strides:
@@ -82,7 +83,8 @@ class EMCapsNet(nn.Module):
             for stride in reversed(self.strides):
                 least = (least - 1) * stride + KERNEL
             raise ValueError(
-                f"EMCapsNet: {len(self.strides)} convolutions of {KERNEL}x{KERNEL} with strides {', '.join(map(str, self.strides))} "
+                f"EMCapsNet: {len(self.strides)} convolutions of {KERNEL}x{KERNEL} with strides "
+                f"{', '.join(map(str, self.strides))} "
                 f"want images of at least {least}x{least}, got {height}x{width}; give larger images, or fewer strides"
             )
         return grid[0], grid[1]
@@ -90,13 +92,13 @@ class EMCapsNet(nn.Module):
 
 def _stage(c_in: int, c_out: int, stride: int) -> nn.Sequential:
     convolution = nn.Conv2d(c_in, c_out, KERNEL, stride)
-    nn.init.kaiming_normal_(convolution.weight)  # these only: the author's 1x1 convolutions start like PyTorch's
+    nn.init.kaiming_normal_(convolution.weight)  # the author's 1x1 convolutions use PyTorch's default
     nn.init.zeros_(convolution.bias)
     return nn.Sequential(nn.BatchNorm2d(c_in), convolution, nn.SiLU())
 
 
 def _with_coordinates(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
-    """Two channels more: columns and rows counted from -1 to 1."""
+    """Append two channels: column and row, each from -1 to 1."""
     height, width = images.shape[2:]
     rows, columns = (torch.linspace(-1, 1, size, device=images.device, dtype=images.dtype) for size in (height, width))
     across, down = columns.expand(height, width), rows.unsqueeze(-1).expand(height, width)

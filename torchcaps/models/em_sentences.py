@@ -1,9 +1,9 @@
-"""Sentences routed by EM: the embeddings of every token in every layer of a transformer are capsules, and so are the labels.
+"""EM routing of sentences, from the embedding of every token in every transformer layer to one capsule per label.
 
-Heinsen 2019, "An Algorithm for Routing Capsules in All Domains", section 5 and figure 5: 140,480 parameters for five labels on
-37 layers of 1280 numbers, 138,944 for two. Letters: n tokens, l layers of the transformer, m numbers of an embedding.
-Paper's names: the depth-of-layer parameter `depth`, the nonlinear transformation `features`, the routing layers `parts` and `classes`.
-It takes embeddings, not pictures, so it is in `SENTENCE_MODELS`.
+Heinsen 2019, "An Algorithm for Routing Capsules in All Domains", section 5 and figure 5: 140,480 parameters for five
+labels on 37 layers of width 1280, 138,944 for two. Letters: n tokens, l transformer layers, m embedding dimensions.
+Paper's names: the depth-of-layer parameter `depth`, the nonlinear transformation `features`, the routing layers `parts`
+and `classes`. It takes embeddings, not images, so it is in `SENTENCE_MODELS`.
 """
 
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ Present = Float[Tensor, "b n"] | Bool[Tensor, "b n"] | Int64[Tensor, "b n"]
 
 
 class EMSentenceNet(nn.Module):
-    """Embeddings [b n l m] of sentences of any length -> one capsule per label, with a score; a softmax over the scores is the answer.
+    """Embeddings [b n l m] of sentences of any length -> one capsule per label, with the label's logit as score.
 
-    `present` [b n]: 1 for a token, 0 for padding, in between where two sentences are mixed. `depth`: the routing does not see from
-    which layer an embedding comes, so a parameter that says it is added. A sentence that is all padding has scores of 0: nothing votes.
+    `present` [b n]: 1 for a token, 0 for padding, between 0 and 1 for mixup. `depth`: adds a learnt embedding of the
+    layer, which the routing would not see otherwise. A sentence of padding alone has scores of 0.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class EMSentenceNet(nn.Module):
         return self.classes(self.parts(self.primary_capsules(embeddings, present)))
 
     def primary_capsules(self, embeddings: Float[Tensor, "b n l m"], present: Present | None = None) -> Capsules:
-        """What the parts are routed from, ordered (token, layer); without `present` every token is there."""
+        """Compute the primary capsules, ordered (token, layer). `present` None: no padding."""
         self._check(embeddings, present)
         if present is None:
             present = embeddings.new_ones(embeddings.shape[:2])
-        # padding may hold anything, and a gradient of zero times NaN is not zero
+        # padding may hold any value, and zero times a NaN gradient is not zero
         embeddings = embeddings.masked_fill((present == 0)[..., None, None], 0)
         features = self.features(embeddings if self.depth is None else embeddings + self.depth)
         dtype = self.parts.weight.dtype  # back from autocast: scores are sums over thousands of capsules
@@ -67,13 +67,14 @@ class EMSentenceNet(nn.Module):
         return Capsules(rearrange(features, "b n l d -> b (n l) 1 d").to(dtype), scores)
 
     def steps(self, embeddings: Float[Tensor, "b n l m"], present: Present | None = None) -> Iterator[EMStep]:
-        """Every routing pass between parts and label capsules."""
+        """Yield every routing iteration between part and label capsules."""
         return self.classes.steps(self.parts(self.primary_capsules(embeddings, present)))
 
     def used(self, embeddings: Float[Tensor, "b n l m"], present: Present | None = None) -> Float[Tensor, "b k n l"]:
-        """How much of each token in each layer each class used in the last pass, through all parts (paper: D^use, once for each layer).
+        """Compute how much each class used of each token and layer (paper: D^use of both routing layers, multiplied).
 
-        Of a token that is there the shares of all classes make at most 1; the rest went to parts that are not there themselves.
+        From the last routing iteration, summed over all parts. The fractions of a present token sum to at most 1 over
+        the classes; the rest went to inactive parts.
         """
         *_, first = self.parts.steps(self.primary_capsules(embeddings, present))
         *_, second = self.classes.steps(Capsules(first.poses, first.scores))
@@ -81,12 +82,17 @@ class EMSentenceNet(nn.Module):
         return rearrange(through, "b k (n l) -> b k n l", l=self.n_layers)
 
     def _check(self, embeddings: Tensor, present: Tensor | None) -> None:
-        if embeddings.ndim != 4 or tuple(embeddings.shape[2:]) != (self.n_layers, self.d_embedding) or embeddings.shape[1] == 0:
+        if (
+            embeddings.ndim != 4
+            or tuple(embeddings.shape[2:]) != (self.n_layers, self.d_embedding)
+            or embeddings.shape[1] == 0
+        ):
             raise ValueError(
-                f"EMSentenceNet expects embeddings [b, at least one token, {self.n_layers} layers, {self.d_embedding} numbers], "
-                f"got {list(embeddings.shape)}"
+                f"EMSentenceNet expects embeddings [b, at least one token, {self.n_layers} layers, "
+                f"{self.d_embedding} numbers], got {list(embeddings.shape)}"
             )
         if present is not None and present.shape != embeddings.shape[:2]:
             raise ValueError(
-                f"EMSentenceNet: present must be {list(embeddings.shape[:2])}, one number per token, got {list(present.shape)}"
+                f"EMSentenceNet: present must be {list(embeddings.shape[:2])}, one number per token, got "
+                f"{list(present.shape)}"
             )

@@ -1,4 +1,4 @@
-"""L-CapsNet: CapsNet's primary capsules, of which the most active are kept; a ladder in place of routing.
+"""L-CapsNet: the most active of CapsNet's primary capsules, with a ladder in place of routing.
 
 Jeong, Lee, Kim 2019, "Ladder Capsule Network", section 5, table 1 and figure 3. Paper's names: ReLuConv1 `conv`,
 PrimaryCaps `primary`; pruning, propagation and ladder layer together are `classes`. With K = 70 on 28x28 it has
@@ -15,23 +15,23 @@ from torch.nn.functional import relu
 from torchcaps.layers import Capsules, LadderCapsules, Laddered, LadderForm, PrimaryCapsules
 from torchcaps.ops import convolve
 
-FAINT = 0.3  # of the first features
-LOUDEST, FAINTEST = 3.0, 0.5  # types of primary capsules: the length of their first biases, 0.9 and 0.2 when squashed
+FAINT = 0.3  # scale of the features at initialisation
+LOUDEST, FAINTEST = 3.0, 0.5  # initial bias lengths of the primary capsule types; 0.9 and 0.2 when squashed
 
 
 @dataclass(frozen=True)
 class Preset:
-    """The paper's equations, what the authors' file did, and one net for all classes."""
+    """Variant of the network: the paper's equations, the authors' withdrawn code, or one network for all classes."""
 
     form: LadderForm = LadderForm()  # noqa: RUF009, frozen
     rectify: bool = False  # a ReLU before the squash of the primary capsules
     shared: bool = False
-    width: int | None = None  # the unit of the nets' hidden layers; d_primary · d_class if None
+    width: int | None = None  # unit of the networks' hidden layers; d_primary · d_class if None
 
 
 PRESETS = {
     "paper": Preset(),
-    # the file was withdrawn and could not run; its losses are settings of the task
+    # the code was withdrawn and could not run; its losses are settings of the task
     "withdrawn": Preset(
         form=LadderForm(
             hidden=(1, 2, 3),
@@ -42,7 +42,7 @@ PRESETS = {
         ),
         rectify=True,
     ),
-    # 96 leaves it smaller than a CapsNet with its decoder
+    # 96 makes it smaller than a CapsNet with decoder
     "shared": Preset(shared=True, width=96),
 }
 
@@ -50,12 +50,12 @@ PRESETS = {
 class LCapsNet(nn.Module):
     """Images [b c h w] -> one capsule per class, active if the kept poses can be regressed from its pose.
 
-    `n_kept`: how many primary capsules are kept (paper: K); None keeps all.
-    `agreement` and `code` are those of `LadderCapsules`; `start` is one of `STARTS`, the preset's if None.
+    `n_kept`: number of primary capsules kept (paper: K); None keeps all.
+    `agreement` and `code`: see `LadderCapsules`. `start`: initialisation, one of `STARTS`; the preset's if None.
     Call `tell(images)` with a first batch before training, as `ClassifyLadder` does.
     """
 
-    decoder = None  # none in the paper; whoever looks for one is told
+    decoder = None  # the paper has none; callers check this attribute
 
     def __init__(
         self,
@@ -105,19 +105,19 @@ class LCapsNet(nn.Module):
                 nn.init.kaiming_normal_(weight, nonlinearity=after)
         if start != "told":
             return
-        # the same poses from fainter features: a step of Adam's moves a pose by all 20,736 features of its kernel
+        # the same poses from smaller features: a step of Adam changes a pose through all 20,736 features of its kernel
         self.conv.weight.mul_(FAINT)
         self.primary.weight.div_(FAINT)
         nn.init.zeros_(self.conv.bias)
-        # first biases make the first types loud, as many types as the kept capsules fill: so the same capsules, and one
-        # code, begin for all images
+        # initial biases make the first types long, as many types as the kept capsules fill: so at first all images keep
+        # the same capsules and have the same code
         types = self.primary.bias.view(self.primary.n_types, -1)
         share = torch.exp(torch.arange(len(types)) * (-self.grid[0] * self.grid[1] / self.classes.n_kept))
         lengths = FAINTEST + (LOUDEST - FAINTEST) * share
         types.copy_(nn.functional.normalize(torch.randn_like(types), dim=-1) * lengths.unsqueeze(-1))
 
     def tell(self, images: Float[Tensor, "b c h w"]) -> None:
-        """Let every class tell, to begin with, the mean of what these images keep (`LadderCapsules.tell`)."""
+        """Initialise every class to regress the mean of the kept poses of these images (`LadderCapsules.tell`)."""
         with torch.no_grad():
             self.classes.tell(self.primary_capsules(images))
 
@@ -125,13 +125,13 @@ class LCapsNet(nn.Module):
         return self.classes(self.primary_capsules(images))
 
     def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
-        """Compute the capsules that are pruned, ordered (type, row, column) over `grid`."""
+        """Compute the primary capsules before pruning, ordered (type, row, column) over `grid`."""
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
             wanted = ", ".join(map(str, self.image))
             raise ValueError(f"LCapsNet expects images [b, {wanted}], got {list(images.shape)}")
         return self.primary(relu(convolve(images, self.conv.weight, self.conv.bias)))
 
     def ladder(self, images: Float[Tensor, "b c h w"]) -> tuple[Capsules, Laddered]:
-        """Primary capsules, and class capsules with all that led to them."""
+        """Compute primary capsules, and class capsules with intermediate results."""
         primary = self.primary_capsules(images)
         return primary, self.classes.ladder(primary)

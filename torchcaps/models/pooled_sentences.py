@@ -1,7 +1,7 @@
-"""What the routing of sentences is compared with: the mean over the tokens of every layer, then a linear map or a small network.
+"""Baseline for the routing of sentences: the mean over tokens in every layer, then a linear classifier or an MLP.
 
-It sees the same embeddings of the same layers as `EMSentenceNet` (Heinsen 2019, figure 5). Letters: n tokens, l layers of the
-transformer, m numbers of an embedding.
+It uses the same embeddings as `EMSentenceNet` (Heinsen 2019, figure 5). Letters: n tokens, l transformer layers,
+m embedding dimensions.
 """
 
 from itertools import pairwise
@@ -14,10 +14,10 @@ LAYERS = ("all", "last")
 
 
 class PooledSentences(nn.Module):
-    """Embeddings [b n l m] of sentences of any length -> one logit per label.
+    """Embeddings [b n l m] of sentences of any length -> label logits [b k].
 
-    `hidden` empty: a linear probe. `layers`: the means of all of them side by side, or of the last one alone. The mean of each layer
-    is brought to mean 0 and variance 1, without parameters, since layers differ much in size.
+    `hidden` empty: a linear probe. `layers`: the concatenated means of all layers, or of the last one only. Each mean
+    is normalised to mean 0 and variance 1, without parameters, since layers differ in scale.
     """
 
     def __init__(
@@ -43,15 +43,19 @@ class PooledSentences(nn.Module):
         return self.classes(self.features(embeddings, present))
 
     def features(self, embeddings: Float[Tensor, "b n l m"], present: Present | None = None) -> Float[Tensor, "b f"]:
-        """The normalised means. A token that is there in part counts for that part."""
-        if embeddings.ndim != 4 or tuple(embeddings.shape[2:]) != (self.n_layers, self.d_embedding) or embeddings.shape[1] == 0:
+        """Compute the normalised means over tokens, weighted by `present`."""
+        if (
+            embeddings.ndim != 4
+            or tuple(embeddings.shape[2:]) != (self.n_layers, self.d_embedding)
+            or embeddings.shape[1] == 0
+        ):
             raise ValueError(
-                f"PooledSentences expects embeddings [b, at least one token, {self.n_layers} layers, {self.d_embedding} numbers], "
-                f"got {list(embeddings.shape)}"
+                f"PooledSentences expects embeddings [b, at least one token, {self.n_layers} layers, "
+                f"{self.d_embedding} numbers], got {list(embeddings.shape)}"
             )
         if self.layers == "last":
             embeddings = embeddings[:, :, -1:]
         present = embeddings.new_ones(embeddings.shape[:2]) if present is None else present.to(embeddings.dtype)
-        # padding may hold anything. Mixed sentences hold shares of tokens already, which are not to be weighted again
+        # padding may hold any value. Tokens of mixup sentences are weighted already, so they are not weighted again
         total = embeddings.masked_fill((present == 0)[..., None, None], 0).sum(1)
         return self.norm(total / present.sum(1)[:, None, None]).flatten(1)

@@ -1,7 +1,7 @@
-"""What expert capsules are compared with: as many plain numbers above the same autoencoder.
+"""Baselines for expert capsules: as many scalar units above the same autoencoder.
 
-`neurons`: a restricted Boltzmann machine, which Hauser 2019 argues from. `linear`: the bottleneck of an autoencoder, for
-backpropagation. Both see the autoencoder's maps, standardised.
+`neurons`: a restricted Boltzmann machine, the starting point of Hauser 2019. `linear`: the bottleneck of an
+autoencoder, for backpropagation. Both take the autoencoder's standardised feature maps.
 """
 
 import torch
@@ -16,12 +16,12 @@ FORMS = ("neurons", "linear")
 
 
 class NeuronNet(nn.Module):
-    """Images [b c h w] -> `width` numbers, as capsules of one number each; `reconstruct` draws the image of such numbers."""
+    """Images [b c h w] -> `width` units, as capsules of one dimension; `reconstruct` decodes them to images."""
 
     def __init__(
         self,
         image: tuple[int, int, int] = (1, 28, 28),
-        n_classes: int = 10,  # not looked at: every model is told
+        n_classes: int = 10,  # unused: all models take it
         *,
         form: str = "neurons",
         width: int = 320,
@@ -44,30 +44,44 @@ class NeuronNet(nn.Module):
 
     @torch.no_grad()
     def standardise(self, images: Float[Tensor, "b c h w"]) -> None:
-        """Set mean and spread by a batch. One spread for all, so that what never changes does not become noise."""
+        """Set mean and scale from a batch. One scale for all features, so that constant ones do not become noise."""
         maps = self.features(images)
         self.mean.copy_(maps.mean(0))
         self.spread.copy_((maps - self.mean).square().mean().sqrt().clamp(min=1e-6))
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b v"]:
+        """Compute the autoencoder's feature maps, flattened."""
         return self.autoencoder.encode(images).flatten(1)
 
     def visible(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b v"]:
+        """Compute the visible units: the standardised features."""
         return (self.features(images) - self.mean) / self.spread
 
     def code(self, visible: Float[Tensor, "b v"]) -> Float[Tensor, "b h"]:
-        return hidden_probability(visible, self.neurons()) if self.back is None else visible @ self.weight + self.hidden_bias
+        """Compute the hidden units: probabilities of an RBM, or a linear code."""
+        return (
+            hidden_probability(visible, self.neurons())
+            if self.back is None
+            else visible @ self.weight + self.hidden_bias
+        )
 
     def decode(self, code: Float[Tensor, "b h"]) -> Float[Tensor, "b v"]:
-        return visible_mean(code, self.neurons(), binary=False) if self.back is None else code @ self.back + self.visible_bias
+        """Compute the visible units from hidden ones."""
+        return (
+            visible_mean(code, self.neurons(), binary=False)
+            if self.back is None
+            else code @ self.back + self.visible_bias
+        )
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         return Capsules.of(self.code(self.visible(images)).unsqueeze(-1))
 
     def reconstruct(self, poses: Float[Tensor, "b j 1"]) -> Float[Tensor, "b c h w"]:
+        """Reconstruct images from hidden units."""
         maps = self.decode(poses.squeeze(-1)) * self.spread + self.mean
         channels, height, width = self.map_shape
         return self.autoencoder.decode(rearrange(maps, "b (k h w) -> b k h w", k=channels, h=height, w=width)).sigmoid()
 
     def neurons(self) -> Neurons:
+        """Return weights and biases as the RBM ops take them."""
         return Neurons(self.weight, self.visible_bias, self.hidden_bias)

@@ -1,9 +1,9 @@
-"""SparseCaps: a CapsNet that learns from pictures alone, its latent capsules kept apart by a mask.
+"""SparseCaps: an unsupervised CapsNet whose latent capsules specialise through a sparsity mask.
 
-Rawlinson, Ahmed, Kowadlo 2018, "Sparse Unsupervised Capsules Generalize Better", section 2. Convolution, primary capsules and decoder
-are those of CapsNet, whose class capsules become latent ones: nobody says what each is for.
-`SparseCaps` has two presets: `sparse`, and `dense`, trained without the mask (section 2.1). `SupervisedCaps` is what the paper
-compares with (SUPCAPS): capsules kept apart by labels.
+Rawlinson, Ahmed, Kowadlo 2018, "Sparse Unsupervised Capsules Generalize Better", section 2. Convolution, primary
+capsules and decoder are those of CapsNet; its class capsules become latent capsules without labels.
+`SparseCaps` has two presets: `sparse`, and `dense`, trained without the mask (section 2.1). `SupervisedCaps` is the
+paper's baseline (SUPCAPS), whose capsules specialise through labels.
 """
 
 from typing import NamedTuple
@@ -22,36 +22,35 @@ PRESETS = ("sparse", "dense")
 
 
 class Latent(NamedTuple):
-    """What a picture is to the deepest capsules."""
+    """Latent capsules of an image, with their support and mask."""
 
     poses: Float[Tensor, "b j e"]  # before the mask
-    support: Float[Tensor, "b j"]  # of the routing, before any boost
+    support: Float[Tensor, "b j"]  # routing support before boosting
     mask: Float[Tensor, "b j"]
 
     def masked(self) -> Capsules:
-        """What the layers behind see of them (Eq. 4)."""
+        """Return the masked capsules, the input of later layers (Eq. 4)."""
         return Capsules.of(self.poses * self.mask.unsqueeze(-1).to(self.poses.dtype))
 
 
 class Features(NamedTuple):
-    """The capsules as one row of numbers, for a classifier."""
+    """Capsules flattened to feature vectors, for a classifier."""
 
     masked: Float[Tensor, "b f"]
     pre_mask: Float[Tensor, "b f"]
 
 
 class SparseCaps(nn.Module):
-    """Images [b c h w] -> latent capsules, of which a few are left; the decoder draws the picture from them.
+    """Images [b c h w] -> masked latent capsules, from which the decoder reconstructs the image.
 
-    `sharpness`, `frequencies`, `boost_step`, `boost_every`, `decay` and `boost_gain` are those of `RankMask`, `network`
-    those of `CapsNet`. `support`: the groups of `routing_support`, `places` by the paper's text and `runs` by the
-    authors' code.
+    `sharpness` to `boost_gain` are arguments of `RankMask`, `network` are arguments of `CapsNet`. `support`: the groups
+    of `routing_support`, `places` as in the paper's text or `runs` as in the authors' code.
     """
 
     def __init__(
         self,
         image: tuple[int, int, int] = (1, 28, 28),
-        n_classes: int = 10,  # not looked at: every model is told
+        n_classes: int = 10,  # unused: all models take it
         *,
         preset: str = "sparse",
         n_latent: int = 16,
@@ -71,33 +70,41 @@ class SparseCaps(nn.Module):
         if support not in GROUPS:
             raise ValueError(f"SparseCaps: support must be one of {', '.join(GROUPS)}; got {support!r}")
         self.net = CapsNet(image, n_latent, d_class=d_latent, reconstruction=True, **network)
-        rule = {"sharpness": sharpness, "frequencies": frequencies, "boost_step": boost_step, "boost_every": boost_every, "decay": decay}
+        rule = {
+            "sharpness": sharpness,
+            "frequencies": frequencies,
+            "boost_step": boost_step,
+            "boost_every": boost_every,
+            "decay": decay,
+        }
         self.mask = RankMask(n_latent, **rule, gain=boost_gain) if preset == "sparse" else None
         self.support = support
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
-        """What is left of the latent capsules; in training the winners are counted."""
+        """Compute the masked latent capsules; in training, also count the winners."""
         if self.mask is None:
             return self.net(images)
         capsules, support = self._with_support(images)
         return Latent(capsules.poses, support, self.mask(support)).masked()
 
     def latent(self, images: Float[Tensor, "b c h w"]) -> Latent:
-        """All of the latent capsules. Nobody is counted, in training neither."""
+        """Compute the latent capsules with support and mask, without counting winners."""
         capsules, support = self._with_support(images)
-        return Latent(capsules.poses, support, torch.ones_like(support) if self.mask is None else self.mask.mask(support))
+        return Latent(
+            capsules.poses, support, torch.ones_like(support) if self.mask is None else self.mask.mask(support)
+        )
 
     def supports(self, images: Float[Tensor, "b c h w"]) -> dict[str, Float[Tensor, "b j"]]:
-        """Before any boost, by either reading of it (`routing_support`), whichever the network was trained by."""
+        """Compute the support before boosting with every grouping of `routing_support`."""
         primary = self.net.primary_capsules(images)
         return {groups: self._routed(primary, groups).support for groups in GROUPS}
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Features:
-        """What a classifier is given: with the mask as in Eq. 4, and without as in the authors' code."""
+        """Compute features for a classifier: with the mask (Eq. 4), and without (the authors' code)."""
         return features_of(self.latent(images))
 
     def reconstruct(self, poses: Float[Tensor, "b j e"]) -> Float[Tensor, "b c h w"]:
-        """The picture that all of these capsules describe together."""
+        """Reconstruct images from all latent capsules together."""
         return self.net.decoder(poses, torch.ones_like(poses[..., 0]))
 
     def _with_support(self, images: Float[Tensor, "b c h w"]) -> Supported:
@@ -108,22 +115,25 @@ class SparseCaps(nn.Module):
 
 
 class SupervisedCaps(CapsNet):
-    """A CapsNet, one capsule per class, that shows its capsules as `SparseCaps` does; the mask keeps the longest."""
+    """CapsNet with the latent interface of `SparseCaps`; the mask keeps the longest class capsule."""
 
     support = "places"
 
     def latent(self, images: Float[Tensor, "b c h w"]) -> Latent:
+        """Compute the class capsules with support, and a mask that keeps the longest."""
         capsules, support = self.classes.with_support(self.primary_capsules(images), self.primary.n_types)
         return Latent(capsules.poses, support, one_hot(capsules.activity.argmax(-1), self.n_classes).to(support.dtype))
 
     def supports(self, images: Float[Tensor, "b c h w"]) -> dict[str, Float[Tensor, "b j"]]:
+        """Compute the support with every grouping of `routing_support`."""
         primary = self.primary_capsules(images)
         return {groups: self.classes.with_support(primary, self.primary.n_types, groups).support for groups in GROUPS}
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Features:
+        """Compute features for a classifier, with and without the mask."""
         return features_of(self.latent(images))
 
 
 def features_of(latent: Latent) -> Features:
-    """Both kinds."""
+    """Flatten latent capsules to feature vectors, with and without the mask."""
     return Features(latent.masked().poses.flatten(-2), latent.poses.flatten(-2))

@@ -1,8 +1,9 @@
-"""StackedCaps: several layers of latent capsules that learn from pictures alone, routed by agreement or by EM.
+"""StackedCaps: several layers of unsupervised latent capsules, routed by agreement or by EM.
 
-Rawlinson, Ahmed, Kowadlo 2018, section 4, asks what happens in deeper networks and with EM routing, and leaves both open. Convolution,
-primary capsules and decoder are like those of `SparseCaps`; what is masked in one layer is masked for the next.
-A latent layer has no places: all of its capsules are types at one, so that the support of the layer above is the largest coupling.
+Rawlinson, Ahmed, Kowadlo 2018, section 4, leaves deeper networks and EM routing to future work. Convolution, primary
+capsules and decoder are like those of `SparseCaps`; the next layer receives masked capsules.
+A latent layer has a single place, where each capsule is a type, so the support of the next layer is its largest
+coupling.
 """
 
 from typing import NamedTuple
@@ -19,27 +20,27 @@ from torchcaps.ops import convolve, routing_support
 from torchcaps.ops.sparse import FREQUENCIES, SHARPNESS
 
 ROUTINGS = ("dynamic", "em")
-ROWS = 4  # of a pose matrix, in EM routing
+ROWS = 4  # rows of a pose matrix in EM routing
 
 
 class Level(NamedTuple):
-    """One of the layers, as figures and tests want to see it."""
+    """State of one latent layer, for figures and tests."""
 
     latent: Latent
-    activity: Float[Tensor, "b j"]  # how much of each capsule is there, before the mask: its length, or its gate
+    activity: Float[Tensor, "b j"]  # before the mask: the length, or the sigmoid of the score
 
 
 class StackedCaps(nn.Module):
-    """Images [b c h w] -> the last of `n_layers` latent layers; the decoder draws the picture from it.
+    """Images [b c h w] -> the last of `n_layers` latent layers, from which the decoder reconstructs the image.
 
-    `routing` em: poses are matrices of 4 rows (`d_primary` and `d_latent` numbers in all), and a capsule has a score; the mask takes a
-    part of what is there of it. `sharpness` to `decay` are those of `RankMask`, one for every layer.
+    `routing` em: poses are matrices of 4 rows (`d_primary` and `d_latent` elements in all), and capsules have a score,
+    whose sigmoid the mask multiplies. `sharpness` to `decay` are arguments of `RankMask`, one mask per layer.
     """
 
     def __init__(
         self,
         image: tuple[int, int, int] = (1, 28, 28),
-        n_classes: int = 10,  # not looked at: every model is told
+        n_classes: int = 10,  # unused: all models take it
         *,
         preset: str = "sparse",
         routing: str = "dynamic",
@@ -69,14 +70,16 @@ class StackedCaps(nn.Module):
             raise ValueError(f"StackedCaps needs at least one latent layer, got n_layers={n_layers}")
         if routing == "em" and (d_primary % ROWS or d_latent % ROWS):
             raise ValueError(
-                f"StackedCaps: EM routing has poses of {ROWS} rows; d_primary={d_primary} or d_latent={d_latent} is no multiple"
+                f"StackedCaps: EM routing has poses of {ROWS} rows; d_primary={d_primary} or d_latent={d_latent} is "
+                "no multiple"
             )
         if routing == "em" and preset == "sparse":
             if backend not in ("auto", "reference"):
                 raise ValueError(
-                    f"StackedCaps: sparse EM routing must know what was used, which no {backend} backend tells; leave it at auto"
+                    f"StackedCaps: sparse EM routing must know what was used, which no {backend} backend tells; "
+                    "leave it at auto"
                 )
-            backend = "reference"  # as `steps` computes; and a log says so
+            backend = "reference"  # what `steps` runs, so that logs name it
         self.image, self.routing, self.n_types, self.d_primary = tuple(image), routing, n_types, d_primary
         self.conv = nn.Conv2d(self.image[0], channels, kernel)
         if routing == "em":
@@ -85,24 +88,35 @@ class StackedCaps(nn.Module):
             self.primary = PrimaryCapsules(channels, n_types, d_primary, primary_kernel, primary_stride)
         grid = tuple((size - kernel + 1 - primary_kernel) // primary_stride + 1 for size in self.image[1:])
         if min(grid) < 1:
-            raise ValueError(f"StackedCaps: an image of {image[1]}x{image[2]} is too small for kernels of {kernel} and {primary_kernel}")
+            raise ValueError(
+                f"StackedCaps: an image of {image[1]}x{image[2]} is too small for kernels of {kernel} and "
+                f"{primary_kernel}"
+            )
         sizes = [(n_types * grid[0] * grid[1], d_primary), *[(n_latent, d_latent)] * (n_layers - 1)]
         if routing == "em":
-            parts = [EMCapsules(n, n_latent, ROWS, d // ROWS, d_latent // ROWS, n_iters, backend=backend) for n, d in sizes]
+            parts = [
+                EMCapsules(n, n_latent, ROWS, d // ROWS, d_latent // ROWS, n_iters, backend=backend) for n, d in sizes
+            ]
         else:
             parts = [RoutedCapsules(n, n_latent, d, d_latent, n_iters, backend=backend) for n, d in sizes]
         self.levels = nn.ModuleList(parts)
-        rule = {"sharpness": sharpness, "frequencies": frequencies, "boost_step": boost_step, "boost_every": boost_every, "decay": decay}
+        rule = {
+            "sharpness": sharpness,
+            "frequencies": frequencies,
+            "boost_step": boost_step,
+            "boost_every": boost_every,
+            "decay": decay,
+        }
         self.masks = nn.ModuleList([RankMask(n_latent, **rule) for _ in parts] if preset == "sparse" else [])
         self.decoder = Decoder(n_latent, d_latent, self.image, hidden)
 
     @property
     def mask(self) -> RankMask | None:
-        """That of the last layer."""
+        """Mask of the last layer; None for the dense preset."""
         return self.masks[-1] if self.masks else None
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
-        """What is left of the last layer; in training the winners of every layer are counted."""
+        """Compute the masked capsules of the last layer; in training, count the winners of every layer."""
         capsules = self._primary(images)
         for number, layer in enumerate(self.levels):
             if not self.masks:
@@ -113,7 +127,7 @@ class StackedCaps(nn.Module):
         return self._plain(capsules)
 
     def levels_of(self, images: Float[Tensor, "b c h w"]) -> list[Level]:
-        """Every layer. Nobody is counted, in training neither."""
+        """Compute the state of every latent layer, without counting winners."""
         capsules, found = self._primary(images), []
         for number in range(len(self.levels)):
             capsules, support = self._with_support(number, capsules)
@@ -125,25 +139,29 @@ class StackedCaps(nn.Module):
         return found
 
     def latent(self, images: Float[Tensor, "b c h w"]) -> Latent:
-        """The last layer."""
+        """Compute the latent capsules of the last layer."""
         return self.levels_of(images)[-1].latent
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Features:
-        """What a classifier is given."""
+        """Compute features of the last layer for a classifier, with and without the mask."""
         return features_of(self.latent(images))
 
     def reconstruct(self, poses: Float[Tensor, "b j e"]) -> Float[Tensor, "b c h w"]:
-        """The picture that all of these capsules describe together."""
+        """Reconstruct images from all capsules of the last layer together."""
         return self.decoder(poses, torch.ones_like(poses[..., 0]))
 
     def _primary(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
-            raise ValueError(f"StackedCaps expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}")
+            raise ValueError(
+                f"StackedCaps expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}"
+            )
         maps = relu(convolve(images, self.conv.weight, self.conv.bias))
         if self.routing == "dynamic":
             return self.primary(maps)
         # back from autocast: scores are sums over hundreds of capsules
-        cut = rearrange(self.primary(maps), "b (n d) h w -> b (n h w) d", n=self.n_types).to(self.levels[0].weight.dtype)
+        cut = rearrange(self.primary(maps), "b (n d) h w -> b (n h w) d", n=self.n_types).to(
+            self.levels[0].weight.dtype
+        )
         return Capsules(rearrange(cut[..., 1:], "b i (r d) -> b i r d", r=ROWS), cut[..., 0])
 
     def _with_support(self, number: int, capsules: Capsules) -> tuple[Capsules, Float[Tensor, "b j"]]:
@@ -160,15 +178,15 @@ class StackedCaps(nn.Module):
         return Capsules.of(capsules.poses * mask.unsqueeze(-1).to(capsules.poses.dtype))
 
     def _plain(self, capsules: Capsules) -> Capsules:
-        """As vectors whose length says how much is there."""
+        """Flatten pose matrices to vectors, scaled by the sigmoid of their scores."""
         if self.routing == "dynamic":
             return capsules
         return Capsules.of(capsules.poses.flatten(-2) * capsules.activity.sigmoid().unsqueeze(-1))
 
 
 def lessened(scores: Float[Tensor, "*b j"], mask: Float[Tensor, "*b j"]) -> Float[Tensor, "*b j"]:
-    """Scores of capsules of which the share `mask` is left: f(new) = f(old) · mask. 0 is -inf; 1 changes nothing, to the bit."""
+    """Multiply the sigmoid of the scores by `mask`: f(new) = f(old) · mask. 0 gives -inf; 1 changes no bit."""
     between = (mask > 0) & (mask < 1)
-    share = torch.where(between, mask, 0.5)  # elsewhere any number will do, so long as its gradient is finite
+    share = torch.where(between, mask, 0.5)  # elsewhere any value with a finite gradient
     part = logsigmoid(scores) + share.log() - torch.log1p(-scores.sigmoid() * share)
     return torch.where(between, part, scores).masked_fill(mask == 0, -torch.inf)

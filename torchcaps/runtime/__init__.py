@@ -1,1 +1,1 @@
-"""Ground floor, beside ops: the machine, several processes, files and the metrics log. Nothing here knows a capsule."""
+"""Device, distributed processes, files and the metrics log. Like ops, it imports no other room."""

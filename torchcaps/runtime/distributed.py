@@ -1,7 +1,7 @@
-"""Several processes that train one network together, on one machine or on several, under torchrun or whatever sets its variables.
+"""Data-parallel training on one or several machines, under torchrun or anything that sets its environment variables.
 
-Each makes its own part of every batch, gradients and losses become those of the whole batch, and every process takes the same step.
-So all hold the same numbers at all times, the first one writes for all, and any number of processes can go on from what is saved.
+Each process computes its part of every batch. Gradients and losses are averaged, and every process takes the same step.
+All processes hold the same weights, rank 0 writes for all, and a run can resume with any number of processes.
 """
 
 import os
@@ -18,74 +18,76 @@ from torch import Tensor, distributed, nn
 
 
 def n_cores() -> int:
-    """That this process may use."""
+    """Return the number of CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Lost(RuntimeError):
-    """Another process of the run is gone."""
+    """Error: another process of the run is gone."""
 
 
 def several() -> bool:
-    """Whether a network that is asked now is trained by several processes."""
+    """Return whether several processes train together."""
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 def n_processes() -> int:
-    """That train one network now."""
+    """Return the number of processes that train together; 1 without a process group."""
     return distributed.get_world_size() if several() else 1
 
 
 def sum_of_all(part: Tensor) -> Tensor:
-    """The sum of this tensor over all processes, the same bits on each; no gradient passes. It may change `part` itself."""
+    """Sum a tensor over all processes, bit-identical on each. Without gradient; may modify `part` in place."""
     if several():
         distributed.all_reduce(part)
     return part
 
 
 def mean_of_all(part: Tensor) -> Tensor:
-    """As `sum_of_all`, but the mean: of means over equal parts of a batch, the mean over all of it."""
+    """Average a tensor over all processes, such as means over equal parts of a batch. May modify `part` in place."""
     return sum_of_all(part).div_(n_processes()) if several() else part
 
 
 def as_first(part: Tensor) -> Tensor:
-    """The first process's tensor, on every process. It may change `part` itself."""
+    """Broadcast the tensor of rank 0 to every process. May modify `part` in place."""
     if several():
         distributed.broadcast(part, 0)
     return part
 
 
 class _Summed(torch.autograd.Function):
+    """Sum over all processes; its gradient is the sum of all processes' gradients."""
+
     @staticmethod
     def forward(ctx, part: Tensor) -> Tensor:
         return sum_of_all(part.clone())
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> Tensor:
-        # every process's loss depends on this one's part
+        # the loss of every process depends on this part
         return sum_of_all(gradient.clone())
 
 
 def summed(part: Tensor) -> Tensor:
-    """`sum_of_all` that gradients pass: those of the losses of all processes."""
+    """Sum a tensor over all processes, with gradients from the losses of all of them."""
     return _Summed.apply(part) if several() else part
 
 
 @dataclass(frozen=True)
 class Team:
-    """Who trains together; one process alone is a team too, and asks nobody."""
+    """Processes that train together; a single process is a team of size 1 and communicates with nobody."""
 
     rank: int = 0
     size: int = 1
-    group: "distributed.ProcessGroup | None" = None  # for numbers that lie on the host
+    group: "distributed.ProcessGroup | None" = None  # for tensors on the host
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that writes."""
+        """True on rank 0, the process that writes."""
         return self.rank == 0
 
     def largest(self, *numbers: int) -> list[int]:
-        """Of each number the largest that any process gives. Nothing waits for a device."""
+        """Return the maximum of each number over all processes. Does not synchronise with a GPU."""
         if self.size == 1:
             return [*numbers]
         found = torch.tensor(numbers, dtype=torch.int64)
@@ -94,30 +96,32 @@ class Team:
         return found.tolist()
 
     def about(self) -> dict[str, int]:
-        """For a result file: how many trained it, if several did."""
+        """Return the number of processes for a result file; {} for a single process."""
         return {"processes": self.size} if self.size > 1 else {}
 
     def same(self, number: int) -> bool:
-        """Whether all processes give the same number."""
+        """Return whether all processes give the same number."""
         most, least = self.largest(number, -number)
         return most == -least
 
     def says_first(self, answer: bool) -> bool:
-        """What the first process says, on all of them."""
+        """Broadcast a boolean from rank 0."""
         return bool(self.largest(self.leads and answer)[0])
 
     def agree(self, model: nn.Module) -> None:
-        """Take the first process's numbers. What each computes for itself of the same images may differ in the last bit: convolutions
-        take the way that was fastest when they were tried, on every process for itself."""
+        """Copy parameters and buffers of rank 0 to every process.
+
+        Results on the same images may differ in the last bit, since every process picks its fastest convolution itself.
+        """
         if self.size == 1:
             return
         with naming_the_lost():
             for tensor in model.state_dict().values():
-                tensor.copy_(as_first(tensor.contiguous()))  # which one that lies channels last is not
+                tensor.copy_(as_first(tensor.contiguous()))  # channels-last tensors are not contiguous
 
     @contextmanager
     def first_of_each_machine(self) -> Iterator[None]:
-        """One process of a machine goes first, the others follow when it is done: what it decodes and keeps, they find."""
+        """Run the block on one process per machine first, then on the others, which find the files it cached."""
         goes_first = int(os.environ.get("LOCAL_RANK", 0)) == 0
         if not goes_first:
             self.largest(0)
@@ -130,15 +134,15 @@ ALONE = Team()
 
 
 def started() -> tuple[int, int]:
-    """Rank and number of the processes, as torchrun says by its variables; (0, 1) where it says nothing."""
+    """Return rank and world size from torchrun's environment variables; (0, 1) if they are not set."""
     size = int(os.environ.get("WORLD_SIZE", 1))
     return (int(os.environ.get("RANK", 0)), size) if size > 1 else (0, 1)
 
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[Team]:
-    """The team of this process, which waits here until all have come."""
-    if distributed.is_available() and distributed.is_initialized():  # by Ray Train, or a program of the user's own
+    """Join the process group and yield the team; waits until all processes have joined."""
+    if distributed.is_available() and distributed.is_initialized():  # by Ray Train or by the user's program
         group = distributed.new_group(backend="gloo") if distributed.get_world_size() > 1 else None
         yield Team(distributed.get_rank(), distributed.get_world_size(), group)
         return
@@ -148,7 +152,10 @@ def joined(device: torch.device) -> Iterator[Team]:
         return
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
-        raise ValueError(f"WORLD_SIZE={size} says that {size} processes train together, and {', '.join(missing)} is not set; use torchrun")
+        raise ValueError(
+            f"WORLD_SIZE={size} says that {size} processes train together, and {', '.join(missing)} is not set; "
+            "use torchrun"
+        )
     with naming_the_lost():
         place = _meeting_place()
         store = distributed.PrefixStore(_common_name(place, rank, size), place)
@@ -165,8 +172,11 @@ def joined(device: torch.device) -> Iterator[Team]:
 
 
 def _leave_the_lost(error: BaseException | None, device: torch.device) -> None:
-    """End gloo's threads while Python still runs: one that lets go of a tensor later aborts the whole process. They end when nobody holds
-    the group, and the frames that the error and its causes went through still do. What is left of nccl could only wait for who is gone."""
+    """End gloo's threads while Python still runs: a thread that frees a tensor later aborts the whole process.
+
+    The threads end with the last reference to the group, so the frames of the error and its causes are cleared too.
+    nccl is left alone, since destroying its group would wait for the lost process.
+    """
     if _backend(device) == "gloo":
         distributed.destroy_process_group()
         while error is not None:
@@ -176,15 +186,15 @@ def _leave_the_lost(error: BaseException | None, device: torch.device) -> None:
 
 @cache
 def _meeting_place() -> "distributed.Store":
-    """One for as long as the process lives: made again for a second run, it might be another process's old one."""
+    """Return the rendezvous store, created once per process: a second one might connect to an old store."""
     return next(distributed.rendezvous("env://"))[0]
 
 
 def _common_name(store: "distributed.Store", rank: int, size: int) -> str:
-    """A name that these processes have in common, and none that were there before them.
+    """Agree on a key prefix that is unique to these processes.
 
-    torchrun may keep its store when it starts all of them again, and in it the addresses of those that are gone. So each process
-    leaves a word that it has just made up, and whoever answers to that word is there now.
+    torchrun may keep its store across restarts, with the addresses of processes that are gone. So each process stores a
+    fresh random token, and an answer to that token proves that rank 0 is alive now.
     """
     own = secrets.token_hex(8)
     if rank > 0:
@@ -202,14 +212,14 @@ def _common_name(store: "distributed.Store", rank: int, size: int) -> str:
 
 
 def _backend(device: torch.device) -> str:
-    """nccl refuses two processes on one GPU; gloo does not, by way of the host: slow, and good enough for a trial."""
+    """Choose nccl, or gloo where processes share a GPU, which nccl refuses. Gloo copies through the host: slow."""
     shared = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > torch.cuda.device_count()
     return "gloo" if device.type == "cpu" or shared else "cpu:gloo,cuda:nccl"
 
 
 @contextmanager
 def naming_the_lost() -> Iterator[None]:
-    """What a backend says when a process is gone becomes one clear error."""
+    """Turn the backends' various errors about a lost process into `Lost`."""
     try:
         yield
     except RuntimeError as error:
@@ -217,6 +227,6 @@ def naming_the_lost() -> Iterator[None]:
         if isinstance(error, Lost) or not (isinstance(error, distributed.DistError) or "gloo" in text):
             raise
         raise Lost(
-            f"another process of this run is gone ({text.splitlines()[0][:120]}); `torchrun --max-restarts N` starts all of them "
-            "again from the last checkpoint, and so does the same command"
+            f"another process of this run is gone ({text.splitlines()[0][:120]}); `torchrun --max-restarts N` starts "
+            "all of them again from the last checkpoint, and so does the same command"
         ) from error

@@ -1,4 +1,4 @@
-"""The machine around a run: device, folders, signals, numerics, versions, and the commit that ran."""
+"""Environment of a run: device, folders, signals, numerics, versions and commit."""
 
 import os
 import platform
@@ -16,22 +16,28 @@ from typing import Any
 
 import torch
 
-# Seconds. A cluster that ends a job tells every process of it, and torchrun or a sweep then tells its own once more: that is one signal.
+# seconds. A cluster signals every process of a job, and torchrun or a sweep then repeats the signal for its own
+# processes: signals this close together count as one
 SAME_SIGNAL = 1.0
 
 
 def pick_device(name: str) -> torch.device:
+    """Return the device named auto, cpu, cuda or cuda:N. Under torchrun, cuda is the GPU of the local rank."""
     if name == "auto":
         return pick_device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f"device must be auto, cpu, cuda or cuda:N; got {name!r}")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda was asked for and this PyTorch sees none; use --device cpu, or install a CUDA build")
-    here, own = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))  # torchrun's
+        raise ValueError(
+            "device cuda was asked for and this PyTorch sees none; use --device cpu, or install a CUDA build"
+        )
+    here, own = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))  # set by torchrun
     if device.type == "cuda" and here > 1:
         if device.index is not None:
-            raise ValueError(f"{here} processes of this machine were all told {name}; use --device cuda, and each takes its own")
+            raise ValueError(
+                f"{here} processes of this machine were all told {name}; use --device cuda, and each takes its own"
+            )
         return torch.device("cuda", own % torch.cuda.device_count())
     if (device.index or 0) >= max(torch.cuda.device_count(), 1):
         raise ValueError(f"device {name} was asked for and there are {torch.cuda.device_count()}; use a smaller number")
@@ -39,24 +45,25 @@ def pick_device(name: str) -> torch.device:
 
 
 def make_folder(out: Path) -> None:
+    """Create a folder and check that it is writable."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=out).close()  # under a name that no other process takes: a sweep's all look at one folder
+        TemporaryFile(dir=out).close()  # a unique name, since all processes of a sweep check the same folder
     except OSError as error:
         raise ValueError(f"cannot write to {out} ({error.strerror}); choose another folder with --out") from error
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: of the device's allocator on CUDA, of the whole process elsewhere."""
+    """Return the peak memory in bytes: of the CUDA allocator, or of the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # bytes there, kilobytes elsewhere
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS reports bytes, others kilobytes
 
 
 @contextmanager
 def algorithms(deterministic: bool, device: torch.device) -> Iterator[None]:
-    """On this device, kernels that repeat to the bit, or the fastest ones; put back afterwards."""
+    """Select bit-reproducible or the fastest kernels on `device`; restore the settings on exit."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark = torch.backends.cudnn.benchmark
     if deterministic and device.type == "cuda":
@@ -64,7 +71,7 @@ def algorithms(deterministic: bool, device: torch.device) -> Iterator[None]:
     torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.benchmark = not deterministic
     try:
-        # streams and generators are those of the current device
+        # streams and generators belong to the current device
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             yield
     finally:
@@ -74,7 +81,10 @@ def algorithms(deterministic: bool, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def noted_signals(which: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM, or others, are noted, and the loop leaves after the step it is in. A later one leaves at once."""
+    """Collect signals in the yielded list, so that a loop can stop after its current step.
+
+    A second signal, more than `SAME_SIGNAL` seconds later, raises KeyboardInterrupt at once.
+    """
     caught: list[int] = []
     before, first = {}, 0.0
 
@@ -90,7 +100,7 @@ def noted_signals(which: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTE
         for each in which:
             before[each] = signal.signal(each, note)
     except ValueError:
-        pass  # not the main thread: signals stay with whoever owns it
+        pass  # only the main thread may set signal handlers
     try:
         yield caught
     finally:
@@ -100,41 +110,47 @@ def noted_signals(which: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTE
 
 @contextmanager
 def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Whatever draws from PyTorch's default generators (initial weights, dropout) draws from this seed, inside only."""
+    """Seed PyTorch's default generators (initialisation, dropout) inside the block; restore them on exit."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def versions() -> dict[str, str]:
+    """Return the versions of Python, PyTorch and CUDA."""
     found = {"python": platform.python_version(), "torch": torch.__version__}
     return found | ({"cuda": torch.version.cuda} if torch.version.cuda else {})
 
 
 def device_name(device: torch.device) -> str:
+    """Return the GPU's name, or the CPU's architecture and thread count."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
 def made_by(device: torch.device) -> dict[str, Any]:
-    """Who makes a result: device, versions, commit."""
+    """Return the provenance of a result: device, versions, commit."""
     return {"device": device_name(device), "versions": versions(), **commit()}
 
 
 def commit() -> dict[str, Any]:
-    """The commit of this code and whether files differ from it.
+    """Return the commit of this code and whether the package differs from it.
 
-    A copy without .git says so by TORCHCAPS_COMMIT (and TORCHCAPS_DIRTY=1 if it was changed).
+    A copy without .git sets TORCHCAPS_COMMIT, and TORCHCAPS_DIRTY=1 if it was changed.
     """
     if named := os.environ.get("TORCHCAPS_COMMIT"):
         return {"commit": named, "dirty": os.environ.get("TORCHCAPS_DIRTY", "0") == "1"}
     here = Path(__file__).parents[1]  # the package
     try:
-        _git(here, "ls-files", "--error-unmatch", "__init__.py")  # fails where we are a guest in another project's repository
+        # fails if the package lies untracked in another project's repository
+        _git(here, "ls-files", "--error-unmatch", "__init__.py")
         head = _git(here, "rev-parse", "HEAD")
-        # what decides a result is the package; notes, result files and released weights do not
-        return {"commit": head, "dirty": bool(_git(here, "status", "--porcelain", "--", ".", ":(exclude)pretrained/weights"))}
+        # only the package determines a result, not notes, result files or released weights
+        return {
+            "commit": head,
+            "dirty": bool(_git(here, "status", "--porcelain", "--", ".", ":(exclude)pretrained/weights")),
+        }
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "unknown", "dirty": True}
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic file writes."""
 
 import os
 import secrets
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes) -> Path:
-    """Write aside, then move into place: whoever looks at `path` sees the old file or the whole new one."""
+    """Write a file atomically: to a temporary name, then move. Readers see the old file or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:

@@ -1,4 +1,4 @@
-"""What a run says while it goes: a line of JSON per log point, TensorBoard if it is installed, a progress bar."""
+"""Metrics of a running experiment: one JSON line per log step, TensorBoard if installed, a progress bar."""
 
 import json
 import time
@@ -14,11 +14,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from torchcaps.runtime.files import write_whole
 
-LINE_EVERY = 60.0  # seconds between lines of progress where a bar would not be seen
+LINE_EVERY = 60.0  # seconds between progress lines without a terminal
 
 
 class Journal:
-    """Appends to metrics.jsonl. A resumed run drops the lines it is about to write again. Of several processes one `writes`."""
+    """Metrics log: appends to metrics.jsonl.
+
+    A resumed run drops the lines after `resume_step`, which it will write again. Only one process of a run `writes`.
+    """
 
     def __init__(self, folder: Path, resume_step: int, writes: bool = True) -> None:
         self.path = folder / "metrics.jsonl"
@@ -35,7 +38,7 @@ class Journal:
     def write(self, step: int, **values: Any) -> None:
         line = {"step": step} | values
         if line in self.lines[-1:]:
-            return  # a finished run that is asked again says the same
+            return  # a finished run that is started again repeats its last line
         self.lines.append(line)
         if not self.writes:
             return
@@ -52,7 +55,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """All whole lines; a line cut short by a kill is left out."""
+    """Read all complete lines of a metrics log; drop a last line that a kill cut short."""
     lines = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -63,7 +66,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
 
 
 class Speed:
-    """Steps per second over the last minute or a little more: over a few steps it would often be that of a checkpoint being written."""
+    """Steps per second over about the last minute; over a few steps, writing a checkpoint would distort it."""
 
     def __init__(self, step: int) -> None:
         self.began, self.asked = (time.perf_counter(), step), deque[tuple[float, int]]()
@@ -72,7 +75,7 @@ class Speed:
         now = time.perf_counter()
         while len(self.asked) > 1 and now - self.asked[1][0] > LINE_EVERY:
             self.asked.popleft()
-        # only the first answer goes back to the start: compiling is no step
+        # only the first reading counts from the start, which includes compilation
         since, first = self.asked[0] if self.asked else self.began
         self.asked.append((now, step))
         return (step - first) / max(now - since, 1e-9)
@@ -80,13 +83,14 @@ class Speed:
 
 @contextmanager
 def progress_bar(title: str, n_steps: int, done: int, shown: bool) -> Iterator[Any]:
-    """Yields update(step, text): a bar with loss, accuracy, speed and the time left. Where no terminal is, in a log file or a sweep, a bar
-    shows nothing before its end: there it is a line now and then.
+    """Yield update(step, text), which shows a progress bar with `text` and the remaining time.
+
+    Without a terminal (log files, sweeps) a bar shows nothing until its end, so it prints a line every minute instead.
     """
     columns = [BarColumn(bar_width=14), MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn()]
     console, said = Console(stderr=True, markup=False, emoji=False), time.perf_counter()
     if shown:
-        console.print(title, style="bold", highlight=False)  # on a line of its own: the bar needs all 80 columns
+        console.print(title, style="bold", highlight=False)  # on its own line: the bar needs all 80 columns
     with Progress(*columns, console=console, disable=not shown) as bar:
         task = bar.add_task("", total=n_steps, completed=done, text="")
 
