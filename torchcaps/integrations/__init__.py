@@ -1,1 +1,1 @@
-"""Ways in and out: scikit-learn, folders of images, ONNX and torch.export."""
+"""Integrations: scikit-learn, folders of images, ONNX and torch.export."""

@@ -1,13 +1,14 @@
-"""Trained models as files that need no torchcaps: ONNX, and PyTorch's own exported program (.pt2).
+"""Export of trained models to files that run without torchcaps: ONNX, and PyTorch's exported program (.pt2).
 
-| of | inputs | outputs |
+| data | inputs | outputs |
 |---|---|---|
-| images | `images` [batch, c, h, w], float32 in 0..1, of the size of the data | `scores` [batch, classes]; `poses` [batch, capsules, ...] |
-| sentences | `embeddings` [batch, tokens, layers, numbers], `present` [batch, tokens] | the same |
+| images | `images` [batch, c, h, w], float32 in 0..1 | `scores` [batch, classes], `poses` [batch, capsules, ...] |
+| sentences | `embeddings` [batch, tokens, layers, features], `present` [batch, tokens] | the same |
 
-The number of images is free, of sentences the number of tokens too. What evaluation does to an image (a crop of the middle, a
-standardisation) is part of the file. `scores` are what the classes are told apart by: lengths of capsules, scores of EM routing, or
-logits; a network without capsules has no `poses`. A file is compared with the model on pictures of three batch sizes before it is kept.
+The batch size is dynamic, and so is the number of tokens. Images have the size of the data; the file includes the
+evaluation transforms (centre crop, standardisation). `scores` are capsule lengths, scores of EM routing, or logits; a
+network without capsules has no `poses`. Before a file is written, its outputs are compared with the model's on three
+batch sizes.
 """
 
 import io
@@ -34,20 +35,23 @@ from torchcaps.train.recipe import Run
 
 TOLERANCE = 1e-4
 BATCHES = (1, 2, 13)
-TIES = 0.1  # share of the pictures that a model which ranks capsules may answer otherwise: two that are alike change places by rounding
+# Fraction of inputs on which a model that ranks capsules may differ: rounding can swap two capsules of equal rank.
+TIES = 0.1
 N_TOKENS = (3, 5, 7)
 INSTALL = "pip install 'torchcaps[export]'"
 
 
 class Exported(NamedTuple):
+    """Written file, and its agreement with the model."""
+
     path: Path
-    largest: float  # difference from the model, over all pictures that agree
+    largest: float  # largest difference from the model, over the inputs that agree
     n_pictures: int
-    n_ties: int  # pictures on which capsules of equal rank changed places
+    n_ties: int  # inputs on which capsules of equal rank were swapped
 
 
 class Plain(nn.Module):
-    """The model with evaluation's own treatment of images, from tensors to a tuple of tensors."""
+    """Model with its evaluation transforms, from images to a tuple of tensors."""
 
     def __init__(self, model: nn.Module, augment: tuple[Augmentation, ...] = ()) -> None:
         super().__init__()
@@ -62,6 +66,8 @@ class Plain(nn.Module):
 
 
 class PlainSentences(nn.Module):
+    """Sentence model, from embeddings and mask to a tuple of tensors."""
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
@@ -75,17 +81,18 @@ def _parts(said: Capsules | Tensor) -> tuple[Tensor, ...]:
 
 
 class Plan(NamedTuple):
-    """What is exported, and examples of what goes in."""
+    """Module to export, with example inputs, dynamic axes and output names."""
 
     module: nn.Module
     examples: list[tuple[Tensor, ...]]
     names: tuple[str, ...]
     free: dict[str, dict[int, Any]]
     outputs: tuple[str, ...]
-    ranks: bool
+    ranks: bool  # whether the model ranks capsules, see TIES
 
 
 def plan(model: nn.Module, run: Run) -> Plan:
+    """Wrap a model for export and generate random example inputs."""
     about, rng = info(run.data), torch.Generator().manual_seed(0)
     batch = torch.export.Dim("batch")
     if about.kind == "sentences":
@@ -108,7 +115,7 @@ def plan(model: nn.Module, run: Run) -> Plan:
 
 
 def export_program(model: nn.Module, run: Run, path: Path) -> Exported:
-    """A file for `torch.export.load(path).module()(images)`."""
+    """Write a .pt2 file, to be used as `torch.export.load(path).module()(images)`."""
     what = plan(model, run)
     content = io.BytesIO()
     with _quietly():
@@ -118,7 +125,7 @@ def export_program(model: nn.Module, run: Run, path: Path) -> Exported:
 
 
 def export_onnx(model: nn.Module, run: Run, path: Path, classes: tuple[str, ...] = ()) -> Exported:
-    """A file for any ONNX runtime; its metadata name the classes."""
+    """Write an ONNX file for any runtime, with the class names in its metadata."""
     onnxruntime = _need("onnx", "onnxscript", "onnxruntime")
     what = plan(model, run)
     made = to_onnx(_program(what), what.names, what.outputs)
@@ -131,21 +138,25 @@ def export_onnx(model: nn.Module, run: Run, path: Path, classes: tuple[str, ...]
     assert asked == list(what.names), asked
 
     def run_it(*inputs: Tensor) -> tuple[Tensor, ...]:
-        said = session.run(list(what.outputs), {name: tensor.numpy() for name, tensor in zip(what.names, inputs, strict=True)})
+        said = session.run(
+            list(what.outputs), {name: tensor.numpy() for name, tensor in zip(what.names, inputs, strict=True)}
+        )
         return tuple(map(torch.from_numpy, map(np.asarray, said)))
 
     return _kept(path, content, what, run_it)
 
 
 def to_onnx(program: torch.export.ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
-    """The program as ONNX holds models, not compared with anything yet."""
+    """Convert an exported program to an ONNX model, without comparing outputs."""
     _need("onnx", "onnxscript")
     with _quietly():
-        return torch.onnx.export(program, dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs)).model_proto
+        return torch.onnx.export(
+            program, dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs)
+        ).model_proto
 
 
 def _need(*modules: str) -> Any:
-    """The last of these, once all are imported."""
+    """Import all of these modules and return the last one."""
     try:
         return [import_module(name) for name in modules][-1]
     except ImportError as error:
@@ -154,19 +165,20 @@ def _need(*modules: str) -> Any:
 
 
 def _program(what: Plan) -> torch.export.ExportedProgram:
-    # the middle example: an axis of 1 would be taken for a constant
+    # the second example: an axis of size 1 would be exported as a constant
     with torch.no_grad():
         return torch.export.export(what.module, what.examples[1], dynamic_shapes=what.free)
 
 
 def _kept(path: Path, content: bytes, what: Plan, answer: Callable[..., tuple[Tensor, ...]]) -> Exported:
-    """Compare, and write only what agrees."""
+    """Compare outputs with the model, and write the file only if they agree."""
     with torch.no_grad():
         each = torch.cat([_differences(what.module(*inputs), answer(*inputs)) for inputs in what.examples])
-    off = int((~(each <= TOLERANCE)).sum())  # not-a-number is off too
+    off = int((~(each <= TOLERANCE)).sum())  # nan counts as a difference
     if off > (TIES * len(each) if what.ranks else 0):
         raise ValueError(
-            f"{path} was not written: on {off} of {len(each)} inputs it would differ from the model by more than {TOLERANCE:g} "
+            f"{path} was not written: on {off} of {len(each)} inputs it would differ from the model by more than "
+            f"{TOLERANCE:g} "
             f"(by {each.max():.1e} at most); report it, with the versions of torch and onnxruntime"
         )
     write_whole(path, content)
@@ -174,13 +186,13 @@ def _kept(path: Path, content: bytes, what: Plan, answer: Callable[..., tuple[Te
 
 
 def _differences(wanted: tuple[Tensor, ...], got: tuple[Tensor, ...]) -> Float[Tensor, "b"]:
-    """The largest of every input."""
+    """Compute the largest absolute difference for every input."""
     assert [part.shape for part in wanted] == [part.shape for part in got], [list(part.shape) for part in got]
     return torch.stack([(one - other).abs().flatten(1).amax(1) for one, other in zip(wanted, got, strict=True)]).amax(0)
 
 
 def _name_axes(made: Any, what: Plan) -> None:
-    """`batch` and `tokens` instead of the symbols that the exporter made up."""
+    """Rename the dynamic axes to `batch` and `tokens`, instead of the exporter's own symbols."""
     for given in made.graph.input:
         for axis, dim in what.free[given.name].items():
             given.type.tensor_type.shape.dim[axis].dim_param = dim.__name__
@@ -188,7 +200,7 @@ def _name_axes(made: Any, what: Plan) -> None:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the exporter's remarks about packages that are not needed, and PyTorch's about itself."""
+    """Suppress warnings and log messages of the exporter."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

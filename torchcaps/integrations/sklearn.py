@@ -1,6 +1,6 @@
-"""A CapsNet as scikit-learn knows classifiers: fit, predict, predict_proba, transform, score on NumPy arrays.
+"""CapsNet as a scikit-learn classifier: fit, predict, predict_proba, transform and score on NumPy arrays.
 
-It trains by the same step, batches and task as every recipe; what it leaves out is what a recipe is for: checkpoints, result files.
+Training uses the same step, batches and task as every recipe, but writes no checkpoints and no result files.
 """
 
 from math import isqrt
@@ -29,29 +29,31 @@ try:
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
-    raise ImportError("CapsNetClassifier is an estimator of scikit-learn, 1.6 or later: pip install 'torchcaps[experiments]'") from error
+    raise ImportError(
+        "CapsNetClassifier is an estimator of scikit-learn, 1.6 or later: pip install 'torchcaps[experiments]'"
+    ) from error
 
-SMALL = 16  # a side below which convolutions keep the size of the picture: without that little would be left
-AT_ONCE = 500  # images, in prediction
-COLOURS = (1, 3, 4)  # channels that pictures have
+SMALL = 16  # images with a shorter side get padded convolutions, or little would be left of them
+AT_ONCE = 500  # batch size in prediction
+COLOURS = (1, 3, 4)  # usual numbers of channels
 
 
 class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
-    """Images -> classes by a small CapsNet (Sabour 2017).
+    """Image classifier: a small CapsNet (Sabour 2017).
 
         from sklearn.datasets import load_digits
         X, y = load_digits(return_X_y=True)
         model = CapsNetClassifier(random_state=0).fit(X[:1000], y[:1000])
         model.score(X[1000:], y[1000:])
 
-    `X`: images [n h w] or [n c h w], or flat rows [n p] of square grey images, of any numbers; `image_shape` (h, w) or (c, h, w) says
-    what else flat rows are, and `fill_square` lets them have zeros at the end until they are a square. Fitted to bytes it takes them as
-    they are. Other numbers become bytes, from the smallest to the largest that was fitted to; what lies beyond at prediction is cut off.
+    `X`: images [n h w] or [n c h w], or flat rows [n p] of square grey images. For other flat rows, give `image_shape`
+    as (h, w) or (c, h, w), or pad them with zeros to a square by `fill_square`. Bytes are used unchanged. Other values
+    are scaled to bytes by the range of the training set; values outside it are clipped.
 
-    `transform` gives the poses of the class capsules in one row, `poses` gives them as [n, classes, d_class], `lengths` how long each
-    is: how sure the network is that the class is there. Lengths do not sum to 1; `predict_proba` is each one's share of their sum.
-    `balanced` draws every class as often as the others. `shift` moves training images by up to so many pixels.
-    An int as `random_state` repeats to the bit on a CPU with the same number of threads.
+    `transform` returns the poses of the class capsules as flat rows, `poses` as [n, classes, d_class]. `lengths`
+    returns the capsule lengths; they do not sum to 1, so `predict_proba` divides them by their sum.
+    `balanced`: draw every class equally often. `shift`: shift training images by up to this many pixels.
+    `random_state`: an int makes results bit-identical on a CPU with the same number of threads.
     """
 
     def __init__(
@@ -88,13 +90,16 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> "CapsNetClassifier":
+        """Train the network on images `X` and their classes `y`."""
         X, shape = self._rows(X)
         X, y = validate_data(self, X, y, dtype="numeric")
         check_classification_targets(y)
         self.classes_, labels = np.unique(column_or_1d(y, warn=True), return_inverse=True)
         if len(self.classes_) < 2:
             only = str(self.classes_[0])
-            raise ValueError(f"CapsNetClassifier tells classes apart and got one class, {only!r}; give images of two at least")
+            raise ValueError(
+                f"CapsNetClassifier tells classes apart and got one class, {only!r}; give images of two at least"
+            )
         self.image_shape_ = self._image_shape(shape, X.shape[1])
         self._check_settings()
         self._set_range(X)
@@ -103,22 +108,25 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         return self
 
     def predict(self, X: Any) -> np.ndarray:
+        """Predict the class of each image, [n]."""
         said = self.lengths(X).argmax(-1)
         return self.classes_[said]
 
     def predict_proba(self, X: Any) -> np.ndarray:
+        """Compute capsule lengths divided by their sum, [n classes]."""
         lengths = self.lengths(X)
         return lengths / lengths.sum(-1, keepdims=True)
 
     def lengths(self, X: Any) -> np.ndarray:
-        """How sure the network is of each class, [n classes], each between 0 and 1."""
+        """Compute the length of each class capsule, [n classes], between 0 and 1: the confidence in the class."""
         return self._capsules(X).activity.numpy()
 
     def poses(self, X: Any) -> np.ndarray:
-        """Of the class capsules, [n classes d_class]."""
+        """Compute the poses of the class capsules, [n classes d_class]."""
         return self._capsules(X).poses.numpy()
 
     def transform(self, X: Any) -> np.ndarray:
+        """Compute the poses of the class capsules as flat rows, [n classes*d_class]."""
         poses = self.poses(X)
         return poses.reshape(len(poses), -1)
 
@@ -132,54 +140,69 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         return len(self.classes_) * self.d_class
 
     def _rows(self, X: Any) -> tuple[Any, tuple[int, int, int] | None]:
-        """Flat rows, and the c h w that they come from, where the array says it."""
+        """Flatten images to rows; return them with c h w, or None where the array is flat already."""
         if isinstance(X, list) and np.ndim(X[0] if X else 0) > 1:
-            X = np.stack(X)  # images one by one
+            X = np.stack(X)  # a list of images
         if not isinstance(X, np.ndarray | Tensor) or X.ndim <= 2:
-            return X, None  # lists, tables and the like are flat rows, or refused by scikit-learn's own words
+            return X, None  # lists and tables are flat rows; scikit-learn refuses the rest
         X = np.asarray(X)
         if X.ndim > 4:
-            raise ValueError(f"CapsNetClassifier expects images [n h w] or [n c h w], or flat rows [n p]; got {list(X.shape)}")
+            raise ValueError(
+                f"CapsNetClassifier expects images [n h w] or [n c h w], or flat rows [n p]; got {list(X.shape)}"
+            )
         if X.ndim == 4 and X.shape[3] in COLOURS and X.shape[1] not in COLOURS and self.image_shape is None:
             raise ValueError(
-                f"images {list(X.shape)} look like [n h w c], and CapsNetClassifier expects [n c h w]; give np.moveaxis(X, -1, 1), "
+                f"images {list(X.shape)} look like [n h w c], and CapsNetClassifier expects [n c h w]; "
+                "give np.moveaxis(X, -1, 1), "
                 f"or image_shape={tuple(X.shape[1:])} if they are {X.shape[1]} channels of {X.shape[2]}x{X.shape[3]}"
             )
         return X.reshape(len(X), int(np.prod(X.shape[1:]))), (X.shape[1:] if X.ndim == 4 else (1, *X.shape[1:]))
 
     def _image_shape(self, found: tuple[int, int, int] | None, n_features: int) -> tuple[int, int, int]:
-        """c h w of what the network is shown."""
+        """Determine c h w of the network's input."""
         said = None
         if self.image_shape is not None:
-            said = (1, *self.image_shape) if np.size(self.image_shape) == 2 else tuple(np.atleast_1d(self.image_shape).tolist())
+            said = (
+                (1, *self.image_shape)
+                if np.size(self.image_shape) == 2
+                else tuple(np.atleast_1d(self.image_shape).tolist())
+            )
             if len(said) != 3 or min(said) < 1 or np.prod(said) != n_features:
-                raise ValueError(f"image_shape {self.image_shape} does not hold rows of {n_features} feature(s); give (h, w) or (c, h, w)")
+                raise ValueError(
+                    f"image_shape {self.image_shape} does not hold rows of {n_features} feature(s); "
+                    "give (h, w) or (c, h, w)"
+                )
         if found is not None and said is not None and tuple(found) != said:
             raise ValueError(
-                f"image_shape {self.image_shape} is not that of the images, {tuple(found)} (c h w); leave it out, or give flat rows"
+                f"image_shape {self.image_shape} is not that of the images, {tuple(found)} (c h w); "
+                "leave it out, or give flat rows"
             )
         if found is not None or said is not None:
             return tuple(map(int, said if found is None else found))
         side = isqrt(n_features)
         if side**2 != n_features and not self.fill_square:
             raise ValueError(
-                f"rows of {n_features} feature(s) are no square image; give image_shape=(h, w) or (c, h, w), images [n h w] or [n c h w], "
+                f"rows of {n_features} feature(s) are no square image; "
+                "give image_shape=(h, w) or (c, h, w), images [n h w] or [n c h w], "
                 "or fill_square=True to have zeros appended"
             )
         side += side**2 != n_features
         return 1, side, side
 
     def _check_settings(self) -> None:
-        """What would otherwise pass in silence, or fail in words of others."""
+        """Refuse settings that would be ignored, or would fail later with an unclear error."""
         for name in ("n_iters", "channels", "n_types", "d_class", "batch"):
             if not _is_whole(value := getattr(self, name)) or value < 1:
                 raise ValueError(f"{name} must be a whole number, 1 or more; got {value!r}")
         if not _is_whole(self.epochs) or self.epochs < 0:
-            raise ValueError(f"epochs must be a whole number, 0 (the network as it is drawn) or more; got {self.epochs!r}")
+            raise ValueError(
+                f"epochs must be a whole number, 0 (the network as it is drawn) or more; got {self.epochs!r}"
+            )
         if not _is_whole(self.shift) or not 0 <= self.shift < min(self.image_shape_[1:]):
             h, w = self.image_shape_[1:]
             raise ValueError(
-                f"shift must be a whole number of pixels from 0 to less than the side of the images, {h}x{w}; got {self.shift!r}"
+                f"shift must be a whole number of pixels from 0 to less than the side of the images, {h}x{w}; "
+                f"got {self.shift!r}"
             )
         for name in ("learning_rate", "reconstruction_weight"):
             if not isinstance(value := getattr(self, name), Real) or not value >= 0:
@@ -189,10 +212,11 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         self.range_ = (0.0, 255.0) if X.dtype == np.uint8 else (float(X.min()), float(X.max()))
 
     def _images(self, X: np.ndarray) -> Tensor:
-        """As bytes [n c h w]."""
+        """Convert rows to images as bytes [n c h w]."""
         least, most = self.range_
-        if X.dtype != np.uint8 or self.range_ != (0.0, 255.0):  # bytes of other numbers that were fitted to are those numbers
-            # float64: half a step more or less in float32 would be another byte
+        # bytes are scaled too if the training set held other values
+        if X.dtype != np.uint8 or self.range_ != (0.0, 255.0):
+            # float64, since float32 could round to a different byte
             X = np.clip((X.astype(np.float64) - least) / ((most - least) or 1.0), 0, 1)
             X = np.round(255 * X).astype(np.uint8)
         whole = np.zeros((len(X), int(np.prod(self.image_shape_))), dtype=np.uint8)
@@ -215,7 +239,10 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         with own_randomness(seed, device):
             model = self._model()
             model = model.to(device, memory_format=torch.channels_last) if device.type == "cuda" else model.to(device)
-            batches, rng = Batches(data, batch, augment, device, balanced=self.balanced), torch.Generator().manual_seed(seed)
+            batches, rng = (
+                Batches(data, batch, augment, device, balanced=self.balanced),
+                torch.Generator().manual_seed(seed),
+            )
             step = TrainingStep(stage, model, batches, self.epochs * batches.n_steps, device)
             model.train()
             for _ in range(self.epochs):
@@ -224,27 +251,44 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
                     step()
         if int(step.first_bad) >= 0:
             raise Diverged(
-                f"the loss was no finite number in step {int(step.first_bad) + 1}; give a lower learning_rate than {self.learning_rate:g}"
+                f"the loss was no finite number in step {int(step.first_bad) + 1}; "
+                f"give a lower learning_rate than {self.learning_rate:g}"
             )
-        if not all(parameter.isfinite().all() for parameter in model.parameters()):  # after the last step no loss is left to tell
-            raise Diverged(f"the weights are no finite numbers after the last step; give a lower learning_rate than {self.learning_rate:g}")
+        # no loss is computed after the last step
+        if not all(parameter.isfinite().all() for parameter in model.parameters()):
+            raise Diverged(
+                "the weights are no finite numbers after the last step; "
+                f"give a lower learning_rate than {self.learning_rate:g}"
+            )
         return model.cpu().eval()
 
     def _model(self) -> CapsNet:
         small = min(self.image_shape_[1:]) < SMALL
         kernel = 3 if small else 5
         return CapsNet(
-            self.image_shape_, len(self.classes_), preset="paper", n_iters=self.n_iters, reconstruction=self.reconstruction_weight > 0,
-            channels=self.channels, kernel=kernel, n_types=self.n_types, primary_kernel=kernel, same=small, d_class=self.d_class,
+            self.image_shape_,
+            len(self.classes_),
+            preset="paper",
+            n_iters=self.n_iters,
+            reconstruction=self.reconstruction_weight > 0,
+            channels=self.channels,
+            kernel=kernel,
+            n_types=self.n_types,
+            primary_kernel=kernel,
+            same=small,
+            d_class=self.d_class,
             hidden=(128, 256),
-        )  # fmt: skip
+        )
 
     @torch.no_grad()
     def _capsules(self, X: Any) -> Capsules:
         check_is_fitted(self)
         X, shape = self._rows(X)
         if shape is not None and tuple(shape) != self.image_shape_:
-            raise ValueError(f"CapsNetClassifier was fitted to images of {self.image_shape_} (c h w), got {tuple(shape)}; give such images")
+            raise ValueError(
+                f"CapsNetClassifier was fitted to images of {self.image_shape_} (c h w), got {tuple(shape)}; "
+                "give such images"
+            )
         X = validate_data(self, X, dtype="numeric", reset=False)
         device = pick_device(self.device)
         model = self.model_.to(device)
@@ -254,5 +298,5 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
 
 
 def _is_whole(value: Any) -> bool:
-    """True and False are whole numbers to Python, and a mistake here."""
+    """Check for an integer; True and False are integers in Python, but a mistake here."""
     return isinstance(value, Integral) and not isinstance(value, bool)

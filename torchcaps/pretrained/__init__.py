@@ -1,6 +1,6 @@
-"""Trained models that come with the package: small safetensors files, each with its hash, its result file and its card.
+"""Pretrained models in the package: small safetensors files, each with a hash, a result file and a model card.
 
-`torchcaps.load("capsnet-digits")` reads one; `torchcaps release` makes one of a finished run (`release.py`).
+`torchcaps.load("capsnet-digits")` loads one; `torchcaps release` makes one from a finished run (`release.py`).
 """
 
 from torchcaps.pretrained.loading import load, locate, open_model, prepare

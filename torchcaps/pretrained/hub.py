@@ -1,13 +1,13 @@
-"""Models as folders of Hugging Face's hub, through huggingface_hub's own mixin (extra `hub`).
+"""Hugging Face Hub versions of all models, through huggingface_hub's mixin (extra `hub`).
 
     from torchcaps.pretrained import hub
-    model = hub.CapsNet((1, 28, 28), 10)              # every model of the library, with save_pretrained, from_pretrained, push_to_hub
+    model = hub.CapsNet((1, 28, 28), 10)              # any model, with save_pretrained, from_pretrained, push_to_hub
     model.save_pretrained("folder")                   # model.safetensors, config.json, README.md
     model = hub.CapsNet.from_pretrained("folder")     # or "user/name" on the hub
     hub.of(torchcaps.load("capsnet-digits")).save_pretrained("folder")
 
-`hub.NAME` is the model of that name with the mixin added, made when it is asked for: huggingface_hub is imported then, not before.
-Weights are loaded whole or not at all, and never from a pickle.
+`hub.NAME` is the model class of that name with the mixin. It is made on first access, which imports huggingface_hub.
+Weights are loaded completely or not at all, and never from a pickle.
 """
 
 from functools import cache
@@ -48,13 +48,14 @@ def __getattr__(name: str) -> Any:
 
 
 def of(model: nn.Module) -> nn.Module:
-    """The same model, its weights shared, with the mixin: one of `torchcaps.load`, or of any run."""
+    """Wrap a model from `torchcaps.load` with the mixin; the weights are shared."""
     if type(model).__module__ == __name__:
         return model
     about = getattr(model, "about", None)
     if about is None or type(model).__name__ not in CLASSES:
         raise ValueError(
-            f"hub.of takes a model of `torchcaps.load`, which knows what it was built with; got a {type(model).__name__} without: "
+            "hub.of takes a model of `torchcaps.load`, which knows what it was built with; "
+            f"got a {type(model).__name__} without: "
             f"build it as one of torchcaps.hub, {', '.join(CLASSES)}"
         )
     run = stored_run(about["run"])
@@ -65,20 +66,33 @@ def of(model: nn.Module) -> nn.Module:
 
 @cache
 def on_hub(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class with the mixin. Its settings are what it is built with, plus `about`, what `torchcaps.load` leaves with a model, and
-    `architecture`, its name, so that a config is not taken for that of another class.
+    """Add the mixin to a model class. Its config holds the constructor arguments and two more.
+
+    `about` is the attribute that `torchcaps.load` sets. `architecture` is the class name, so that the config of another
+    class is refused.
     """
     try:
         from huggingface_hub import PyTorchModelHubMixin
     except ImportError as error:
-        raise ImportError("save_pretrained and from_pretrained are huggingface_hub's: pip install 'torchcaps[hub]'") from error
+        raise ImportError(
+            "save_pretrained and from_pretrained are huggingface_hub's: pip install 'torchcaps[hub]'"
+        ) from error
 
-    settings = {"license": "mit", "tags": ["capsule-networks", kind.__name__], "model_card_template": CARD.replace("NAME", kind.__name__)}
+    settings = {
+        "license": "mit",
+        "tags": ["capsule-networks", kind.__name__],
+        "model_card_template": CARD.replace("NAME", kind.__name__),
+    }
 
     class OnHub(kind, PyTorchModelHubMixin, library_name="torchcaps", **settings):
-        def __init__(self, *settings: Any, about: dict[str, Any] | None = None, architecture: str = kind.__name__, **more: Any) -> None:
+        def __init__(
+            self, *settings: Any, about: dict[str, Any] | None = None, architecture: str = kind.__name__, **more: Any
+        ) -> None:
             if architecture != kind.__name__:
-                raise ValueError(f"{kind.__name__} was asked for, and this is the config of a {architecture}; take hub.{architecture}")
+                raise ValueError(
+                    f"{kind.__name__} was asked for, and this is the config of a {architecture}; "
+                    f"take hub.{architecture}"
+                )
             super().__init__(*map(_tuples, settings), **{key: _tuples(value) for key, value in more.items()})
             if about is not None:
                 run = stored_run(about["run"])
@@ -95,16 +109,17 @@ def on_hub(kind: type[nn.Module]) -> type[nn.Module]:
         @classmethod
         def _load_as_pickle(cls, model: nn.Module, model_file: str, map_location: str, strict: bool) -> nn.Module:
             raise ValueError(
-                f"{Path(model_file).name} is a pickle, which can run any code, and there is no model.safetensors; take another"
+                f"{Path(model_file).name} is a pickle, which can run any code, and there is no model.safetensors; "
+                "take another"
             )
 
     OnHub.__name__ = OnHub.__qualname__ = kind.__name__
-    OnHub.__module__ = __name__  # where a pickle of the user's own finds it
+    OnHub.__module__ = __name__  # so that a user can pickle the model
     return OnHub
 
 
 def _with_more(plain: Signature, **more: Any) -> Signature:
-    """The mixin stores what it finds here, with its default."""
+    """Add keyword arguments to a signature, from which the mixin reads the settings to store."""
     given = list(plain.parameters.values())
     at = len(given) - (given[-1].kind is Parameter.VAR_KEYWORD)
     added = [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in more.items()]
@@ -112,5 +127,5 @@ def _with_more(plain: Signature, **more: Any) -> Signature:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON has lists only."""
+    """Convert lists to tuples, since JSON has only lists."""
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""From a name, or the path of a checkpoint, to a model that answers."""
+"""Loading of pretrained models by name, or of checkpoints by path."""
 
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from torchcaps.train.recipe import Run, stored_run
 
 
 def load(name: str | Path, device: str | torch.device = "cpu") -> nn.Module:
-    """A trained model in eval mode: `load("capsnet-digits")`, or the path of any checkpoint.
+    """Load a trained model in eval mode by name, `load("capsnet-digits")`, or by the path of a checkpoint.
 
-    `model.labels` are the names of its classes, `prepare(model, pixels)` makes of bytes what it takes, and `model.about` tells where it
-    comes from: `name` of the recipe, `seed`, `step`, and the whole `run` as plain data.
+    `model.labels` are the class names, and `prepare(model, pixels)` makes its input from images as bytes.
+    `model.about` holds its origin: `name` of the recipe, `seed`, `step`, and the whole `run` as plain data.
     """
     model, run, about = open_model(name, torch.device(device))
     describe(model, run, about)
@@ -27,41 +27,47 @@ def load(name: str | Path, device: str | torch.device = "cpu") -> nn.Module:
 
 
 def open_model(name: str | Path, device: torch.device) -> tuple[nn.Module, Run, dict[str, Any]]:
-    """`load_model` that takes names of trained models too: model, run, and what its file says of itself."""
+    """Load a model by name or path, with its run and the header of its file."""
     return load_model(locate(name), device)
 
 
 def locate(name: str | Path) -> Path:
-    """The file of a trained model, its hash checked, or the path as given.
+    """Return the file of a pretrained model after checking its hash, or else the path as given.
 
-    A name of ours comes before a file of that name here; its whole path means the file.
+    The name of a pretrained model takes precedence over a file of that name; give the full path to load the file.
     """
     given, path = str(name), Path(name)
     if given in entries():
         return file_of(given)
     if not path.exists() and path.name == given and not path.suffix:
-        entry(given)  # no path, by its looks: says which names there are
+        entry(given)  # looks like a name, not a path: raises an error that lists the known names
     return path
 
 
 def describe(model: nn.Module, run: Run, about: dict[str, Any]) -> None:
-    """Leave with the model what its user has to know of it."""
+    """Set `labels`, `augment` and `about` on a model."""
     model.labels, model.augment = class_names(run.data), run.augment
     model.about = {key: about[key] for key in ("name", "seed", "step") if key in about} | {"run": to_plain(run)}
 
 
 def prepare(model: nn.Module, pixels: UInt8[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h2 w2"]:
-    """What the model takes, of pictures as bytes: its own crop and standardisation, as in evaluation."""
+    """Convert images as bytes to the input of the model, with its crop and standardisation as in evaluation."""
     about = getattr(model, "about", None)
     if about is None:
-        raise ValueError(f"this {type(model).__name__} has no run that says how its pictures were prepared; take one from torchcaps.load")
+        raise ValueError(
+            f"this {type(model).__name__} has no run that says how its pictures were prepared; "
+            "take one from torchcaps.load"
+        )
     data = info(stored_run(about["run"]).data)
     if data.kind != "images":
-        raise ValueError(f"this {type(model).__name__} was trained on {data.kind}; their encoder prepares them, not this")
+        raise ValueError(
+            f"this {type(model).__name__} was trained on {data.kind}; their encoder prepares them, not this"
+        )
     if pixels.dtype != torch.uint8 or tuple(pixels.shape[-3:]) != data.shape:
         c, h, w = data.shape
         raise ValueError(
-            f"prepare takes bytes (torch.uint8, 0 to 255) of shape [..., {c}, {h}, {w}], got {pixels.dtype} of {list(pixels.shape)}; "
+            f"prepare takes bytes (torch.uint8, 0 to 255) of shape [..., {c}, {h}, {w}], "
+            f"got {pixels.dtype} of {list(pixels.shape)}; "
             "of numbers in 0..1 make (255 * x).round().to(torch.uint8), and bring pictures to that size"
         )
     return as_seen(pixels, model.augment).to(next(model.parameters()).device)

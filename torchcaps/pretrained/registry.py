@@ -1,4 +1,4 @@
-"""Which trained models there are: `registry.json` beside their files, which `torchcaps release` writes and nobody types."""
+"""Registry of pretrained models: `registry.json` beside their files, written by `torchcaps release`."""
 
 import hashlib
 import json
@@ -14,59 +14,68 @@ TABLE = "registry.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One trained model. Beside `file` lie its result file (.json) and its card (.md)."""
+    """Registry entry of one pretrained model. Its result file (.json) and card (.md) are beside `file`."""
 
-    about: str  # what it is, in a line
+    about: str  # one-line description
     file: str
-    sha256: str  # of the file's bytes
+    sha256: str  # hash of the file's bytes
     bytes: int
     recipe: str
     seed: int
-    commit: str  # of the code that trained it
-    dirty: bool  # whether that code had changes that were not committed
+    commit: str  # commit of the code that trained it
+    dirty: bool  # whether that code had uncommitted changes
     model: str
     n_parameters: int
-    numbers: dict[str, int]  # how many of each kind the file holds, bfloat16 and float32 say
-    without: tuple[str, ...]  # parts of the trained model that were left out
+    numbers: dict[str, int]  # number of values by dtype, such as bfloat16 and float32
+    without: tuple[str, ...]  # parts of the trained model that are left out
     licence: str
-    metrics: dict[str, dict[str, float]]  # part -> name -> number, by the weights as trained
-    measured: dict[str, dict[str, float]]  # the same by the weights in the file, where the data were there
-    changed: dict[str, int]  # part -> answers in which the two differ
-    unmeasured: dict[str, str]  # part -> why not
+    metrics: dict[str, dict[str, float]]  # part -> metric -> value, with the weights as trained
+    measured: dict[str, dict[str, float]]  # the same with the weights in the file, if the data were available
+    changed: dict[str, int]  # part -> number of predictions that differ between the two
+    unmeasured: dict[str, str]  # part -> reason
 
 
 def entries(folder: Path = FOLDER) -> dict[str, Entry]:
-    """All that the folder holds, by name."""
+    """Read all entries of a folder, by name."""
     path = folder / TABLE
     if not path.exists():
         return {}
-    return {name: Entry(**{**plain, "without": tuple(plain["without"])}) for name, plain in json.loads(path.read_text()).items()}
+    return {
+        name: Entry(**{**plain, "without": tuple(plain["without"])})
+        for name, plain in json.loads(path.read_text()).items()
+    }
 
 
 def add(name: str, made: Entry, folder: Path = FOLDER) -> Path:
-    """Write it into the table, in the place of an earlier one of that name."""
+    """Write an entry to the registry, replacing an earlier one of that name."""
     table: dict[str, Any] = {key: asdict(value) for key, value in (entries(folder) | {name: made}).items()}
     return write_whole(folder / TABLE, (json.dumps(dict(sorted(table.items())), indent=1) + "\n").encode())
 
 
 def entry(name: str, folder: Path = FOLDER) -> Entry:
+    """Return the entry of that name, or raise an error that lists the known names."""
     known = entries(folder)
     if name not in known:
         there = f"there are {', '.join(known)}" if known else "there are none"
-        raise ValueError(f"no trained model {name!r}; {there} (`torchcaps pretrained` says more), or give the path of a checkpoint")
+        raise ValueError(
+            f"no trained model {name!r}; {there} (`torchcaps pretrained` says more), or give the path of a checkpoint"
+        )
     return known[name]
 
 
 def file_of(name: str, folder: Path = FOLDER) -> Path:
-    """Where its weights lie, once their hash is found right."""
+    """Return the path of a model's weights after checking their hash."""
     wanted, path = entry(name, folder), folder / entry(name, folder).file
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"the weights of {name} cannot be read ({error.strerror}: {path}); install torchcaps again") from error
+        raise ValueError(
+            f"the weights of {name} cannot be read ({error.strerror}: {path}); install torchcaps again"
+        ) from error
     if (found := hashlib.sha256(content).hexdigest()) != wanted.sha256:
         raise ValueError(
-            f"the weights of {name} are not those that were released: wanted {wanted.bytes:,} bytes of sha256 {wanted.sha256}, "
+            f"the weights of {name} are not those that were released: "
+            f"wanted {wanted.bytes:,} bytes of sha256 {wanted.sha256}, "
             f"{path} has {len(content):,} of {found}; install torchcaps again, or fetch that file anew"
         )
     return path

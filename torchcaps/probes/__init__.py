@@ -1,1 +1,1 @@
-"""Results that train no network: classifiers on frozen features, and attacks."""
+"""Probes: results that train no network, such as classifiers on frozen features and adversarial attacks."""

@@ -1,4 +1,4 @@
-"""Attacks on a finished network, through the classifier that answers for it."""
+"""Adversarial attacks on a finished network, directly or through a classifier on its features."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from torchcaps.train.state import Options, Outcome
 if TYPE_CHECKING:
     from torchcaps.probes.kinds import Attack
 
-AT_ONCE = 500  # images under attack
+AT_ONCE = 500  # batch size of an attack
 
 
 class Answering(NamedTuple):
-    """How a network answers: scores with a gradient, and classes."""
+    """Outputs of an attacked network: differentiable scores, and predicted classes."""
 
     scores: Scores
     classes: Answers
 
 
 def attacked(probe: Attack, seed: int, options: Options) -> Outcome:
-    """Answers to the images as they are, and to each attack; the images are made on the source, where there is one."""
+    """Evaluate a network on clean images and under each attack, crafted on `probe.source` if given (transfer)."""
     make_folder(options.out)
     began, device, folder = time.perf_counter(), pick_device(options.device), options.rows(probe.of, seed)
     if probe.classifier is not None:
@@ -82,7 +82,9 @@ def _answers(
     return {name: torch.cat(parts) for name, parts in answers.items()}
 
 
-def _changed(probe: Attack, method: str, strength: float, made_on: Answering, batch: Batch, rng: torch.Generator) -> Tensor:
+def _changed(
+    probe: Attack, method: str, strength: float, made_on: Answering, batch: Batch, rng: torch.Generator
+) -> Tensor:
     if method == "clean":
         return batch.images
     if method == "fgsm":

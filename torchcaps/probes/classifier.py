@@ -36,16 +36,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Svm:
-    """A support vector machine for every pair of classes, with a radial basis function; the most votes win.
+    """One-against-one support vector machines with a radial basis function kernel.
 
-    `gamma` None is one over the sum of the features' variances, as scikit-learn's "scale".
+    `gamma=None` is one over (number of features times variance), scikit-learn's "scale".
     """
 
     C: float = 100.0
     gamma: float | None = 0.1
 
-    def fit(self, rows: Float[Tensor, "n f"], labels: Int64[Tensor, " n"], cache: Path, jobs: int, title: str) -> SvmDecision:
-        """Fit it, or take it from the file where the same one was kept."""
+    def fit(
+        self, rows: Float[Tensor, "n f"], labels: Int64[Tensor, " n"], cache: Path, jobs: int, title: str
+    ) -> SvmDecision:
+        """Fit the machines, or load them from the cache file if it exists."""
         if cache.exists():
             return load_svm(cache)
         gamma = 1 / (rows.shape[1] * rows.double().var(correction=0).item()) if self.gamma is None else self.gamma
@@ -56,17 +58,19 @@ class Svm:
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """One layer and a softmax, on features of mean 0 and deviation 1."""
+    """Softmax regression on standardised features."""
 
     decay: float = 1e-4
 
-    def fit(self, rows: Float[Tensor, "n f"], labels: Int64[Tensor, " n"], cache: Path, jobs: int, title: str) -> LinearDecision:
-        """Fit it: that takes seconds, and nothing is kept."""
+    def fit(
+        self, rows: Float[Tensor, "n f"], labels: Int64[Tensor, " n"], cache: Path, jobs: int, title: str
+    ) -> LinearDecision:
+        """Fit the layer; it takes seconds, so the cache is not used."""
         return fit_linear(rows, labels, self.decay)
 
 
 def classified(probe: FrozenClassifier, seed: int, options: Options) -> Outcome:
-    """Fit the classifier and answer every part."""
+    """Fit the classifier and evaluate it on every part."""
     began, device = _begin(options)
     if probe.features != "pixels":
         require(probe, options.rows(probe.of, seed))
@@ -95,11 +99,14 @@ def outcome(
     began: float,
     device: torch.device,
 ) -> Outcome:
-    """What a probe found; `known` are the parts it was evaluated on, and what was fitted."""
+    """Build the outcome of a probe; `known` holds the parts it was fitted to and evaluated on."""
     labels = {name: known[name].labels for name in answers}
     maker = made_by(device)
     return Outcome(
-        evaluations={name: Evaluation(probe.score(said, labels[name]), said.to(torch.uint8), said) for name, said in answers.items()},
+        evaluations={
+            name: Evaluation(probe.score(said, labels[name]), said.to(torch.uint8), said)
+            for name, said in answers.items()
+        },
         labels=labels,
         data={name: fingerprint(part) for name, part in known.items()},
         weights_sha256=weights,
@@ -112,7 +119,7 @@ def outcome(
 
 
 def portions(probe: FrozenClassifier, seed: int, options: Options) -> dict[str, Labelled]:
-    """Data that the classifier is fitted to and tested on, by name; a pool is read once."""
+    """Load the data that the classifier is fitted to and tested on, by name; each pool is read once."""
     pools = {name: pool(name, options.root, seed) for name in probe.pools()}
     return {name: cut(name, pools[pool_of(name)]) for name in dict.fromkeys((probe.fit, *probe.on)) if name}
 
@@ -120,7 +127,7 @@ def portions(probe: FrozenClassifier, seed: int, options: Options) -> dict[str, 
 def features_by_portion(
     probe: FrozenClassifier, known: dict[str, Labelled], seed: int, options: Options
 ) -> tuple[dict[str, Float[Tensor, "n f"]], str]:
-    """Features that the classifier is fitted to and tested on, by name, and the hash of the weights that made them."""
+    """Compute the features to fit and test on, by name, and the hash of the weights behind them."""
     names = tuple(dict.fromkeys((probe.fit, *probe.on)))
     if probe.features == "pixels":
         found = {name: pixels(known[name]) for name in names}
@@ -131,7 +138,9 @@ def features_by_portion(
     seen = {name: look(probe, name, folder, device, options.root, seed, options.progress) for name in wanted}
     weights = {part.weights for part in seen.values()}
     if len(weights) > 1:
-        raise ValueError(f"the features in {folder} are of several trainings; remove that folder's features, and make them again")
+        raise ValueError(
+            f"the features in {folder} are of several trainings; remove that folder's features, and make them again"
+        )
     return {name: rows_of(name, seen[pool_of(name)].features(probe.features)) for name in names}, weights.pop()
 
 
@@ -143,7 +152,7 @@ def fitted(
     seed: int,
     options: Options,
 ) -> SvmDecision | LinearDecision:
-    """The classifier; its file is found again by the weights, the features and its settings."""
+    """Fit the classifier. Its cache file is named by a hash of weights, features and settings."""
     features, labels = rows[probe.fit][: probe.n_fit], known[probe.fit].labels[: probe.n_fit]
     asked = [weights, probe.features, probe.fit, len(features), to_plain(probe.classifier)]
     if not weights:
@@ -151,4 +160,6 @@ def fitted(
     key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
     folder = options.rows(probe.of, seed) if weights else options.out.parent
     title = f"support vector machines for {probe.features} of {probe.of or 'images'} seed {seed}, fitted to {probe.fit}"
-    return probe.classifier.fit(features, labels, folder / f"svm-{key}.npz", options.jobs, title if options.progress else "")
+    return probe.classifier.fit(
+        features, labels, folder / f"svm-{key}.npz", options.jobs, title if options.progress else ""
+    )

@@ -1,7 +1,7 @@
-"""What a finished network says of many pictures, kept in files so that classifiers can be fitted to it later and elsewhere.
+"""Features of a finished network, cached in files so that classifiers can be fitted later and elsewhere.
 
-`<folder of the run>/features/<pool>-<number>.npz`, 25,000 pictures each: poses as half floats, the mask, and the hash of the weights
-that made them. Half floats are three digits of each number; every classifier sees them so, wherever it is fitted.
+`<folder of the run>/features/<pool>-<number>.npz` holds 25,000 images: poses and mask as half floats (three digits),
+and the hash of the network's weights. Every classifier is fitted to the half floats, so the machine does not matter.
 """
 
 from __future__ import annotations
@@ -27,37 +27,48 @@ from torchcaps.train.plain import unlike
 if TYPE_CHECKING:
     from torchcaps.probes.kinds import FrozenClassifier, Probe
 
-ROWS = 25_000  # pictures in a file: under 16 MB of 256 numbers each
+ROWS = 25_000  # images per file: under 16 MB with 256 features each
 AT_ONCE = 200
 CHECKPOINT = "checkpoint.safetensors"
 
 
 class Seen(NamedTuple):
-    """A pool through a network."""
+    """Features of a pool of images."""
 
     poses: Float[Tensor, "n j e"]
     mask: Float[Tensor, "n j"]
     weights: str  # sha256
 
     def features(self, kind: str) -> Float[Tensor, "n f"]:
-        """As float32, in a row."""
+        """Return the poses (`masked`: times the mask) as float32, one row per image."""
         poses = self.poses.float()
         return (poses * self.mask.float().unsqueeze(-1) if kind == "masked" else poses).flatten(1)
 
 
 class Missing(ValueError):
-    """Neither features nor a finished checkpoint are there."""
+    """Error: neither features nor a finished checkpoint exist."""
 
 
-def look(probe: FrozenClassifier, name: str, folder: Path, device: torch.device, root: Path | None, seed: int, shown: bool = True) -> Seen:
-    """The pool `name` through the network of `run`, whose folder this is: from its files, else from its checkpoint into them."""
+def look(
+    probe: FrozenClassifier,
+    name: str,
+    folder: Path,
+    device: torch.device,
+    root: Path | None,
+    seed: int,
+    shown: bool = True,
+) -> Seen:
+    """Return the features of the pool `name` from the cache in `folder`, or compute and cache them."""
     weights = finished_weights(probe, folder)
     if kept := _kept(folder, name, weights):
         return kept
     model = network(probe, folder, device)
     images = pool(name, root, seed)
     poses, masks = [], []
-    with evaluating(model), progress_bar(f"features of {name} by {probe.of} seed {seed}", len(images.labels), 0, shown) as show:
+    with (
+        evaluating(model),
+        progress_bar(f"features of {name} by {probe.of} seed {seed}", len(images.labels), 0, shown) as show,
+    ):
         for batch in in_order(images, AT_ONCE, device, probe.network.augment):
             latent = model.latent(batch.images)
             poses.append(latent.poses.half().cpu())
@@ -69,19 +80,22 @@ def look(probe: FrozenClassifier, name: str, folder: Path, device: torch.device,
 
 
 def require(probe: FrozenClassifier, folder: Path) -> None:
-    """Say at once what `look` would find missing, before pictures are read."""
+    """Raise Missing early, before images are read, if `look` would."""
     without = [name for name in probe.pools() if not _files(folder, name)]
     if without and finished_weights(probe, folder) is None:
-        raise Missing(f"no features of {without[0]} and {_not_there(probe, folder)}; `torchcaps features {probe.of}` makes features of it")
+        raise Missing(
+            f"no features of {without[0]} and {_not_there(probe, folder)}; "
+            f"`torchcaps features {probe.of}` makes features of it"
+        )
 
 
 def rows_of(name: str, seen: Float[Tensor, "n f"]) -> Float[Tensor, "m f"]:
-    """Those of a portion, from what was seen of its pool."""
+    """Select the rows of a portion from the features of its pool."""
     return seen[picked(name, len(seen))]
 
 
 def network(probe: Probe, folder: Path, device: torch.device) -> nn.Module:
-    """As it was trained, to the end."""
+    """Load the finished network of a probe from its checkpoint."""
     if finished_weights(probe, folder) is None:
         raise Missing(_not_there(probe, folder))
     model = probe.network.build().to(device)
@@ -90,7 +104,7 @@ def network(probe: Probe, folder: Path, device: torch.device) -> nn.Module:
 
 
 def finished_weights(probe: Probe, folder: Path) -> str | None:
-    """The hash of the checkpoint's weights, if there is one that is finished; another run's is refused."""
+    """Return the hash of the weights of a finished checkpoint, or None; refuse a checkpoint of another run."""
     path = folder / CHECKPOINT
     if not path.exists():
         return None
@@ -98,16 +112,19 @@ def finished_weights(probe: Probe, folder: Path) -> str | None:
     if not found.about.get("ended", False) or found.about["stage"] != len(probe.network.stages) - 1:
         return None
     if unlike(found.about["run"], probe.network):
-        raise ValueError(f"{path} is of another run than {probe.of} is today; train that again in another folder, or remove the file")
+        raise ValueError(
+            f"{path} is of another run than {probe.of} is today; train that again in another folder, or remove the file"
+        )
     return tensors_sha256(found.part("model"))
 
 
 def _not_there(probe: Probe, folder: Path) -> str:
-    return f"no finished checkpoint of {probe.of} in {folder}, which `torchcaps train {probe.of} --seed {folder.name}` makes"
+    command = f"torchcaps train {probe.of} --seed {folder.name}"
+    return f"no finished checkpoint of {probe.of} in {folder}, which `{command}` makes"
 
 
 def pixels(images: Labelled) -> Float[Tensor, "n f"]:
-    """Pictures as rows of numbers in 0..1."""
+    """Flatten images to rows of pixel values in 0..1."""
     return images.images.flatten(1).float() / 255
 
 
@@ -126,7 +143,7 @@ def _keep(folder: Path, name: str, seen: Seen) -> None:
 
 
 def _kept(folder: Path, name: str, weights: str | None) -> Seen | None:
-    """What the files hold, if they are all there and of these weights; of whichever weights, if no checkpoint says otherwise."""
+    """Load cached features if the files are complete and match `weights`; None for `weights` accepts any."""
     parts = [np.load(path) for path in _files(folder, name)]
     if not parts:
         return None

@@ -1,7 +1,7 @@
-"""What a probe is: a classifier on another row's frozen features, an attack on what answers, or several networks together.
+"""Kinds of probes: a classifier on frozen features of another row, an adversarial attack, an ensemble.
 
-None of them trains a network. Each holds the run of the network that it looks at, so that a result is stale as soon as either
-changes. `reproduce` asks a probe what it asks a `Run`: which rows it needs, which parts it is evaluated on, and to execute.
+No probe trains a network. A probe holds the run of its network, so its result is stale as soon as either changes.
+It has the interface of a `Run` that `reproduce` needs: `needs`, `parts`, `part`, `sets`, `cost` and `execute`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from torchcaps.train.tasks.classify import Classify
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """The part that all probes share: the network that they look at."""
+    """Base of all probes: the run of the probed network."""
 
     trains: ClassVar[bool] = False
     keep_scores: ClassVar[bool] = False
 
     network: Run
-    of: str  # the row of that network, "rawlinson2018/like-sparse"; "" for a probe of pixels
+    of: str  # row of that network, such as "rawlinson2018/like-sparse"; "" for a probe of pixels
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Rows that have to be finished first."""
+        """Rows that must be finished first."""
         return (self.of,) if self.of else ()
 
     @property
@@ -47,22 +47,22 @@ class Probe:
         return Classify().score(predictions, labels)
 
     def cost(self) -> float:
-        """Behind all networks."""
+        """Return infinity: probes run after all networks."""
         return float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenClassifier(Probe):
-    """A classifier fitted to the features that a finished row computes of `fit`, tested on `on`."""
+    """Classifier on the features of a finished row, fitted to the portion `fit` and tested on `on`."""
 
     features: str = "pre_mask"
     classifier: Svm | Linear | None = Svm()  # noqa: RUF009, frozen
     fit: str = ""  # a portion (data/subsets.py)
-    n_fit: int = 60_000  # the first so many of it
+    n_fit: int = 60_000  # use at most this many images of `fit`
     on: tuple[str, ...] = ()
 
     def quick(self, steps: int = 20) -> FrozenClassifier:
-        """The same on the generated images of the quick network."""
+        """Return the probe on the generated images of the quick network."""
         network = self.network.quick(steps)
         return replace(self, network=network, fit=f"{network.data}/train", n_fit=200, on=(f"{network.data}/test",))
 
@@ -73,11 +73,11 @@ class FrozenClassifier(Probe):
         return portion(name, root, seed)
 
     def sets(self) -> set[str]:
-        """Data sets whose files have to be at hand."""
+        """Return the names of the data sets that the probe reads."""
         return self.network.sets()
 
     def pools(self) -> tuple[str, ...]:
-        """Data that the network, or the pixels, have to be seen of."""
+        """List the pools of images whose features are needed."""
         return tuple(dict.fromkeys(pool_of(name) for name in (self.fit, *self.on) if name))
 
     def execute(self, name: str, seed: int, options: Options) -> Outcome:
@@ -87,9 +87,10 @@ class FrozenClassifier(Probe):
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(FrozenClassifier):
-    """Test images changed, each pixel by so many percent of its range at most, so that the answer is wrong: white box.
+    """White-box FGSM and PGD attacks on test images, bounded by `strengths` percent of the pixel range.
 
-    Without a classifier the longest capsule answers. `source`: the images are made to mislead another network, and shown to this one.
+    Without a classifier, the longest capsule is the prediction. `source`: craft the images on another network and
+    show them to this one (transfer attack).
     """
 
     strengths: tuple[int, ...] = (5, 10, 20, 30)  # percent
@@ -107,7 +108,7 @@ class Attack(FrozenClassifier):
         return replace(super().quick(steps), **few, source=self.source.quick(steps) if self.source else None)
 
     def kinds(self) -> tuple[tuple[str, int], ...]:
-        """Method and strength; nothing is done to the first."""
+        """List methods and strengths; the first entry is the clean images."""
         methods = ("fgsm", "pgd") if self.source is None else ("pgd",)
         return (("clean", 0), *((method, strength) for method in methods for strength in self.strengths))
 
@@ -115,19 +116,19 @@ class Attack(FrozenClassifier):
         return tuple(f"{method}-{strength}" if strength else method for method, strength in self.kinds())
 
     def part(self, name: str, root: Path | None, seed: int) -> Labelled:
-        """The first test images, before any attack."""
+        """Load the first test images, before any attack."""
         return Labelled(*(tensor[: self.n_images] for tensor in load(self.network.data, "test", root, seed)))
 
     def execute(self, name: str, seed: int, options: Options) -> Outcome:
-        """Attack, and count what is answered wrong."""
+        """Attack the network and compute its error."""
         return attacked(self, seed, options)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble(Probe):
-    """The runs of one row, one for each seed, that answer together: their scores are added up.
+    """Ensemble of the runs of one row, one for each seed, that sums their scores.
 
-    It has no result file of its own; tables compute it from those of its members.
+    It has no result file; tables compute it from the result files of its members.
     """
 
     def quick(self, steps: int = 20) -> Ensemble:
@@ -143,12 +144,14 @@ class Ensemble(Probe):
         return self.network.sets()
 
     def execute(self, name: str, seed: int, options: Options) -> Outcome:
-        raise ValueError(f"{name} is an ensemble of {self.of}: reproduce that row, and `torchcaps table` adds its runs up")
+        raise ValueError(
+            f"{name} is an ensemble of {self.of}: reproduce that row, and `torchcaps table` adds its runs up"
+        )
 
 
 PROBES = {kind.__name__: kind for kind in (Svm, Linear, FrozenClassifier, Attack, Ensemble)}
 
 
 def stored(plain: dict[str, Any]) -> Run | Probe:
-    """The run or probe that a result file holds, brought up to date."""
+    """Rebuild the run or probe stored in a result file, with old names migrated."""
     return from_plain(up_to_date(plain), KINDS | PROBES)

@@ -1,1 +1,1 @@
-"""One JSON file per finished run: writing, statistics, tables, verification, comparison."""
+"""Result files, one JSON per finished run: writing, statistics, tables, verification, comparison."""

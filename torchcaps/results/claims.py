@@ -1,4 +1,4 @@
-"""Recipes: runs and probes by name, each tied to the printed number that it is for."""
+"""Recipes: named runs and probes, each tied to the printed number that it reproduces."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Make = Callable[[], Any]  # a Run, or a probe
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The printed number that a recipe is for."""
+    """Printed number that a recipe reproduces."""
 
     table: str
     row: str
     metric: str  # "test.error_percent"
     printed: float | None = None
     printed_sd: float | None = None
-    selected: str = ""  # how the paper selected its number, in a word or two: "mean of 3", "stopped on test"
-    beside: tuple[str, ...] = ()  # further metrics, or numbers of `extras`, that stand in the same cell
+    selected: str = ""  # how the paper selected its number: "mean of 3", "stopped on test"
+    beside: tuple[str, ...] = ()  # further metrics, or numbers of `extras`, shown in the same cell
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named function that returns a run or a probe."""
+    """Named function that returns a run or a probe."""
 
     name: str  # "sabour2017/mnist-r3-recon"
     make: Make
@@ -37,11 +37,12 @@ class Recipe:
 
     @property
     def about(self) -> str:
+        """Description: the docstring of the function."""
         return (self.make.__doc__ or "").strip()
 
 
 def reproduces(**claim: Any) -> Callable[[Make], Make]:
-    """Tie a recipe to the number it is for: table, row, metric, printed, printed_sd, selected, beside."""
+    """Attach a claim to a recipe: table, row, metric, printed, printed_sd, selected, beside."""
 
     def tie(make: Make) -> Make:
         make.claim = Claim(**claim)
@@ -51,18 +52,18 @@ def reproduces(**claim: Any) -> Callable[[Make], Make]:
 
 
 class Variant:
-    """A row that differs from another one in a few fields (train/vary.py); keywords add to its claim."""
+    """Row that differs from a base run in a few fields (train/vary.py); keywords extend its claim."""
 
     def __init__(self, row: str, changes: Mapping[str, Any], **claim: Any) -> None:
         self.row, self.changes, self.claim = row, changes, claim
 
 
 class Variants(dict[str, Make]):
-    """A table of rows, by name, that `recipes_of` finds in a paper's module."""
+    """Table of rows, by name, that `recipes_of` collects from a paper's module."""
 
 
 def variants(base: Callable[[], Run], rows: Mapping[str, Variant], **claim: Any) -> Variants:
-    """Rows that change a few fields of `base`; keywords are the claim that they share. Without a table they claim nothing."""
+    """Build rows that change a few fields of `base`; keywords are their common claim, if any."""
     return Variants({name: _made(base, variant, claim | variant.claim) for name, variant in rows.items()})
 
 
@@ -77,7 +78,7 @@ def _made(base: Callable[[], Run], variant: Variant, claim: Mapping[str, Any]) -
 
 
 def recipes_of(paper: str, module: ModuleType) -> dict[str, Recipe]:
-    """The recipes that a module defines, public functions and tables of variants, in the order of its text."""
+    """Collect the recipes of a module in order: its public functions and its tables of variants."""
     found: dict[str, Make] = {}
     for name, part in vars(module).items():
         if isinstance(part, Variants):
@@ -89,11 +90,13 @@ def recipes_of(paper: str, module: ModuleType) -> dict[str, Recipe]:
             and not isinstance(part, type)
         ):
             found[name.replace("_", "-")] = part
-    return {f"{paper}/{name}": Recipe(f"{paper}/{name}", make, getattr(make, "claim", None)) for name, make in found.items()}
+    return {
+        f"{paper}/{name}": Recipe(f"{paper}/{name}", make, getattr(make, "claim", None)) for name, make in found.items()
+    }
 
 
 def find(name: str, recipes: Mapping[str, Recipe]) -> Recipe:
-    """The recipe of that name, or an error with the nearest names."""
+    """Return the recipe of that name, or raise an error with the nearest names."""
     if name in recipes:
         return recipes[name]
     near = get_close_matches(name, recipes, n=3, cutoff=0.5)

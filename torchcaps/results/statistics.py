@@ -1,4 +1,4 @@
-"""Numbers over seeds, from the result files of today's recipes."""
+"""Statistics over seeds, from the result files of current recipes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +13,11 @@ from torchcaps.results.claims import Recipe
 from torchcaps.results.store import read_result, unpack
 from torchcaps.train.plain import unlike
 
-LEAST_MEMBERS = 3  # of an ensemble
+LEAST_MEMBERS = 3  # smallest ensemble
 
 
 def todays(recipe: Recipe, folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Results of today's recipe, for an ensemble those of its members; and how many there are of another run by that name."""
+    """Read the results of the current recipe (for an ensemble, of its members) and count the stale ones."""
     run, name = recipe.make(), recipe.name
     if isinstance(run, Ensemble):
         run, name = run.network, run.of
@@ -27,16 +27,23 @@ def todays(recipe: Recipe, folder: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def measured(result: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers by name: a metric of the test part or an extra alone, one of another part as `test_unmixed.error_percent`; `seconds`."""
+    """Collect the numbers of a result by name.
+
+    Test metrics and extras have plain names; other parts have theirs as a prefix, `test_unmixed.error_percent`.
+    """
     parts = {f"{part}.{what}": value for part, metrics in result["metrics"].items() for what, value in metrics.items()}
     named = {"seconds": result.get("seconds", [])} | result.get("extras", {})
     named |= {name.removeprefix("test."): value for name, value in parts.items()}
     numbers = {what: value if isinstance(value, list) else [value] for what, value in named.items()}
-    return {what: mean(found) for what, found in numbers.items() if found and all(isinstance(one, (int, float)) for one in found)}
+    return {
+        what: mean(found)
+        for what, found in numbers.items()
+        if found and all(isinstance(one, (int, float)) for one in found)
+    }
 
 
 def by_seed(recipe: Recipe, folder: Path, name: str) -> dict[int, float]:
-    """One number of all results of today's recipe; an ensemble, which has no files of its own, has one number under seed 0."""
+    """Read one number of every result of the current recipe, by seed; an ensemble has one number, under seed 0."""
     fresh = todays(recipe, folder)[0]
     if isinstance(recipe.make(), Ensemble):
         split, metric = recipe.claim.metric.split(".")
@@ -51,15 +58,18 @@ def by_seed(recipe: Recipe, folder: Path, name: str) -> dict[int, float]:
 
 
 def ensemble_error_percent(results: Sequence[Mapping[str, Any]], split: str) -> float:
-    """Error of runs that answer together: each one's scores are added up."""
+    """Compute the error of an ensemble that sums the scores of its runs."""
     parts = [result["ensemble"][split] for result in results]
     labels = unpack(parts[0]["labels"]).long()
     if any(not torch.equal(unpack(part["labels"]).long(), labels) for part in parts[1:]):
-        raise ValueError(f"the runs of an ensemble must have the same {split} images; those of {results[0]['recipe']} have other labels")
+        raise ValueError(
+            f"the runs of an ensemble must have the same {split} images; "
+            f"those of {results[0]['recipe']} have other labels"
+        )
     scores = sum(unpack(part["scores"]).view(torch.float16).double() for part in parts)
     return error_percent(scores.argmax(-1), labels)
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean to four digits, and ± sd to two if there are several."""
+    """Format the mean to four digits, and ± sd to two digits for several values."""
     return f"{mean(values):.4g}" + (f" ± {float(f'{stdev(values):.2g}'):g}" if len(values) > 1 else "")

@@ -1,4 +1,4 @@
-"""A paper's table beside ours, computed from result files. Nobody types a result."""
+"""Tables of printed and measured results, computed from result files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ from torchcaps.results.store import DEFAULT_SEEDS
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a paper's table beside ours."""
+    """One row of a table: printed and measured result."""
 
     recipe: Recipe
     metric: str  # "test.error_percent", or "test_ema.error_percent" for averaged weights
     values: dict[int, float]  # by seed
-    stale: int  # results left out because today's recipe is another run
-    dirty: int  # results that count, though made by code that was not committed
-    together: tuple[int, ...] = ()  # seeds of the runs that answer together, in an ensemble
-    short: tuple[tuple[int, int], ...] = ()  # steps and planned steps of results of runs that were not finished
-    unmet: int = 0  # results whose stopping rule was not met before the last step
-    beside: tuple[tuple[str, tuple[float, ...]], ...] = ()  # what else was measured: names, and a value for each seed that has it
+    stale: int  # number of results left out because the recipe has changed
+    dirty: int  # number of counted results made by uncommitted code
+    together: tuple[int, ...] = ()  # seeds of the members of an ensemble
+    short: tuple[tuple[int, int], ...] = ()  # steps and planned steps of unfinished runs
+    unmet: int = 0  # number of results that never met their stopping rule
+    beside: tuple[tuple[str, tuple[float, ...]], ...] = ()  # further metrics: name, and values by seed
 
     def ours(self, bare: bool = False) -> str:
-        """Mean ± sd and n, and unless `bare` what else was measured; or that nobody ran it."""
+        """Format mean ± sd and n, with further metrics unless `bare`; "not run yet" without results."""
         if not self.values:
             return f"not run yet ({self.stale} stale)" if self.stale else "not run yet"
         values = list(self.values.values())
@@ -37,7 +37,7 @@ class Row:
         return f"{mean(values):.3f}{sd} ({n}{self.behind_n()}){beside}"
 
     def behind_n(self) -> str:
-        """Remarks on the runs that n counts, and on those that it does not."""
+        """Format remarks on unfinished, unmet, stale and uncommitted runs."""
         cut = "".join(f", one at {steps:,} of {planned:,} steps" for steps, planned in self.short)
         rule = f", {self.unmet} that never met the rule" if self.unmet else ""
         late = f", {self.stale} stale left out" if self.stale else ""
@@ -45,11 +45,14 @@ class Row:
         return cut + rule + late + loose
 
     def command(self) -> str:
-        """The command that reproduces this row."""
+        """Return the command that reproduces this row."""
         seeds = ",".join(map(str, sorted(self.together or self.values)))
-        return f"torchcaps reproduce {self.recipe.name}" + (f" --seeds {seeds}" if seeds not in ("", DEFAULT_SEEDS) else "")
+        return f"torchcaps reproduce {self.recipe.name}" + (
+            f" --seeds {seeds}" if seeds not in ("", DEFAULT_SEEDS) else ""
+        )
 
     def printed(self) -> str:
+        """Format the printed number and how the paper selected it."""
         claim = self.recipe.claim
         if claim is None or claim.printed is None:
             return "-"
@@ -58,7 +61,7 @@ class Row:
 
 
 def table(recipes: Mapping[str, Recipe], folder: Path, extra: str = "") -> list[Row]:
-    """The claims of a paper with what the result files say. `extra="_ema"` reads the averaged weights' numbers instead."""
+    """Build a row for every claim of a paper. `extra="_ema"` takes the results of averaged weights."""
     return [_row(recipe, folder, extra) for recipe in recipes.values() if recipe.claim is not None]
 
 
@@ -84,16 +87,20 @@ def _row(recipe: Recipe, folder: Path, extra: str) -> Row:
     )
 
 
-def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]], metric: str) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    """Further numbers: `test.half_credit_error_percent` is a metric, `extras.segmentation_iou` one of the extras.
+def _beside(
+    names: Sequence[str], results: Sequence[Mapping[str, Any]], metric: str
+) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """Collect further numbers, such as `test.half_credit_error_percent` or `extras.segmentation_iou`.
 
-    A number of another part than the test part, or the row's own metric on another part, stands with the name of that part.
+    The name of the part is kept for other parts than `test` and `extras`, and for the row's own metric.
     """
     found = []
     for name in names:
         part, what = name.split(".")
         values = tuple(
-            _one(numbers[what]) for result in results if what in (numbers := result.get(part) or result["metrics"].get(part, {}))
+            _one(numbers[what])
+            for result in results
+            if what in (numbers := result.get(part) or result["metrics"].get(part, {}))
         )
         alone = part in ("test", "extras") and what != metric
         found += [(what if alone else f"{part} {what}", values)] if values else []
@@ -101,36 +108,46 @@ def _beside(names: Sequence[str], results: Sequence[Mapping[str, Any]], metric: 
 
 
 def _one(value: float | Sequence[float]) -> float:
-    """A number; the mean of several, one for each capsule."""
+    """Return a number, or the mean of a list with one number per capsule."""
     return mean(value) if isinstance(value, list) else value
 
 
 def _short(results: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
-    """Steps and planned steps of those that were evaluated before their last step, and not by a rule."""
-    cut = [result for result in results if result["steps"] < result.get("planned_steps", 0) and not result.get("stopping_rule_met")]
+    """Return steps and planned steps of runs that ended before their last step without a stopping rule."""
+    cut = [
+        result
+        for result in results
+        if result["steps"] < result.get("planned_steps", 0) and not result.get("stopping_rule_met")
+    ]
     return tuple((result["steps"], result["planned_steps"]) for result in cut)
 
 
 def _unmet(results: Sequence[Mapping[str, Any]]) -> int:
+    """Count the complete runs that never met their stopping rule."""
     whole = [result for result in results if result["steps"] >= result.get("planned_steps", 0)]
     return sum(result.get("stopping_rule_met") is False for result in whole)
 
 
 def markdown(rows: list[Row], bare: bool = False) -> str:
-    """The table for README and docs; `bare` without what stands beside the numbers."""
+    """Format rows as a Markdown table for README and docs; `bare` leaves out further metrics."""
     lines = ["| table | row | metric | printed | ours | command |", "|---|---|---|---|---|---|"]
     for row in rows:
         claim = row.recipe.claim
-        lines.append(f"| {claim.table} | {claim.row} | {row.metric} | {row.printed()} | {row.ours(bare)} | `{row.command()}` |")
+        lines.append(
+            f"| {claim.table} | {claim.row} | {row.metric} | {row.printed()} | {row.ours(bare)} | `{row.command()}` |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def measures(rows: list[Row], names: Sequence[str]) -> str:
-    """A table with a column for each of these names: mean ± sd over the seeds of every row that was measured by one of them."""
+    """Format a Markdown table with a column (mean ± sd over seeds) for each of these metrics."""
     lines = [f"| row | n | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
     for row in rows:
         found = dict(row.beside)
         cells = [spread(found[name]) if name in found else "-" for name in names]
         if any(name in found for name in names):
-            lines.append(f"| {row.recipe.claim.row} (`{row.recipe.name.split('/')[1]}`) | {len(row.values)} | {' | '.join(cells)} |")
+            lines.append(
+                f"| {row.recipe.claim.row} (`{row.recipe.name.split('/')[1]}`) | {len(row.values)} | "
+                f"{' | '.join(cells)} |"
+            )
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What was tried on held-out data: lines of results/<paper>/tuning.csv, which `torchcaps tune` writes."""
+"""Hyperparameters tried on held-out data: lines of results/<paper>/tuning.csv, written by `torchcaps tune`."""
 
 import csv
 import hashlib
@@ -12,16 +12,19 @@ from typing import Any
 
 from torchcaps.runtime.files import write_whole
 
-NOTE = "# Settings tried on held-out data, no test set seen. Written by `torchcaps tune`; not covered by `torchcaps verify`.\n"
+NOTE = (
+    "# Settings tried on held-out data, no test set seen. "
+    "Written by `torchcaps tune`; not covered by `torchcaps verify`.\n"
+)
 FIELDS = "run", "row", "changes", "metric", "by_seed", "mean", "commit", "run_sha256"
 
 
 @dataclass(frozen=True)
 class Line:
-    """One metric of one setting."""
+    """One metric of one setting, by seed."""
 
-    run: str  # the setting's name
-    row: str  # the row that it varies
+    run: str  # name of the setting
+    row: str  # row that the setting varies
     changes: str  # "learning_rate=0.002 hold_out=5000"
     metric: str  # "validation.error_percent"
     by_seed: Mapping[int, float]
@@ -29,6 +32,7 @@ class Line:
     run_sha256: str
 
     def cells(self) -> list[str]:
+        """Format the line as cells of a CSV row."""
         seeds = " ".join(f"{seed}:{value:.6g}" for seed, value in sorted(self.by_seed.items()))
         average = f"{mean(self.by_seed.values()):.6g}"
         return [self.run, self.row, self.changes, self.metric, seeds, average, self.commit, self.run_sha256]
@@ -39,12 +43,20 @@ def tuning_path(results: Path, paper: str) -> Path:
 
 
 def read_tuning(path: Path) -> list[Line]:
-    """All lines; none where there is no file."""
+    """Read all lines of a tuning file; none if there is no file."""
     if not path.exists():
         return []
     rows = csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#"))
     return [
-        Line(row["run"], row["row"], row["changes"], row["metric"], _seeds(row["by_seed"]), row["commit"], row["run_sha256"])
+        Line(
+            row["run"],
+            row["row"],
+            row["changes"],
+            row["metric"],
+            _seeds(row["by_seed"]),
+            row["commit"],
+            row["run_sha256"],
+        )
         for row in rows
     ]
 
@@ -54,13 +66,15 @@ def _seeds(text: str) -> dict[int, float]:
 
 
 def add_tuning(path: Path, lines: Iterable[Line]) -> None:
-    """Append lines; one of the same setting and metric is replaced, its other seeds kept if the run is the same."""
+    """Add lines; one with the same setting and metric is replaced, and other seeds of the same run are kept."""
     known = {(line.run, line.metric): line for line in read_tuning(path)}
     for line in lines:
         before = known.get((line.run, line.metric))
         seeds = before.by_seed if before and before.run_sha256 == line.run_sha256 else {}
         merged = {**seeds, **line.by_seed}
-        known[line.run, line.metric] = Line(line.run, line.row, line.changes, line.metric, merged, line.commit, line.run_sha256)
+        known[line.run, line.metric] = Line(
+            line.run, line.row, line.changes, line.metric, merged, line.commit, line.run_sha256
+        )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(FIELDS)
@@ -69,16 +83,18 @@ def add_tuning(path: Path, lines: Iterable[Line]) -> None:
 
 
 def tuned(results: Path, paper: str, run: str, metric: str) -> dict[int, float]:
-    """One number of a setting by seed, for the pages."""
+    """Read one metric of a setting by seed, for the docs."""
     lines = [line for line in read_tuning(tuning_path(results, paper)) if line.run == run]
     if not lines:
         raise ValueError(f"{tuning_path(results, paper)} has no setting {run!r}")
     found = [line for line in lines if metric in (line.metric, line.metric.removeprefix("test."))]
     if not found:
-        raise ValueError(f"{run} of {paper} is not measured by {metric}; it has {', '.join(line.metric for line in lines)}")
+        raise ValueError(
+            f"{run} of {paper} is not measured by {metric}; it has {', '.join(line.metric for line in lines)}"
+        )
     return dict(found[0].by_seed)
 
 
 def run_sha256(plain: Mapping[str, Any]) -> str:
-    """Twelve digits that tell runs apart."""
+    """Hash a plain run to twelve hexadecimal digits."""
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]

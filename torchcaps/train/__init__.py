@@ -1,4 +1,4 @@
-"""Training: what a run is, the tasks, the step and the loop."""
+"""Training: runs, tasks, the training step and the training loop."""
 
 from torchcaps.train.loop import Diverged, Interrupted, Options, Trained, train
 

@@ -1,4 +1,4 @@
-"""A checkpoint is one safetensors file: tensors by name, plus a header of plain JSON. No pickle, never half there."""
+"""Checkpoints: one safetensors file with named tensors and a plain JSON header, written atomically, no pickle."""
 
 import hashlib
 import json
@@ -15,18 +15,20 @@ from torchcaps.runtime.files import write_whole
 
 
 class Checkpoint(NamedTuple):
+    """Tensors and header of a checkpoint file."""
+
     tensors: dict[str, Tensor]
     about: dict[str, Any]
 
     def part(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors under one heading, `model` say, with the heading cut off."""
+        """Return the tensors under a prefix such as `model`, with the prefix removed."""
         start = prefix + "/"
         return {name.removeprefix(start): tensor for name, tensor in self.tensors.items() if name.startswith(start)}
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """A kill or a full disk at any moment leaves the old file whole."""
-    # contiguous: safetensors refuses channels-last tensors
+    """Write a checkpoint atomically: a kill or a full disk leaves the old file intact."""
+    # contiguous, since safetensors refuses channels-last tensors
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = json.dumps(dict(about))
     content = save(plain, metadata={"torchcaps": header, "sha256": tensors_sha256(plain, header)})
@@ -39,25 +41,33 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], about: Mapping[st
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read and check one; a damaged or foreign file is refused by name."""
+    """Read a checkpoint and check its hash; refuse a damaged file or one that torchcaps did not write."""
     if not path.is_file():
-        raise ValueError(f"no checkpoint at {path}; `torchcaps train RECIPE --out FOLDER` writes FOLDER/checkpoint.safetensors")
+        raise ValueError(
+            f"no checkpoint at {path}; `torchcaps train RECIPE --out FOLDER` writes FOLDER/checkpoint.safetensors"
+        )
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a whole checkpoint ({error}); use another one, or start again in a new folder") from error
+        raise ValueError(
+            f"{path} is not a whole checkpoint ({error}); use another one, or start again in a new folder"
+        ) from error
     if "torchcaps" not in header:
-        raise ValueError(f"{path} is a safetensors file of something else, it has no torchcaps header; give one that torchcaps wrote")
+        raise ValueError(
+            f"{path} is a safetensors file of something else, it has no torchcaps header; give one that torchcaps wrote"
+        )
     if (found := tensors_sha256(tensors, header["torchcaps"])) != header.get("sha256"):
         said = header.get("sha256", "nothing")
-        raise ValueError(f"{path} is damaged: its content has sha256 {found[:8]}…, its header says {said[:8]}…; use another one")
+        raise ValueError(
+            f"{path} is damaged: its content has sha256 {found[:8]}…, its header says {said[:8]}…; use another one"
+        )
     return Checkpoint(tensors, json.loads(header["torchcaps"]))
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor], header: str = "") -> str:
-    """One hash of names, dtypes, shapes and bytes, and of a header where there is one."""
+    """Hash names, dtypes, shapes and bytes of tensors, and the header if given."""
     digest = hashlib.sha256(header.encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -67,16 +77,23 @@ def tensors_sha256(tensors: Mapping[str, Tensor], header: str = "") -> str:
 
 
 def load_into(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path | str) -> None:
-    """Copy tensors into the model's own, which keep their device and layout; refuse those of another model."""
+    """Copy tensors into a model, keeping device and memory layout; refuse tensors of another model."""
     own = model.state_dict()
-    wrong = [f"no {name}" for name in own if name not in tensors] + [f"unknown {name}" for name in tensors if name not in own]
+    wrong = [f"no {name}" for name in own if name not in tensors] + [
+        f"unknown {name}" for name in tensors if name not in own
+    ]
     both = [name for name in own if name in tensors]
     wrong += [
-        f"{name} is {list(tensors[name].shape)}, not {list(own[name].shape)}" for name in both if tensors[name].shape != own[name].shape
+        f"{name} is {list(tensors[name].shape)}, not {list(own[name].shape)}"
+        for name in both
+        if tensors[name].shape != own[name].shape
     ]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise ValueError(f"{source} is a checkpoint of another model: {', '.join(wrong[:3])}{more}; give the one that this recipe wrote")
+        raise ValueError(
+            f"{source} is a checkpoint of another model: {', '.join(wrong[:3])}{more}; "
+            "give the one that this recipe wrote"
+        )
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(tensors[name])

@@ -1,4 +1,4 @@
-"""How a run is judged: now and then while it trains, and once at its end."""
+"""Evaluation of a run: periodically during training, and once at its end."""
 
 from __future__ import annotations
 
@@ -22,20 +22,25 @@ from torchcaps.train.tasks import Evaluation, Extras, Study
 if TYPE_CHECKING:
     from torchcaps.train.recipe import Stage
 
-WATCHED = 8_2019  # draws what is watched; no run's seed
-PROBED = 50  # images that a stage's probe looks at: their votes may lie in memory
+WATCHED = 8_2019  # seed of the watched sample, independent of the seed of a run
+PROBED = 50  # images for a stage's probe; few, since their votes may be held in memory
 
 
 def validate(state: State, stage: Stage, at: int, n_steps: int, epoch: int, device: torch.device) -> None:
-    """About ten times in a run, where training images are held out, or the data has a validation part that nobody watches."""
+    """Evaluate the validation parts about ten times per run, except a part that `watch` already covers."""
     watched = stage.watch and stage.watch.part
     if (at // epoch) % max(1, n_steps // epoch // 10) == 0:
         for part in [name for name in state.data if name.startswith(splits.HELD) and name != watched]:
-            journal(state, state.done + at, part, stage.task.evaluate(state.model, state.data[part], device, state.run.augment))
+            journal(
+                state,
+                state.done + at,
+                part,
+                stage.task.evaluate(state.model, state.data[part], device, state.run.augment),
+            )
 
 
 def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device) -> None:
-    """Loss and error of what is watched, and their standard deviations over batches as large as those of training."""
+    """Log loss and error of the watched sample, and their standard deviations over batches of the training size."""
     rule = stage.watch
     if rule is None or at % (epoch * rule.every):
         return
@@ -43,20 +48,24 @@ def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device)
     evaluation = stage.task.evaluate(state.model, some, device, state.run.augment)
     wrong = 100.0 * (evaluation.predictions.long() != some.labels)
     each = {"loss": stage.task.image_losses(state.model, evaluation.answers, some.labels), "error_percent": wrong}
-    order = _drawn(len(some.labels))  # batches are of what stands anywhere in the set
+    order = _drawn(len(some.labels))  # shuffled, so that batches do not follow the order of the set
     seen = {name: values[order] for name, values in each.items()}
     line = {name: values.double().mean().item() for name, values in seen.items()}
     n_batches = len(some.labels) // stage.batch
     if n_batches > 1:
-        batches = {name: values[: n_batches * stage.batch].unflatten(0, (n_batches, -1)).double().mean(1) for name, values in seen.items()}
+        batches = {
+            name: values[: n_batches * stage.batch].unflatten(0, (n_batches, -1)).double().mean(1)
+            for name, values in seen.items()
+        }
         line |= {f"{name}_sd": means.std().item() for name, means in batches.items()}
     named = {f"watched_{rule.part}_{name}": value for name, value in line.items()}
     state.journal.write(state.done + at, stage=state.stage, epoch=at // epoch, **named)
 
 
 def sample(data: Labelled | Sentences, n: int) -> Labelled | Sentences:
-    """At random, since a set may be in any order, and the same ones for every run. A set that is no larger stays as it is: what was
-    computed of it once, as the embeddings of sentences, is found again.
+    """Draw `n` random examples, the same ones for every run.
+
+    A set of at most `n` examples is returned unchanged, so that cached sentence embeddings of it are still found.
     """
     if n >= len(data.labels):
         return data
@@ -71,13 +80,15 @@ def _drawn(n: int) -> Int64[Tensor, " n"]:
 
 
 def probe(state: State, stage: Stage, at: int, device: torch.device) -> None:
-    """On the first training images, as evaluation shows them."""
-    first = next(in_order(Labelled(*(part[:PROBED] for part in state.data["train"])), PROBED, device, state.run.augment))
+    """Log the task's probe on the first training images, with the preprocessing of evaluation."""
+    first = next(
+        in_order(Labelled(*(part[:PROBED] for part in state.data["train"])), PROBED, device, state.run.augment)
+    )
     state.journal.write(state.done + at, stage=state.stage, **stage.task.probe(state.model, first.images))
 
 
 def reached(state: State, stage: Stage, at: int, device: torch.device) -> bool:
-    """Whether the stopping rule is met."""
+    """Check whether the stopping rule of the stage is met."""
     rule = stage.stop
     if rule is None or at % rule.every:
         return False
@@ -88,13 +99,16 @@ def reached(state: State, stage: Stage, at: int, device: torch.device) -> bool:
 
 
 def journal(state: State, at: int, part: str, evaluation: Evaluation) -> None:
-    state.journal.write(at, stage=state.stage, **{f"{part}_{name}": value for name, value in evaluation.metrics.items()})
+    """Write the metrics of a part to the metrics log."""
+    state.journal.write(
+        at, stage=state.stage, **{f"{part}_{name}": value for name, value in evaluation.metrics.items()}
+    )
 
 
 def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_early: bool = False) -> Trained:
-    """Evaluate once, with the weights of the last step; averaged weights, or other statistics of batch norm, are labelled extras.
+    """Evaluate the weights of the last step. Averaged weights and unmixed batch norm statistics are separate parts.
 
-    A run that is to go on is not evaluated.
+    An unfinished run is evaluated only if `options.as_is` is set.
     """
     seconds, memory = state.spent(), peak_memory(device)
     hashes = {name: fingerprint(data) for name, data in state.data.items()}
@@ -102,13 +116,18 @@ def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_e
     if state.options.as_is or not stopped_early:
         others = {"_ema": ema} | _unmixed(state, device)
         for name in splits.names(state.run):
-            data = state.data[name] if name in state.data else splits.part(state.run, name, state.options.root, state.seed)
+            data = (
+                state.data[name] if name in state.data else splits.part(state.run, name, state.options.root, state.seed)
+            )
             hashes[name] = hashes.get(name) or fingerprint(data)
             found = _evaluations(state, name, data, others, device)
             evaluations |= found
             labels |= dict.fromkeys(found, data.labels)
         first = state.data[splits.names(state.run)[0]]
-        diagnostics, extras = diagnose(state.model, first, device, augment=state.run.augment), _extras(state, first, device)
+        diagnostics, extras = (
+            diagnose(state.model, first, device, augment=state.run.augment),
+            _extras(state, first, device),
+        )
     state.journal.close()
     return Trained(
         model=state.model,
@@ -134,7 +153,7 @@ def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_e
 def _evaluations(
     state: State, name: str, data: Labelled, others: dict[str, dict[str, Tensor]], device: torch.device
 ) -> dict[str, Evaluation]:
-    """A part by the weights as they are, and by each set of other tensors, under the name with its ending."""
+    """Evaluate a part with the current weights, and with each set of other tensors under the suffixed name."""
     task, found = state.run.stages[-1].task, {}
     found[name] = task.evaluate(state.model, data, device, state.run.augment)
     if name.startswith(splits.HELD):
@@ -158,13 +177,16 @@ def _extras(state: State, data: Labelled, device: torch.device) -> dict[str, Any
 
 
 def _unmixed(state: State, device: torch.device) -> dict[str, dict[str, Tensor]]:
-    """Statistics of batch norm without mixup, by the ending that such numbers have."""
+    """Compute batch norm statistics without mixup, keyed by the suffix of their metrics."""
     stage = state.run.stages[-1]
     if not stage.unmixed:
         return {}
-    found = unmixed_statistics(state.model, state.data["train"], stage.batch, state.run.augment, stage.unmixed, device, state.seed)
+    found = unmixed_statistics(
+        state.model, state.data["train"], stage.batch, state.run.augment, stage.unmixed, device, state.seed
+    )
     return {"_unmixed": found}
 
 
 def n_steps_of(stage: Stage, data: Labelled) -> int:
+    """Compute the number of planned training steps of a stage."""
     return stage.steps if stage.steps is not None else stage.epochs * (len(data.labels) // stage.batch)

@@ -1,4 +1,4 @@
-"""Models from checkpoints."""
+"""Loading of models from checkpoints."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,9 +13,9 @@ from torchcaps.train.recipe import Run, stored_run
 
 
 def load_model(path: Path, device: torch.device) -> tuple[nn.Module, Run, dict[str, Any]]:
-    """The model as it was trained, its run, and what the checkpoint says of itself.
+    """Load a trained model, its run, and the header of its checkpoint.
 
-    A released file may lack parts (`without`); the run returned is then that of the model without them.
+    A released file may lack parts (`without`); the run is then that of the model without them.
     """
     found = load_checkpoint(path)
     run = without(stored_run(found.about["run"]), found.about.get("without", ()))
@@ -25,10 +25,16 @@ def load_model(path: Path, device: torch.device) -> tuple[nn.Module, Run, dict[s
 
 
 def without(run: Run, parts: Sequence[str]) -> Run:
-    """The run whose model lacks these parts. It is a CapsNet's decoder or nothing: other models need all they have to answer."""
+    """Return the run without these parts of its model. Only a CapsNet's decoder is not needed for prediction."""
     if not parts:
         return run
     if set(parts) != {"decoder"} or run.model != "capsnet" or not run.model_args.get("reconstruction", True):
-        has = f"{run.model}, reconstruction={run.model_args.get('reconstruction', True)}" if run.model == "capsnet" else run.model
-        raise ValueError(f"only the decoder of a capsnet can be left out, and this is {', '.join(parts)} of {has}; keep it whole")
+        has = (
+            f"{run.model}, reconstruction={run.model_args.get('reconstruction', True)}"
+            if run.model == "capsnet"
+            else run.model
+        )
+        raise ValueError(
+            f"only the decoder of a capsnet can be left out, and this is {', '.join(parts)} of {has}; keep it whole"
+        )
     return replace(run, model_args=run.model_args | {"reconstruction": False})

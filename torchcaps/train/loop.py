@@ -1,4 +1,4 @@
-"""The loop, readable from top to bottom. It knows stages, tasks and files, and nothing of any paper."""
+"""Training loop. It handles stages, tasks and files, and knows no paper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from torchcaps.data.batches.images import Batches
 from torchcaps.data.batches.pairs import batches_for
 from torchcaps.layers.norm import share_statistics
 from torchcaps.runtime.distributed import Team, joined
-from torchcaps.runtime.environment import algorithms, device_name, made_by, make_folder, noted_signals, own_randomness, pick_device
+from torchcaps.runtime.environment import (
+    algorithms,
+    device_name,
+    made_by,
+    make_folder,
+    noted_signals,
+    own_randomness,
+    pick_device,
+)
 from torchcaps.runtime.metrics_log import Journal, Speed, progress_bar
 from torchcaps.train import batchnorm, splits
 from torchcaps.train.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint, tensors_sha256
@@ -28,12 +36,17 @@ if TYPE_CHECKING:
 
 
 def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
-    """Train a run to its end, going on from `out`/checkpoint.safetensors where there is one.
+    """Train a run to its end and evaluate it, resuming from `out`/checkpoint.safetensors if it exists.
 
-    Under torchrun all processes call this and get the same answer; the first one writes.
+    Under torchrun all processes call this function and return equal results; the first one writes the files.
     """
     device = pick_device(options.device)
-    with algorithms(options.deterministic, device), own_randomness(seed, device), joined(device) as team, noted_signals() as caught:
+    with (
+        algorithms(options.deterministic, device),
+        own_randomness(seed, device),
+        joined(device) as team,
+        noted_signals() as caught,
+    ):
         state, found = _begin(run, name, seed, options, device, team)
         ema: dict[str, Tensor] = {}
         for number in range(state.stage, len(run.stages)):
@@ -45,22 +58,30 @@ def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
             ema, found, state.ended = step.ema, None, False
         trained = finish(state, device, ema)
         if caught:
-            raise Interrupted(f"the training is finished and saved in {state.path}; the same command evaluates it", caught[0])
+            raise Interrupted(
+                f"the training is finished and saved in {state.path}; the same command evaluates it", caught[0]
+            )
         return trained
 
 
-def _begin(run: Run, name: str, seed: int, options: Options, device: torch.device, team: Team) -> tuple[State, Checkpoint | None]:
-    """Data, model and generator, fresh or from the checkpoint."""
+def _begin(
+    run: Run, name: str, seed: int, options: Options, device: torch.device, team: Team
+) -> tuple[State, Checkpoint | None]:
+    """Create data, model and random generator, or restore them from the checkpoint."""
     if team.leads:
         make_folder(options.out)
     if device.type == "cuda":
-        gc.collect()  # a compiled step refers to itself: what an earlier run of this process held goes only now
+        gc.collect()  # a compiled step refers to itself: this frees the memory of an earlier run in this process
         torch.cuda.reset_peak_memory_stats(device)
     splits.check(run)
     _check_parts(run, team)
-    # further test sets are large, and not wanted before the end
+    # further test sets are large and are loaded only at the end
     with team.first_of_each_machine():
-        data = {name: splits.part(run, name, options.root, seed) for name in ("train", *splits.names(run)) if name not in run.tests}
+        data = {
+            name: splits.part(run, name, options.root, seed)
+            for name in ("train", *splits.names(run))
+            if name not in run.tests
+        }
     model = run.build() if team.size == 1 else share_statistics(run.build())
     batchnorm.check(run, model)
     model = model.to(device, memory_format=torch.channels_last) if device.type == "cuda" else model.to(device)
@@ -68,7 +89,10 @@ def _begin(run: Run, name: str, seed: int, options: Options, device: torch.devic
     found = load_checkpoint(state.path) if state.path.exists() else None
     if not team.same(found.about["step"] if found else -1):
         seen = f"step {found.about['step']}" if found else "none"
-        raise ValueError(f"processes find different checkpoints at {state.path}, this one {seen}; give a folder that all machines share")
+        raise ValueError(
+            f"processes find different checkpoints at {state.path}, this one {seen}; "
+            "give a folder that all machines share"
+        )
     if found:
         _resume(state, found, device)
     state.journal = Journal(options.out, found.about["step"] if found else 0, writes=team.leads)
@@ -76,19 +100,32 @@ def _begin(run: Run, name: str, seed: int, options: Options, device: torch.devic
 
 
 def _check_parts(run: Run, team: Team) -> None:
+    """Refuse batch sizes that the number of processes does not divide."""
     for batch in {stage.batch for stage in run.stages if stage.batch % team.size}:
-        raise ValueError(f"{team.size} processes cannot share batches of {batch} evenly; start a number of them that divides {batch}")
+        raise ValueError(
+            f"{team.size} processes cannot share batches of {batch} evenly; start a number of them that divides {batch}"
+        )
 
 
 def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
     about = found.about
     if "made_by" not in about:
-        raise ValueError(f"{state.path} was written by an older torchcaps, which this one cannot resume; finish it there, or remove it")
+        raise ValueError(
+            f"{state.path} was written by an older torchcaps, which this one cannot resume; "
+            "finish it there, or remove it"
+        )
     other = unlike(about["run"], state.run) + differences({"seed": about["seed"]}, {"seed": state.seed})
     if other:
-        raise ValueError(f"{state.path} belongs to another run ({'; '.join(other[:3])}); give another folder, or remove that file")
+        raise ValueError(
+            f"{state.path} belongs to another run ({'; '.join(other[:3])}); give another folder, or remove that file"
+        )
     load_into(state.model, found.part("model"), state.path)
-    state.stage, state.done, state.seconds, state.made_by = about["stage"], about["done"], about["seconds"], about["made_by"]
+    state.stage, state.done, state.seconds, state.made_by = (
+        about["stage"],
+        about["done"],
+        about["seconds"],
+        about["made_by"],
+    )
     state.ended, state.met = about.get("ended", False), about.get("met", False)
     state.rng.set_state(found.tensors["rng/epoch"])
     torch.set_rng_state(found.tensors["rng/cpu"])
@@ -96,8 +133,10 @@ def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
         torch.cuda.set_rng_state(found.tensors["rng/cuda"], device)
 
 
-def _stage(state: State, stage: Stage, found: Checkpoint | None, caught: list[int], device: torch.device) -> TrainingStep:
-    """Train one stage to its end, or as far as a signal lets it."""
+def _stage(
+    state: State, stage: Stage, found: Checkpoint | None, caught: list[int], device: torch.device
+) -> TrainingStep:
+    """Train one stage to its end, or until a signal interrupts it."""
     n_steps = n_steps_of(stage, state.data["train"])
     batches = batches_for(state.data["train"], stage.batch, state.run.augment, device, stage.balanced)
     if not found:
@@ -138,14 +177,17 @@ def _stage(state: State, stage: Stage, found: Checkpoint | None, caught: list[in
                 stop = at
                 if step.unread:
                     _log(state, step, at, speed, show)
-            # signals come to one process or to all, each at another moment; clocks differ
+            # a signal may reach one process or all, at different times, and clocks differ: agree on both
             signum, due = state.team.largest(caught[0] if caught else 0, state.team.leads and _save_due(state, at))
             if signum or at == stop or due:
-                # where a stage has ended, the next one draws on from here
+                # after the end of a stage, the next one continues with the current generator
                 _save(state, step, at, whole_epoch=at % epoch == 0 or state.ended)
             if signum and at < stop:
                 state.journal.close()
-                raise Interrupted(f"stopped at step {state.done + at} and saved {state.path}; the same command goes on from there", signum)
+                raise Interrupted(
+                    f"stopped at step {state.done + at} and saved {state.path}; the same command goes on from there",
+                    signum,
+                )
     return step
 
 
@@ -155,7 +197,7 @@ def _new_epoch(state: State, batches: Batches) -> None:
 
 
 def _log(state: State, step: TrainingStep, at: int, speed: Speed, show: Callable[..., None]) -> None:
-    """Read what the device summed up since the last log point, and stop if the loss was ever not finite."""
+    """Log the mean losses since the last log point; raise Diverged if a loss was not finite."""
     _refuse_bad(state, step)
     means = step.read_means()
     state.journal.write(state.done + at, stage=state.stage, seconds=round(state.spent(), 3), **means)
@@ -184,22 +226,39 @@ def _save_due(state: State, at: int) -> bool:
 def _save(state: State, step: TrainingStep, at: int, whole_epoch: bool) -> None:
     _refuse_bad(state, step)
     tensors = {f"model/{name}": tensor for name, tensor in state.model.state_dict().items()}
-    if not all(tensor.isfinite().all() for tensor in tensors.values()):  # a finite loss may have a gradient that is not
+    # a finite loss can have a gradient that is not finite
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
         raise Diverged(f"the weights are not finite after step {state.done + at}; {_kept(state)}")
     tensors |= {f"step/{name}": tensor for name, tensor in step.state().items()}
-    # within an epoch the generator's state at its start, since its draws are made again on resume; at its end, the present one
-    tensors |= {"rng/epoch": state.rng.get_state() if whole_epoch else state.epoch_rng, "rng/cpu": torch.get_rng_state()}
+    # within an epoch, store the generator's state at the epoch's start, since a resumed run repeats its draws
+    tensors |= {
+        "rng/epoch": state.rng.get_state() if whole_epoch else state.epoch_rng,
+        "rng/cpu": torch.get_rng_state(),
+    }
     if step.device.type == "cuda":
         tensors["rng/cuda"] = torch.cuda.get_rng_state(step.device)
     if state.team.size > 1 and not state.team.same(int(tensors_sha256(tensors)[:15], 16)):
         raise Diverged(
             f"the processes hold different numbers after step {state.done + at}, which is not saved; "
-            "train on machines of one kind with one PyTorch; a layer of your own must share its statistics (docs/several-machines.md)"
+            "train on machines of one kind with one PyTorch; "
+            "a layer of your own must share its statistics (docs/several-machines.md)"
         )
     state.saved_at = time.perf_counter()
     if not state.team.leads:
         return
-    about = {"name": state.name, "seed": state.seed, "run": to_plain(state.run), "stage": state.stage, "done": state.done}
-    about |= {"step": state.done + at, "ended": state.ended, "met": state.met, "seconds": state.spent(), "made_by": state.made_by}
+    about = {
+        "name": state.name,
+        "seed": state.seed,
+        "run": to_plain(state.run),
+        "stage": state.stage,
+        "done": state.done,
+    }
+    about |= {
+        "step": state.done + at,
+        "ended": state.ended,
+        "met": state.met,
+        "seconds": state.spent(),
+        "made_by": state.made_by,
+    }
     save_checkpoint(state.path, tensors, about)
     state.saved_at = time.perf_counter()

@@ -1,7 +1,7 @@
-"""How gradients become updates: settings that are stored with a run, and what they make.
+"""Optimisers: settings that are stored with a run, and the optimisers built from them.
 
-What changes from step to step follows from the number of the step alone. So it is worked out on the host, in double precision and
-before the first step; the device looks a few numbers up by its counter of steps, and a CUDA graph can replay the update.
+Everything that changes from step to step depends on the step number alone. It is computed before the first step, on the
+host and in double precision. The device looks the values up by its step counter, so a CUDA graph can replay the update.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,37 +14,42 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Kingma and Ba 2014, as PyTorch has it."""
+    """Adam (Kingma and Ba 2014), as implemented in PyTorch."""
 
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
 
     def numbers(self, step: int, rate: float, momentum: float) -> tuple[float]:
-        """What the update needs to know of a step, counted from 0: the rate. PyTorch's Adam counts for itself."""
+        """Return the scalars of a step, counted from 0: the learning rate. PyTorch's Adam counts steps itself."""
         if momentum != 1:
-            raise ValueError(f"Adam keeps beta1 as it is and the schedule multiplies it by {momentum:.4g}; use RAdam, or another schedule")
+            raise ValueError(
+                f"Adam keeps beta1 as it is and the schedule multiplies it by {momentum:.4g}; "
+                "use RAdam, or another schedule"
+            )
         return (rate,)
 
     def make(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]]) -> torch.optim.Adam:
-        """The optimiser; `now` are tensors on the device that hold the numbers of the present step."""
+        """Build the optimiser; `now` are device tensors that hold the scalars of the current step."""
         on_cuda, betas = now[0].is_cuda, (self.beta1, self.beta2)
-        return torch.optim.Adam(parameters, now[0], betas, self.epsilon, fused=not on_cuda, foreach=on_cuda, capturable=on_cuda)
+        return torch.optim.Adam(
+            parameters, now[0], betas, self.epsilon, fused=not on_cuda, foreach=on_cuda, capturable=on_cuda
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RAdam:
-    """Rectified Adam (Liu et al. 2019): while too few gradients were seen to divide by their spread, they are not divided."""
+    """Rectified Adam (Liu et al. 2019): the first steps omit the division by the root of the second moment."""
 
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
 
     def numbers(self, step: int, rate: float, momentum: float) -> tuple[float, float, float]:
-        """The weight of a new gradient in the mean; the rate of the mean divided by its spread; the rate of the mean as it is.
+        """Return 1 - beta1 and the learning rates of the adaptive and the plain update, one of which is 0.
 
-        One of the two rates is 0. Paper's names: `length` is rho_t, `rectified` r_t. The mean's bias is corrected as if beta1 had
-        always been what it is now, as PyTorch's RAdam would do.
+        Paper's symbols: `length` is rho_t, `rectified` is r_t. The bias correction assumes that beta1 always had its
+        current value, as in PyTorch's RAdam.
         """
         beta1, count = self.beta1 * momentum, step + 1
         power = self.beta2**count
@@ -62,13 +67,13 @@ class RAdam:
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
-    """Gradient descent with momentum and l2: the mean of gradients is a sum that fades, as PyTorch has it."""
+    """Gradient descent with momentum and L2 regularisation, as implemented in PyTorch (no dampening)."""
 
     momentum: float = 0.9
-    l2: float = 0.0  # this share of a weight is added to its gradient
+    l2: float = 0.0  # this fraction of a weight is added to its gradient
 
     def numbers(self, step: int, rate: float, momentum: float) -> tuple[float, float]:
-        """The rate, and how much of the sum stays."""
+        """Return the learning rate and the momentum of a step."""
         return rate, self.momentum * momentum
 
     def make(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]]) -> "MomentumSGD":
@@ -76,9 +81,11 @@ class SGD:
 
 
 class _OnDevice:
-    """What the updates below share: the numbers of the step are tensors, since a captured step cannot change a Python number."""
+    """Base of the updates below. Scalars of the step are tensors: a captured step cannot change a Python number."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]], settings: SGD | RAdam) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]], settings: SGD | RAdam
+    ) -> None:
         self.parameters, self.now, self.settings = list(parameters), list(now), settings
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -88,7 +95,7 @@ class _OnDevice:
 
 
 class MomentumSGD(_OnDevice):
-    """The update of `SGD`. PyTorch's own takes the momentum as a Python number, which a captured step could not change."""
+    """Update of `SGD`. PyTorch's SGD takes the momentum as a Python number, which a captured step cannot change."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]], settings: SGD) -> None:
         super().__init__(parameters, now, settings)
@@ -108,7 +115,7 @@ class MomentumSGD(_OnDevice):
 
 
 class RectifiedAdam(_OnDevice):
-    """The update of `RAdam`. PyTorch's own takes beta1 as a Python number, which a captured step could not change."""
+    """Update of `RAdam`. PyTorch's RAdam takes beta1 as a Python number, which a captured step cannot change."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]], settings: RAdam) -> None:
         super().__init__(parameters, now, settings)
@@ -120,7 +127,9 @@ class RectifiedAdam(_OnDevice):
     def step(self) -> None:
         fresh, divided_rate, plain_rate = self.now
         held = zip(self.parameters, self.means, self.squares, strict=True)
-        used = [(parameter, parameter.grad, mean, square) for parameter, mean, square in held if parameter.grad is not None]
+        used = [
+            (parameter, parameter.grad, mean, square) for parameter, mean, square in held if parameter.grad is not None
+        ]
         parameters, gradients, means, squares = (list(parts) for parts in zip(*used, strict=True))
         news = torch._foreach_sub(gradients, means)
         torch._foreach_mul_(news, fresh)

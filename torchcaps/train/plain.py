@@ -1,7 +1,7 @@
-"""Runs as plain JSON: writing, bringing stored ones up to date, comparing them with today's.
+"""Runs as plain JSON: writing, migrating stored runs, comparing them with current ones.
 
-Files that were written once are never rewritten. `MIGRATIONS` maps what they hold, kinds, fields, models and recipe names, to
-what these are called today; it is applied to every stored run, whether from a result file, a checkpoint or another commit.
+Stored files are never rewritten. `MIGRATIONS` maps their kinds, fields, models and recipe names to the current names.
+It is applied to every stored run, from a result file, a checkpoint or another commit.
 """
 
 from collections.abc import Mapping
@@ -11,18 +11,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SameAs:
-    """The value that another field of the same part holds."""
+    """Placeholder for the value of another field of the same part."""
 
     field: str
 
 
 @dataclass(frozen=True)
 class Migrations:
-    """What was renamed, by its old name; what is gone, with the only value (or `SameAs`) that may still be read."""
+    """Renamed names by their old name; removed fields with the only value (or `SameAs`) that can still be read."""
 
     kinds: Mapping[str, str]
-    fields: Mapping[str, Mapping[str, str]]  # by today's kind
-    gone: Mapping[str, Mapping[str, Any]]  # by today's kind
+    fields: Mapping[str, Mapping[str, str]]  # by current kind
+    gone: Mapping[str, Mapping[str, Any]]  # by current kind
     models: Mapping[str, str]
     recipes: Mapping[str, str]
 
@@ -34,7 +34,7 @@ MIGRATIONS = Migrations(
         "Exponential": {"rate": "decay"},
     },
     gone={
-        # persistent chains whose experts are all off are always re-seeded; those that were not are another run
+        # persistent chains whose experts are all off are now always re-seeded; a run without that is a different run
         "LearnExperts": {"restart": SameAs("persistent")},
     },
     models={"neurons": "rbm"},
@@ -43,7 +43,7 @@ MIGRATIONS = Migrations(
 
 
 def to_plain(value: Any) -> Any:
-    """Convert a value to what JSON holds: a dataclass becomes a dict that names its kind."""
+    """Convert a value to plain JSON data; a dataclass becomes a dict that names its kind."""
     if is_dataclass(value):
         return {"kind": type(value).__name__} | {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
@@ -52,7 +52,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(value: Any, kinds: Mapping[str, type]) -> Any:
-    """Build the value again from up-to-date plain data. Lists become tuples, since a run is frozen."""
+    """Rebuild a value from migrated plain data. Lists become tuples, since a run is frozen."""
     if isinstance(value, list):
         return tuple(from_plain(part, kinds) for part in value)
     if not isinstance(value, dict):
@@ -66,11 +66,13 @@ def from_plain(value: Any, kinds: Mapping[str, type]) -> Any:
     try:
         return kinds[value["kind"]](**parts)
     except TypeError as error:
-        raise ValueError(f"a stored run has a setting that is gone ({error}); check out the version that wrote it") from error
+        raise ValueError(
+            f"a stored run has a setting that is gone ({error}); check out the version that wrote it"
+        ) from error
 
 
 def up_to_date(stored: Any) -> Any:
-    """Plain data as today's code would name it."""
+    """Migrate stored plain data to the current names."""
     if isinstance(stored, list):
         return [up_to_date(part) for part in stored]
     if not isinstance(stored, dict):
@@ -88,7 +90,7 @@ def up_to_date(stored: Any) -> Any:
 
 
 def nested(plain: dict[str, Any]) -> dict[str, Any]:
-    """A classifier of frozen features used to be a run with more fields; now it holds the run of its network."""
+    """Move the run fields of an old FrozenClassifier or Attack into its `network`, where they are now."""
     if plain["kind"] not in ("FrozenClassifier", "Attack") or "network" in plain:
         return plain
     own = {key: plain[key] for key in OF_A_RUN if key in plain}
@@ -99,22 +101,26 @@ OF_A_RUN = "data", "model", "model_args", "augment", "hold_out", "views", "tests
 
 
 def differences(one: Any, other: Any, where: str = "") -> list[str]:
-    """What differs between two plain values, as `path: this, that`."""
+    """List the differences between two plain values as `path: this, that`."""
     if isinstance(one, dict) and isinstance(other, dict):
         keys = dict.fromkeys([*one, *other])
-        return [line for key in keys for line in differences(one.get(key), other.get(key), f"{where}.{key}".lstrip("."))]
+        return [
+            line for key in keys for line in differences(one.get(key), other.get(key), f"{where}.{key}".lstrip("."))
+        ]
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return [line for n, pair in enumerate(zip(one, other, strict=True)) for line in differences(*pair, f"{where}[{n}]")]
+        return [
+            line for n, pair in enumerate(zip(one, other, strict=True)) for line in differences(*pair, f"{where}[{n}]")
+        ]
     return [] if one == other else [f"{where}: {one}, {other}"]
 
 
 def unlike(stored: dict[str, Any], run: Any) -> list[str]:
-    """What differs between a stored run and one of today. A field that did not exist then has today's default."""
+    """List the differences between a stored and a current run. Fields newer than the stored run get their default."""
     return differences(_completed(up_to_date(stored), run), to_plain(run))
 
 
 def _completed(stored: Any, like: Any) -> Any:
-    """Stored plain data with the defaults of fields that are newer than it, as far as its kinds are those of `like`."""
+    """Fill stored plain data with defaults for newer fields, where its kinds match those of `like`."""
     if isinstance(stored, list) and isinstance(like, tuple | list) and len(stored) == len(like):
         return [_completed(*pair) for pair in zip(stored, like, strict=True)]
     if not is_dataclass(like) or not isinstance(stored, dict) or stored.get("kind") != type(like).__name__:

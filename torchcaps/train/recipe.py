@@ -1,4 +1,4 @@
-"""A run is a frozen dataclass that holds everything that decides a result, but for the seed."""
+"""Run: a frozen dataclass that holds everything that decides a result, except the seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 from torchcaps.data import OwnImages, info, stand_in
-from torchcaps.data.augment import Anywhere, Augmentation, Crop, Flip, Light, Mixup, Shift, Standardise, Warp, shape_after
+from torchcaps.data.augment import (
+    Anywhere,
+    Augmentation,
+    Crop,
+    Flip,
+    Light,
+    Mixup,
+    Shift,
+    Standardise,
+    Warp,
+    shape_after,
+)
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.train import splits
 from torchcaps.train.loop import Options, Trained, train
@@ -34,41 +45,41 @@ PRECISIONS = ("bfloat16", "float32")
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """End a stage early, with the weights as they are, once `part` reaches an accuracy; checked every so many steps."""
+    """Early stopping: end a stage once `part` reaches an accuracy, and keep the weights of that step."""
 
     accuracy: float  # percent
     part: str = "validation"  # "test" is selection on the test set, and a row has to say so
-    every: int = 100
+    every: int = 100  # steps between two evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Evaluate some images, or sentences, of `part` every so many epochs, for a learning curve. Nothing is chosen by it."""
+    """Learning curve on a fixed sample of `part`, measured every few epochs. Nothing is selected by it."""
 
     part: str = "test"
-    n_images: int = 2500  # or sentences, at most; the same ones every time
+    n_images: int = 2500  # at most this many images or sentences, the same ones every time
     every: int = 1  # epochs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One task trained for a number of epochs (or of steps, where given) with one schedule."""
+    """One task trained with one schedule for a number of epochs, or for `steps` if given."""
 
     task: Task = Classify()  # noqa: RUF009, frozen
     epochs: int = 1
     steps: int | None = None
     batch: int = 128
-    balanced: bool = False  # draw every class equally often, however many images it has
+    balanced: bool = False  # draw every class equally often, whatever its number of images
     learning_rate: float = 1e-3
     schedule: Exponential | Cosine | OneCycle = Exponential()  # noqa: RUF009, frozen
     optimizer: Adam | RAdam | SGD = Adam()  # noqa: RUF009, frozen
-    ema: float = 0.0  # decay of an average of the weights; 0 keeps none
+    ema: float = 0.0  # decay of the moving average of the weights; 0: no average
     unmixed: int = 0  # batches without mixup that recompute batch norm's statistics at the end (batchnorm.py)
-    stop: Stop | None = None  # the schedule still counts on the planned last step
-    probe_every: int = 0  # steps between two calls of the task's `probe`; 0: none
+    stop: Stop | None = None  # the schedule still spans all planned steps
+    probe_every: int = 0  # steps between two calls of the task's `probe`; 0: never
     watch: Watch | None = None
-    # Convolutions and products while training on CUDA: bfloat16 by autocast, or float32, where cuDNN may round to TF32.
-    # On a CPU, and in evaluation everywhere, nothing is cast.
+    # Precision of convolutions and matrix products in training on CUDA: bfloat16 by autocast, or float32, which cuDNN
+    # may round to TF32. Training on a CPU and every evaluation run without casts.
     precision: str = "bfloat16"
 
     def __post_init__(self) -> None:
@@ -76,7 +87,7 @@ class Stage:
             raise ValueError(f"a stage's precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r}")
 
     def quick(self, steps: int, batch: int) -> Stage:
-        """The same in a few small steps."""
+        """Return the stage shortened to a few small steps."""
         return replace(
             self,
             task=self.task.quick(),
@@ -92,22 +103,22 @@ class Stage:
 class Run:
     """A network, its data and its training."""
 
-    # what `reproduce` asks of everything that makes a result
-    needs: ClassVar[tuple[str, ...]] = ()  # rows that have to be finished first
+    # the interface that `reproduce` needs from a run or a probe
+    needs: ClassVar[tuple[str, ...]] = ()  # rows that must be finished first
     trains: ClassVar[bool] = True
 
     data: str | OwnImages
     model: str
     model_args: dict[str, Any]
     augment: tuple[Augmentation, ...] = ()
-    hold_out: int = 0  # training images held out for choices; such a run sees no test set but those in `tests`
-    views: tuple[str, ...] = ()  # how those are shown (data/subsets.py); as they are, if none is named
-    tests: tuple[str, ...] = ()  # further data sets whose test part is evaluated at the end
+    hold_out: int = 0  # training images held out for model selection; the run then evaluates no test set except `tests`
+    views: tuple[str, ...] = ()  # views of the held-out images (data/subsets.py); empty: the images unchanged
+    tests: tuple[str, ...] = ()  # further data sets; their test parts are evaluated at the end
     stages: tuple[Stage, ...] = (Stage(),)
-    keep_scores: bool = False  # in the result file, with the labels, for an ensemble
+    keep_scores: bool = False  # store scores and labels in the result file, for an ensemble
 
     def build(self) -> nn.Module:
-        """Build the model for the shape and the classes of the data."""
+        """Build the model for the image shape and number of classes of the data."""
         about: DataInfo = info(self.data)
         models = SENTENCE_MODELS if about.kind == "sentences" else MODELS
         if self.model not in models:
@@ -115,24 +126,25 @@ class Run:
         return models[self.model](*self.sizes(), **self.model_args)
 
     def sizes(self) -> tuple[Any, ...]:
-        """Shape of what the model sees, and the number of classes."""
+        """Return the shape of the model input and the number of classes."""
         about = info(self.data)
         seen = about.shape[1:] if about.kind == "sentences" else (shape_after(self.augment, about.shape),)
         return *seen, about.n_classes
 
     def quick(self, steps: int = 20) -> Run:
-        """The same run made seconds long: generated images, a few small steps per stage. For smoke tests, not for numbers."""
+        """Shorten the run to seconds for smoke tests: generated images and a few small steps per stage."""
         data = stand_in(self.data)
-        large = data.size == 96 or data.channels == "rgb"  # some networks take a CPU a second for such an image
+        # some networks need a second of CPU time per image of this size
+        large = data.size == 96 or data.channels == "rgb"
         stages = tuple(stage.quick(min(steps, 8) if large else steps, 4 if large else 16) for stage in self.stages)
         return replace(self, data=str(data), stages=stages, hold_out=0, views=(), tests=())
 
     def parts(self) -> tuple[str, ...]:
-        """Names of the parts that a finished run is evaluated on, in this order."""
+        """List the parts that a finished run is evaluated on, in order."""
         return splits.names(self)
 
     def part(self, name: str, root: Path | None, seed: int) -> Any:
-        """Load one of these parts, or `train`."""
+        """Load the training set (`train`) or a part of the data that the run is evaluated on."""
         return splits.part(self, name, root, seed)
 
     def score(self, predictions: Tensor, labels: Tensor) -> dict[str, float]:
@@ -140,17 +152,19 @@ class Run:
         return self.stages[-1].task.score(predictions, labels)
 
     def sets(self) -> set[str]:
-        """Data sets whose files have to be at hand."""
+        """Return the names of the data sets that the run reads."""
         return {name.split("/")[0] for name in (self.data, *self.tests)}
 
     def cost(self) -> float:
-        """Planned images times their pixels, to run the cheapest first."""
+        """Estimate the cost as planned images times pixels, to run the cheapest first."""
         about = info(self.data)
-        images = sum(stage.batch * stage.steps if stage.steps else stage.epochs * about.n_train for stage in self.stages)
+        images = sum(
+            stage.batch * stage.steps if stage.steps else stage.epochs * about.n_train for stage in self.stages
+        )
         return images * about.shape[1] * about.shape[2]
 
     def execute(self, name: str, seed: int, options: Options) -> Trained:
-        """Train to the end and evaluate."""
+        """Train the run to its end and evaluate it."""
         return train(self, name=name, seed=seed, options=options)
 
 
@@ -168,5 +182,5 @@ KINDS: dict[str, type] = {
 
 
 def stored_run(stored: dict[str, Any]) -> Run:
-    """The run that a checkpoint holds, brought up to date."""
+    """Rebuild the run stored in a checkpoint, with old names migrated."""
     return from_plain(up_to_date(stored), KINDS)

@@ -1,20 +1,20 @@
-"""How the learning rate changes over a stage."""
+"""Learning rate schedules over one stage."""
 
 from dataclasses import dataclass
 from math import cos, pi
 
 
 class Schedule:
-    """Called with a step, it gives the factor of the learning rate in that step."""
+    """Base class: calling it with a step and the number of steps returns the factor of the learning rate."""
 
     def momentum(self, step: int, n_steps: int) -> float:
-        """The factor of beta1; by default 1."""
+        """Return the factor of beta1 (or of SGD's momentum); 1 by default."""
         return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exponential(Schedule):
-    """Multiply by `decay` every `every` steps, smoothly, down to a floor (the authors' schedule for CapsNet)."""
+    """Smooth exponential decay by `decay` every `every` steps, down to a floor (the CapsNet authors' schedule)."""
 
     decay: float = 0.96
     every: int = 2000
@@ -26,7 +26,7 @@ class Exponential(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine(Schedule):
-    """Linear warm-up over the first `warmup` of the steps, then half a cosine down to `floor`."""
+    """Linear warm-up over a fraction `warmup` of the steps, then half a cosine down to `floor`."""
 
     warmup: float = 0.0
     floor: float = 0.0
@@ -40,7 +40,7 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class OneCycle(Schedule):
-    """Linear rise and half a cosine back; beta1 falls and returns with it (Heinsen 2019, section 4.2)."""
+    """Linear rise, then half a cosine back; beta1 moves the opposite way (Heinsen 2019, section 4.2)."""
 
     start: float = 0.02  # factor in the first and the last step
     warmup: float = 0.1  # fraction of the steps until the learning rate is highest
@@ -53,7 +53,7 @@ class OneCycle(Schedule):
         return 1 + (self.low - 1) * self._height(step, n_steps)
 
     def _height(self, step: int, n_steps: int) -> float:
-        """0 in the first and the last step, 1 where the learning rate is highest."""
+        """Compute the position in the cycle: 0 in the first and last step, 1 at the highest learning rate."""
         rise = self.warmup * n_steps
         if step < rise:
             return step / rise

@@ -1,7 +1,7 @@
-"""Which data a run is trained on, and which parts it is evaluated on.
+"""Training set and evaluation parts of a run.
 
-A part's name is the name of its numbers in a result file: `test`, `validation`, `validation_warped` (a view of the held-out
-images), another data set whose test part is evaluated too, or a portion of one (data/subsets.py).
+A part has the same name here and in a result file: `test`, `validation`, `validation_warped` (a view of the held-out
+images), another data set (its test part), or a portion of one (data/subsets.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HELD = "validation"
 
 
 def names(run: Run) -> tuple[str, ...]:
-    """Parts that a finished run is evaluated on, in this order."""
+    """List the parts that a finished run is evaluated on, in order."""
     if run.hold_out:
         return (*(f"{HELD}_{view}" for view in run.views), *run.tests) if run.views else (HELD, *run.tests)
     own = ("test", HELD) if info(run.data).n_validation else ("test",)
@@ -28,23 +28,32 @@ def names(run: Run) -> tuple[str, ...]:
 
 
 def data_of(name: str) -> str:
-    """The part that averaged weights, or statistics without mixup, were evaluated on: the name without that ending."""
+    """Strip the suffix for averaged weights or unmixed statistics, leaving the name of the data part."""
     return name.removesuffix("_ema").removesuffix("_unmixed")
 
 
 def check(run: Run) -> None:
-    """Refuse what could not be evaluated, or would pass in silence."""
+    """Refuse settings that cannot be evaluated or would have no effect."""
     about = info(run.data)
     if run.views and not run.hold_out:
-        raise ValueError(f"views are of held-out images, and this run holds none out: give hold_out, or leave out {', '.join(run.views)}")
+        raise ValueError(
+            "views are of held-out images, and this run holds none out: give hold_out, "
+            f"or leave out {', '.join(run.views)}"
+        )
     if run.hold_out and about.kind == "sentences":
-        raise ValueError(f"{run.data} has phrases of one sentence many times: held out, they would be known; use its -dev set to choose by")
+        raise ValueError(
+            f"{run.data} has phrases of one sentence many times: held out, they would be known; "
+            "use its -dev set to choose by"
+        )
     at_hand = [name for name in names(run) if name not in run.tests]
     for stage in run.stages:
         _check_stage(run, stage, about.kind, at_hand)
-    if about.n_labels > 1 and (run.keep_scores or any(stage.stop or stage.probe_every or stage.watch for stage in run.stages)):
+    if about.n_labels > 1 and (
+        run.keep_scores or any(stage.stop or stage.probe_every or stage.watch for stage in run.stages)
+    ):
         raise ValueError(
-            f"{run.data} has two classes in an image: no stopping rule, no probe, no watch and no stored scores are made for that"
+            f"{run.data} has two classes in an image: no stopping rule, no probe, "
+            "no watch and no stored scores are made for that"
         )
 
 
@@ -53,23 +62,31 @@ def _check_stage(run: Run, stage: Stage, kind: str, at_hand: list[str]) -> None:
     if stage.probe_every and kind == "sentences":
         raise ValueError(f"{run.data} holds sentences, and probes look at images: give its stages probe_every=0")
     if stage.probe_every and not isinstance(stage.task, Probed):
-        raise ValueError(f"a stage asks {task} for probes, and it has no probe(model, images); give it one, or probe_every=0")
+        raise ValueError(
+            f"a stage asks {task} for probes, and it has no probe(model, images); give it one, or probe_every=0"
+        )
     if stage.watch and not isinstance(stage.task, Watched):
-        raise ValueError(f"a stage watches {task}, and it has no image_losses(model, answers, labels); give it one, or watch=None")
+        raise ValueError(
+            f"a stage watches {task}, and it has no image_losses(model, answers, labels); give it one, or watch=None"
+        )
     if stage.stop and stage.stop.part not in at_hand:
-        raise ValueError(f"a stage stops by {stage.stop.part!r}, and this run has {', '.join(at_hand)}; stop by one of those")
+        raise ValueError(
+            f"a stage stops by {stage.stop.part!r}, and this run has {', '.join(at_hand)}; stop by one of those"
+        )
     if stage.watch and stage.watch.part not in at_hand:
-        raise ValueError(f"a stage watches {stage.watch.part!r}, and this run has {', '.join(at_hand)}; watch one of those")
+        raise ValueError(
+            f"a stage watches {stage.watch.part!r}, and this run has {', '.join(at_hand)}; watch one of those"
+        )
 
 
 def training(run: Run, root: Path | None, seed: int) -> Any:
-    """The training images, without those held out."""
+    """Load the training set without the held-out images."""
     data = load(run.data, "train", root, seed)
     return hold_out(data, run.hold_out, seed)[0] if run.hold_out else data
 
 
 def part(run: Run, name: str, root: Path | None, seed: int) -> Any:
-    """A part by its name; `train` too."""
+    """Load a part of the run's data by name, or the training set (`train`)."""
     if name == "train":
         return training(run, root, seed)
     if "/" in name:

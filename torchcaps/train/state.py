@@ -1,4 +1,4 @@
-"""What a run carries along, where and how it runs, and what comes out."""
+"""Options, state and outcome of a training run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def run_folder(name: str, seed: int) -> Path:
-    """Where a row's checkpoint, metrics and result lie by default."""
+    """Return the default folder of a row's checkpoint, metrics log and result."""
     return Path("runs") / name / str(seed)
 
 
 class Diverged(RuntimeError):
-    """The loss became NaN or infinite."""
+    """Error: the loss became NaN or infinite."""
 
 
 class Interrupted(RuntimeError):
-    """A signal asked the run to stop; everything is saved."""
+    """Error: a signal stopped the run; everything is saved."""
 
     def __init__(self, message: str, signum: int) -> None:
         super().__init__(message)
@@ -39,19 +39,19 @@ class Interrupted(RuntimeError):
 
 @dataclass(kw_only=True)
 class Options:
-    """Where and how to run. Nothing here may change a result, but for the last bits on another device."""
+    """Options of execution. None of them changes a result, except for rounding on another device."""
 
     out: Path
     device: str = "cpu"
-    root: Path | None = None  # a folder with data files
+    root: Path | None = None  # folder with the data files
     deterministic: bool = False
     progress: bool = True
     log_every: int = 50
-    save_every: int | None = None  # steps; None: about once a minute
-    max_steps: int | None = None  # stop here, saved, as if interrupted: for replays and tests
-    as_is: bool = False  # evaluate what is there, if it is not finished
+    save_every: int | None = None  # steps between checkpoints; None: about once a minute
+    max_steps: int | None = None  # save and stop after this many steps, as if interrupted: for replays and tests
+    as_is: bool = False  # evaluate the current weights even if the run is not finished
     jobs: int = 1  # processes that fit classifiers
-    rows: Callable[[str, int], Path] = run_folder  # where the checkpoint of another row and seed lies
+    rows: Callable[[str, int], Path] = run_folder  # folder of the checkpoint of another row and seed
 
     def __post_init__(self) -> None:
         self.out = Path(self.out)
@@ -59,28 +59,28 @@ class Options:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """All that a result file tells."""
+    """Contents of a result file."""
 
-    evaluations: dict[str, Evaluation]  # by part: test, test_ema, validation, another test set
-    labels: dict[str, Tensor]  # by part, as the evaluations
+    evaluations: dict[str, Evaluation]  # by part: test, test_ema, validation, a further test set
+    labels: dict[str, Tensor]  # by part, with the keys of `evaluations`
     data: dict[str, str]  # hashes by part
     weights_sha256: str
-    made_by: list[dict[str, Any]]  # device, versions and commit; several where a run was resumed elsewhere
+    made_by: list[dict[str, Any]]  # device, versions and commit; several entries if the run was resumed elsewhere
     evaluated_by: dict[str, Any]
     seconds: float
     peak_memory_bytes: int
-    extras: dict[str, Any]  # what the task tells besides
+    extras: dict[str, Any]  # further measurements of the task
     steps: int = 0
     planned: int = 0  # steps of the whole schedule
     curve: list[dict[str, Any]] = field(default_factory=list)
     routing: str = ""  # the backend, in words
-    diagnostics: dict[str, Any] = field(default_factory=dict)  # of the first part, by the weights of the last step
+    diagnostics: dict[str, Any] = field(default_factory=dict)  # routing on the first part, weights of the last step
     met: bool | None = None  # whether the last stage's stopping rule was met; None without one
 
 
 @dataclass(kw_only=True)
 class Trained(Outcome):
-    """The outcome of a training, and its model."""
+    """Outcome of a training run, and its model."""
 
     model: nn.Module
     stopped_early: bool = False
@@ -88,7 +88,7 @@ class Trained(Outcome):
 
 @dataclass
 class State:
-    """What the loop carries along."""
+    """Mutable state of the training loop."""
 
     run: Run
     name: str
@@ -100,8 +100,8 @@ class State:
     team: Team = ALONE
     stage: int = 0
     done: int = 0  # steps of earlier stages
-    ended: bool = False  # the stage: its last step is done, or its stopping rule is met
-    met: bool = False  # the stopping rule of the stage
+    ended: bool = False  # whether the stage is over: its last step is done, or its stopping rule is met
+    met: bool = False  # whether the stopping rule of the stage is met
     seconds: float = 0.0
     routing: str = ""
     made_by: list[dict[str, Any]] = field(default_factory=list)
@@ -112,7 +112,9 @@ class State:
 
     @property
     def path(self) -> Path:
+        """Path of the checkpoint."""
         return self.options.out / "checkpoint.safetensors"
 
     def spent(self) -> float:
+        """Compute the seconds spent so far, including those before a resume."""
         return self.seconds + time.perf_counter() - self.started

@@ -1,7 +1,7 @@
-"""One training step: index, augment, forward, backward, optimiser, average. On CUDA it is one graph.
+"""One training step: index, augment, forward, backward, optimiser, weight average. On CUDA it is one graph.
 
-Several processes compute gradients for their parts of the batch, and all take the step of the mean. They capture no graph: what gloo
-exchanges cannot be captured, and one way for all devices is easier to trust.
+With several processes, each computes the gradients of its part of the batch and all apply the mean gradient. They
+capture no graph: gloo's communication cannot be captured, and one code path for all devices is easier to trust.
 """
 
 from __future__ import annotations
@@ -22,29 +22,33 @@ if TYPE_CHECKING:
     from torchcaps.train.recipe import Stage
 
 _ROUTED = EMCapsules | ExpertCapsules | RoutedCapsules
-WARM_UP = 3  # steps before a capture: libraries allocate, the optimiser makes its state
+WARM_UP = 3  # steps before the capture: libraries allocate memory, the optimiser creates its state
 
 
 class TrainingStep:
-    """Calling it trains one step. Everything that changes is a tensor on the device; nothing waits for the host."""
+    """Callable training step. All changing state is in device tensors, so no step waits for the host."""
 
-    def __init__(self, stage: Stage, model: nn.Module, batches: Batches, n_steps: int, device: torch.device, team: Team = ALONE) -> None:
+    def __init__(
+        self, stage: Stage, model: nn.Module, batches: Batches, n_steps: int, device: torch.device, team: Team = ALONE
+    ) -> None:
         self.task, self.model, self.batches, self.device, self.team = stage.task, model, batches, device, team
         on_cuda = device.type == "cuda"
         self.precision = stage.precision
         self.backpropagates = not isinstance(stage.task, WithoutGradients)
         self.parameters = self.task.parameters(model)
         self.counter = torch.zeros((), dtype=torch.long, device=device)  # steps done in this stage
-        # a few more than there are steps: warming up close to the end looks beyond it
+        # a few rows more than steps: a warm-up close to the end reads beyond the last step
         rows = [_numbers(stage, step, n_steps) for step in range(n_steps + WARM_UP + 1)]
-        self.plan = [torch.tensor(column, device=device) for column in zip(*rows, strict=True)]  # what the optimiser needs, by step
+        # optimiser scalars, by step
+        self.plan = [torch.tensor(column, device=device) for column in zip(*rows, strict=True)]
         self.now = [column[0].clone() for column in self.plan]
         self.optimizer = stage.optimizer.make(self.parameters.values(), self.now)
         self.ema_decay = stage.ema
         self.ema = {name: tensor.detach().clone() for name, tensor in _floats(model).items()} if stage.ema else {}
-        self.totals: dict[str, Tensor] = {}  # sums over the steps not yet read
+        self.totals: dict[str, Tensor] = {}  # sums of the losses since the last read_means
         self.unread = 0
-        self.first_bad = torch.full((), -1, dtype=torch.long, device=device)  # the first step whose loss was not finite
+        # first step with a loss that is not finite; -1: none
+        self.first_bad = torch.full((), -1, dtype=torch.long, device=device)
         self.losses = torch.compile(self._losses, dynamic=False) if on_cuda else self._losses
         self.update = torch.compile(self._update, dynamic=False) if on_cuda else self._update
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -52,7 +56,7 @@ class TrainingStep:
 
     @property
     def casts(self) -> bool:
-        """Whether convolutions and products are rounded to bfloat16. A task that does without backpropagation has no part in it."""
+        """Whether autocast rounds to bfloat16; never for a task that learns without backpropagation."""
         return self.device.type == "cuda" and self.precision == "bfloat16" and self.backpropagates
 
     def __call__(self) -> None:
@@ -67,7 +71,7 @@ class TrainingStep:
         self.unread += 1
 
     def read_means(self) -> dict[str, float]:
-        """The mean of each loss since the last reading. Waits for the device."""
+        """Return the mean of each loss since the last call. Waits for the device."""
         means = {name: total.item() / self.unread for name, total in self.totals.items()}
         for total in self.totals.values():
             total.zero_()
@@ -75,7 +79,7 @@ class TrainingStep:
         return means
 
     def state(self) -> dict[str, Tensor]:
-        """All that a checkpoint needs besides the model's own tensors."""
+        """Return the tensors that a checkpoint needs in addition to the model's own."""
         tensors = {"counter": self.counter, "unread": torch.tensor(self.unread)}
         tensors |= {f"ema/{name}": tensor for name, tensor in self.ema.items()}
         tensors |= {f"totals/{name}": tensor for name, tensor in self.totals.items()}
@@ -85,11 +89,13 @@ class TrainingStep:
         return tensors
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Call before the first step: a captured graph keeps the addresses of the state it saw."""
+        """Load the state of a checkpoint. Call it before the first step: a captured graph keeps tensor addresses."""
         assert self.graph is None
         self.counter.copy_(tensors["counter"])
         self.unread = int(tensors["unread"])
-        self.totals = {key.removeprefix("totals/"): x.to(self.device) for key, x in tensors.items() if key.startswith("totals/")}
+        self.totals = {
+            key.removeprefix("totals/"): x.to(self.device) for key, x in tensors.items() if key.startswith("totals/")
+        }
         for name, tensor in self.ema.items():
             tensor.copy_(tensors[f"ema/{name}"])
         for name, parameter in self.parameters.items():
@@ -97,16 +103,20 @@ class TrainingStep:
             kinds = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
             held = self.optimizer.state[parameter]
             for kind, tensor in kinds.items():
-                if kind not in held:  # PyTorch's own makes its state in the first step
-                    # like the parameter, so that channels-last stays channels-last
-                    held[kind] = torch.empty_like(parameter) if tensor.shape == parameter.shape else tensor.to(self.device, copy=True)
+                if kind not in held:  # PyTorch's optimisers create their state in the first step
+                    # same memory layout as the parameter, so that channels-last stays channels-last
+                    held[kind] = (
+                        torch.empty_like(parameter)
+                        if tensor.shape == parameter.shape
+                        else tensor.to(self.device, copy=True)
+                    )
                 held[kind].copy_(tensor)
 
     def _everything(self) -> dict[str, Tensor]:
         return self.state() | {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
 
     def _losses(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Losses; and gradients, of a task that does without backpropagation."""
+        """Compute the losses, and the gradients if the task learns without backpropagation."""
         if not self.backpropagates:
             with torch.no_grad():
                 return self.task.updates(self.model, batch)
@@ -114,7 +124,7 @@ class TrainingStep:
             return self.task.losses(self.model, batch), {}
 
     def gradients(self) -> dict[str, Tensor]:
-        """Forward and backward of the present batch and nothing else; the bench times it by itself."""
+        """Run forward and backward on the current batch only; the benchmark times this part separately."""
         batch = self.batches.at(self.counter % self.batches.n_steps)
         self.optimizer.zero_grad(set_to_none=True)
         with many_programs():
@@ -126,7 +136,7 @@ class TrainingStep:
         return losses
 
     def _together(self) -> None:
-        # what is drawn inside the network, each process draws for itself; the generator that a checkpoint keeps goes on alike for all
+        # random draws inside the network differ between processes; the generator stored in a checkpoint stays equal
         seed = int(torch.randint(2**62, ()))
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []), naming_the_lost():
             torch.manual_seed(seed + self.team.rank)
@@ -134,10 +144,12 @@ class TrainingStep:
 
     @torch.no_grad()
     def _of_all(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gradients and losses of the whole batch: means over its equal parts, in one exchange."""
+        """Average gradients and losses over all processes, in one all-reduce."""
         gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
         parts = [*gradients, *losses.values()]
-        wholes = mean_of_all(torch.cat([part.detach().reshape(-1) for part in parts])).split([part.numel() for part in parts])
+        wholes = mean_of_all(torch.cat([part.detach().reshape(-1) for part in parts])).split(
+            [part.numel() for part in parts]
+        )
         for gradient, whole in zip(gradients, wholes, strict=False):
             gradient.copy_(whole.view_as(gradient))
         return {name: whole.squeeze(0) for name, whole in zip(losses, wholes[len(gradients) :], strict=True)}
@@ -155,7 +167,7 @@ class TrainingStep:
 
     @torch.no_grad()
     def _update(self) -> None:
-        """Optimiser and average: compiled, they read and write every number once."""
+        """Apply the optimiser and update the weight average. Compiled, it reads and writes each weight once."""
         self.optimizer.step()
         if self.ema:
             torch._foreach_lerp_(list(self.ema.values()), list(_floats(self.model).values()), 1 - self.ema_decay)
@@ -170,7 +182,7 @@ class TrainingStep:
         self.counter += 1
 
     def _capture(self) -> None:
-        """Warm up on a side stream, put back everything that changed, then record one step."""
+        """Capture one step as a CUDA graph after a warm-up on a side stream, then restore the state from before."""
         before = {name: tensor.clone() for name, tensor in self._everything().items()}
         generator_state = torch.cuda.get_rng_state(self.device)
         side = torch.cuda.Stream()
@@ -185,7 +197,7 @@ class TrainingStep:
             self._once()
         with torch.no_grad():
             for name, tensor in self._everything().items():
-                # what was made while warming up, the optimiser's state and the sums, starts from zero
+                # tensors created during the warm-up (optimiser state, loss sums) start from zero
                 if name in before:
                     tensor.copy_(before[name])
                 else:
@@ -195,13 +207,15 @@ class TrainingStep:
 
 
 def _numbers(stage: Stage, step: int, n_steps: int) -> tuple[float, ...]:
-    """What the optimiser needs to know of a step."""
+    """Compute the optimiser's scalars (learning rate, momentum) for one step."""
     at = min(step, n_steps - 1)
-    return stage.optimizer.numbers(step, stage.learning_rate * stage.schedule(at, n_steps), stage.schedule.momentum(at, n_steps))
+    return stage.optimizer.numbers(
+        step, stage.learning_rate * stage.schedule(at, n_steps), stage.schedule.momentum(at, n_steps)
+    )
 
 
 def _routing(model: nn.Module, compiled: bool, team: Team) -> str:
-    """Which backend routing takes in this step, in words: for the log."""
+    """Describe the routing backend of this step in words, for the log."""
     backends = sorted({layer.backend_here(compiled) for layer in model.modules() if isinstance(layer, _ROUTED)})
     words = [(" and ".join(backends) or "none") + (" inside the compiled step" if compiled else "")]
     words += ["one CUDA graph"] if compiled and team.size == 1 else []
@@ -210,6 +224,12 @@ def _routing(model: nn.Module, compiled: bool, team: Team) -> str:
 
 
 def _floats(model: nn.Module) -> dict[str, Tensor]:
-    """What can be averaged: counts and index tables cannot, nor what a layer calls NOT_AVERAGED."""
-    kept = {f"{path}.{name}".lstrip(".") for path, layer in model.named_modules() for name in getattr(layer, "NOT_AVERAGED", ())}
-    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point() and name not in kept}
+    """Select the tensors to average: floating point, and not listed in a layer's NOT_AVERAGED."""
+    kept = {
+        f"{path}.{name}".lstrip(".")
+        for path, layer in model.named_modules()
+        for name in getattr(layer, "NOT_AVERAGED", ())
+    }
+    return {
+        name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point() and name not in kept
+    }

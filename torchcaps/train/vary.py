@@ -1,7 +1,7 @@
-"""Runs that differ from another one in a few fields: rows written as a table, and settings that are tuned.
+"""Runs that differ from another run in a few fields: rows of a table and tuned hyperparameters.
 
-A field is a path from the run, `stages.1.task.sparse`, `model_args.n_iters`, `augment.0.pixels`; or its name alone where only one
-part of the run has such a field: `learning_rate`, `n_iters`, `hold_out`.
+A field is named by its path from the run: `stages.1.task.sparse`, `model_args.n_iters`, `augment.0.pixels`.
+The last name is enough where only one part of the run has it: `learning_rate`, `n_iters`, `hold_out`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,28 @@ from torchcaps.train.recipe import KINDS, Run
 
 
 def vary(run: Run, changes: Mapping[str, Any]) -> Run:
-    """The run with these fields set; a name that it does not have is an error."""
+    """Return the run with these fields set; an unknown field is an error."""
     for name, value in changes.items():
         run = _set(run, _path(run, name).split("."), value)
     return run
 
 
 def value_of(run: Run, name: str) -> Any:
-    """What the field holds; None for an argument of the model that is left to its default."""
+    """Return the value of a field; None for a model argument that is left to its default."""
     part: Any = run
     for step in _path(run, name).split("."):
-        part = part[int(step)] if isinstance(part, tuple) else part.get(step) if isinstance(part, dict) else getattr(part, step)
+        part = (
+            part[int(step)]
+            if isinstance(part, tuple)
+            else part.get(step)
+            if isinstance(part, dict)
+            else getattr(part, step)
+        )
     return part
 
 
 def parsed(text: str) -> Any:
-    """A value as typed: a number, a tuple, True, None, `Cosine(warmup=0.05)`; everything else is a word."""
+    """Parse a typed value: a number, a tuple, True, None or `Cosine(warmup=0.05)`; anything else stays a string."""
     try:
         return _evaluated(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError):
@@ -51,7 +57,7 @@ def _evaluated(node: ast.expr) -> Any:
 
 
 def _set(part: Any, path: list[str], value: Any) -> Any:
-    """A copy of `part` with the value at the end of the path."""
+    """Copy `part` with the value set at the end of the path."""
     if not path:
         return value
     step, *rest = path
@@ -73,11 +79,14 @@ def _path(run: Run, name: str) -> str:
     if len(found) > 1:
         raise ValueError(f"{name!r} may be {', '.join(found)}; give the whole path")
     near = get_close_matches(name, [*known, *(path.rsplit(".", 1)[-1] for path in known)], n=3)
-    raise ValueError(f"this run has no field {name!r}; " + (f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known)}"))
+    raise ValueError(
+        f"this run has no field {name!r}; "
+        + (f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known)}")
+    )
 
 
 def _fields(run: Run) -> list[str]:
-    """Paths of everything that can be set, arguments of the model that are left to their defaults included."""
+    """List the paths of all fields that can be set, including model arguments left to their defaults."""
     models = SENTENCE_MODELS if info(run.data).kind == "sentences" else MODELS
     arguments = inspect.signature(models[run.model]).parameters.values()
     taken = [word.name for word in arguments if word.kind is word.KEYWORD_ONLY or word.default is not word.empty]

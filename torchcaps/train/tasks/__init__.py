@@ -1,11 +1,11 @@
-"""What is trained: all that the loop knows of a problem.
+"""Tasks: losses, trained parameters, predictions and metrics of a problem.
 
-A task is a frozen dataclass of plain settings, stored with every result. The loop calls `init` once at the start of a stage, then
-per step `losses` (compiled on CUDA, so no side effects on Python objects) and `backward`, which must leave gradients in `.grad`;
-at the end `evaluate`. A stage trains what `parameters` names and leaves the rest of the model as earlier stages made it.
+A task is a frozen dataclass of plain settings, stored with every result. The loop calls `init` at the start of a stage,
+`losses` and `backward` in every step, and `evaluate` at the end. `losses` is compiled on CUDA, so it must not change
+Python objects; `backward` must leave gradients in `.grad`. A stage trains only the parameters from `parameters`.
 
-A task may have further abilities, each a protocol below: it learns `WithoutGradients`, is `Probed` or `Watched` while it trains, or
-tells more than predictions do at the end (`Extras`, `Study`).
+Optional abilities are protocols: `WithoutGradients` (a learning rule without backpropagation), `Probed` and `Watched`
+(measurements during training), `Extras` and `Study` (further measurements at the end).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from torchcaps.data.batches.images import in_order
 
 
 class Evaluation(NamedTuple):
-    """Metrics, the predictions they were computed from, and the answers those were taken from."""
+    """Metrics of a part, the predictions they were computed from, and the raw model outputs (`answers`)."""
 
     metrics: dict[str, float]
     predictions: UInt8[Tensor, "n *k"]
@@ -32,31 +32,33 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The defaults: every parameter is trained by the gradient of `loss`; the highest of the answers is the class."""
+    """Base class: trains every parameter by the gradient of `loss` and predicts the class with the highest output."""
 
-    n_at_once: ClassVar[int] = 500  # images, in evaluation
+    n_at_once: ClassVar[int] = 500  # evaluation batch size
 
     def quick(self) -> "Task":
-        """The same for a run of seconds: less of what takes long at the end."""
+        """Return the task for a smoke test, with less work at the end of the run."""
         return self
 
     def init(self, model: nn.Module, batch: Batch) -> None:
-        """Prepare the model for this stage from one batch. With several processes, the first one's weights then hold."""
+        """Prepare the model for this stage from one batch. Other processes then copy the weights of the first one."""
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """Parameters that this stage trains, by name."""
+        """Return the parameters that this stage trains, by name."""
         return dict(model.named_parameters())
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Scalars on the device; `loss` is minimised, the others are logged."""
+        """Compute scalars on the device; `loss` is minimised, the others are logged."""
         raise TypeError(f"{type(self).__name__} must define losses(model, batch)")
 
     def backward(self, model: nn.Module, batch: Batch, losses: dict[str, Tensor]) -> None:
-        """Leave the gradients of what is trained in `.grad`."""
+        """Compute the gradients of the trained parameters and leave them in `.grad`."""
         losses["loss"].backward()
 
-    def evaluate(self, model: nn.Module, data: Any, device: torch.device, augment: Sequence[Augmentation] = ()) -> Evaluation:
-        """Answer every example of `data` once, in order, shown as `augment` shows it in evaluation."""
+    def evaluate(
+        self, model: nn.Module, data: Any, device: torch.device, augment: Sequence[Augmentation] = ()
+    ) -> Evaluation:
+        """Evaluate the model on every example of `data`, in order, with the evaluation transforms of `augment`."""
         data = self.examples(data)
         with evaluating(model):
             answers = torch.cat([self.answer(model, batch).cpu() for batch in self.batches(data, device, augment)])
@@ -64,66 +66,76 @@ class Task:
         return Evaluation(self.score(predictions.long(), data.labels), predictions.to(torch.uint8), answers)
 
     def examples(self, data: Any) -> Any:
-        """The examples that are evaluated; tasks on pairs draw them from a source first."""
+        """Return the examples to evaluate; tasks on pairs first draw them from a source."""
         return data
 
     def batches(self, data: Any, device: torch.device, augment: Sequence[Augmentation]) -> Iterator[Any]:
-        """Every example once, in order."""
+        """Iterate over every example once, in order."""
         return in_order(data, self.n_at_once, device, augment)
 
     def answer(self, model: nn.Module, batch: Any) -> Tensor:
-        """What the model says of a batch, one row for each example: the scores of the classes, if nothing else is said."""
+        """Compute the model output for a batch, one row per example; by default the scores of the classes."""
         raise TypeError(f"{type(self).__name__} must define answer(model, batch)")
 
     def predictions(self, answers: Tensor) -> Tensor:
-        """What is stored of the answers, in bytes."""
+        """Reduce model outputs to the predictions that are stored as bytes; by default the class with the top score."""
         return answers.argmax(-1)
 
     def score(self, predictions: Tensor, labels: Tensor) -> dict[str, float]:
-        """Compute the metrics from stored predictions alone: what `torchcaps verify` recomputes."""
+        """Compute the metrics from stored predictions alone, as `torchcaps verify` does."""
         raise TypeError(f"{type(self).__name__} must define score(predictions, labels)")
 
 
 @runtime_checkable
 class WithoutGradients(Protocol):
-    """A learning rule without backpropagation."""
+    """Task with a learning rule without backpropagation."""
 
     def updates(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Losses, and by name what the optimiser takes for each parameter's gradient: minus the direction to go.
+        """Compute the losses and, by parameter name, the negative update direction, which replaces the gradient.
 
-        Compiled as one program, in float32, outside autograd.
+        It is compiled as one program, in float32, outside autograd.
         """
 
 
 @runtime_checkable
 class Probed(Protocol):
-    """Can be asked for numbers about the model while it trains (`Stage.probe_every`)."""
+    """Task that measures the model during training (`Stage.probe_every`)."""
 
     def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
-        """Numbers for the metrics log, on the same few images every time."""
+        """Measure the model on the same few images every time, for the metrics log."""
 
 
 @runtime_checkable
 class Watched(Protocol):
-    """Has a loss for each example (`Stage.watch`)."""
+    """Task with a loss for each example (`Stage.watch`)."""
 
-    def image_losses(self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
-        """The loss of every image, or sentence, from the answers that `evaluate` returns."""
+    def image_losses(
+        self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]
+    ) -> Float[Tensor, "n"]:
+        """Compute the loss of every image or sentence from the outputs that `evaluate` returns."""
 
 
 @runtime_checkable
 class Extras(Protocol):
-    """Tells more about a finished model than predictions do."""
+    """Task with further measurements of a finished model."""
 
-    def extras(self, model: nn.Module, data: Any, device: torch.device, augment: Sequence[Augmentation]) -> dict[str, Any]:
-        """Plain numbers, stored beside the metrics."""
+    def extras(
+        self, model: nn.Module, data: Any, device: torch.device, augment: Sequence[Augmentation]
+    ) -> dict[str, Any]:
+        """Measure the model on evaluation data; the numbers are stored beside the metrics."""
 
 
 @runtime_checkable
 class Study(Protocol):
-    """The same where it takes the training images too: other models are trained to judge this one."""
+    """Task with measurements that also need the training set, such as training a classifier to evaluate the model."""
 
     def study(
-        self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, augment: Sequence[Augmentation], seed: int
+        self,
+        model: nn.Module,
+        train: Labelled,
+        test: Labelled,
+        device: torch.device,
+        augment: Sequence[Augmentation],
+        seed: int,
     ) -> dict[str, Any]:
-        """Plain numbers, stored beside the metrics."""
+        """Measure the model with the help of the training set; the numbers are stored beside the metrics."""

@@ -1,4 +1,4 @@
-"""Classes told apart by the lengths of their capsules, with reconstruction as a regulariser (Sabour 2017)."""
+"""Classification by capsule lengths, with reconstruction as a regulariser (Sabour 2017)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from torchcaps.train.tasks.latents import HasLatents, latent_numbers
 
 @dataclass(frozen=True, kw_only=True)
 class Classify(Task):
-    """Margin loss on the lengths plus the weighted sum of squared errors of the true class's reconstruction."""
+    """Margin loss on capsule lengths plus the weighted squared error of the true class's reconstruction."""
 
     reconstruction_weight: float = 0.0005
 
@@ -34,10 +34,17 @@ class Classify(Task):
         if model.decoder is None:
             return {"loss": margin, "error_percent": wrong, "margin": margin}
         if batch.shares is not None:
-            raise ValueError("Classify redraws one class and Mixup shows two; build the model without a decoder, or do not mix")
+            raise ValueError(
+                "Classify redraws one class and Mixup shows two; build the model without a decoder, or do not mix"
+            )
         pictures = model.reconstruct(capsules.poses, batch.labels)
         reconstruction = self.reconstruction_weight * reconstruction_loss(pictures, batch.images).mean()
-        return {"loss": margin + reconstruction, "error_percent": wrong, "margin": margin, "reconstruction": reconstruction}
+        return {
+            "loss": margin + reconstruction,
+            "error_percent": wrong,
+            "margin": margin,
+            "reconstruction": reconstruction,
+        }
 
     def answer(self, model: nn.Module, batch: Batch) -> Float[Tensor, "b j"]:
         return model(batch.images).activity
@@ -45,12 +52,16 @@ class Classify(Task):
     def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
         return logit_changes(model, images)
 
-    def extras(self, model: nn.Module, data: Labelled, device: torch.device, augment: Sequence[Augmentation]) -> dict[str, Any]:
-        """What the capsules of a model with latent ones do; nothing for other models."""
+    def extras(
+        self, model: nn.Module, data: Labelled, device: torch.device, augment: Sequence[Augmentation]
+    ) -> dict[str, Any]:
+        """Measure the latent capsules of a model that has them; return nothing for other models."""
         return latent_numbers(model, in_order(data, 200, device, augment)) if isinstance(model, HasLatents) else {}
 
-    def image_losses(self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
-        """The margin loss alone."""
+    def image_losses(
+        self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]
+    ) -> Float[Tensor, "n"]:
+        """Compute the margin loss of every image, without reconstruction."""
         return model.margin_weight() * margin_loss(answers, one_hot(labels, answers.shape[-1]).to(answers.dtype))
 
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:

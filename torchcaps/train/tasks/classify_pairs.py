@@ -1,4 +1,4 @@
-"""Two classes in one image: by the two longest capsules (Sabour 2017, section 6), or by the two highest logits."""
+"""Classification of two overlapping digits by the two longest capsules (Sabour 2017, section 6) or top two logits."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,27 +18,27 @@ from torchcaps.data.sets.pairs import Pairs, PairSource, fixed_pairs, overlap
 from torchcaps.ops import margin_loss, reconstruction_loss
 from torchcaps.train.tasks import Task
 
-INK = 0.5  # a pixel belongs to a digit when it is brighter than this share of white
-SEGMENTED = 10_000  # pairs
+INK = 0.5  # a pixel belongs to a digit if it is brighter than this fraction of white
+SEGMENTED = 10_000  # pairs used for segmentation
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairTask(Task):
-    """Tasks on two overlapping digits share their examples, answers and metrics: the two classes with the highest scores."""
+    """Base of tasks on two overlapping digits; the prediction is the two classes with the highest scores."""
 
     def scores(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b j"]:
-        """One score for each class."""
+        """Compute one score for each class."""
         raise TypeError(f"{type(self).__name__} must define scores(model, images)")
 
     def examples(self, data: Pairs | PairSource) -> Pairs:
-        """Fixed pairs; from training digits, each the base once."""
+        """Return fixed pairs; those of training digits use each digit once as the base."""
         return fixed_pairs(data, 1) if isinstance(data, PairSource) else data
 
     def batches(self, data: Pairs, device: torch.device, augment: Sequence[Augmentation]) -> Iterator[PairBatch]:
         return pairs_in_order(data, self.n_at_once, device)
 
     def answer(self, model: nn.Module, batch: PairBatch) -> Int64[Tensor, "b 2"]:
-        """The two classes, in the order of the classes: metrics do not need the order of the scores, and it packs better."""
+        """Predict the two classes, sorted by class: metrics ignore their order, and sorted pairs compress better."""
         return self.scores(model, batch.images).topk(2).indices.sort().values
 
     def predictions(self, answers: Int64[Tensor, "n 2"]) -> Int64[Tensor, "n 2"]:
@@ -48,15 +48,17 @@ class PairTask(Task):
         exact, half = exact_match_error_percent(predictions, labels), half_credit_error_percent(predictions, labels)
         return {"exact_match_error_percent": exact, "half_credit_error_percent": half}
 
-    def extras(self, model: nn.Module, data: Pairs | PairSource, device: torch.device, augment: Sequence[Augmentation]) -> dict[str, Any]:
-        """How much the digits' boxes overlap."""
+    def extras(
+        self, model: nn.Module, data: Pairs | PairSource, device: torch.device, augment: Sequence[Augmentation]
+    ) -> dict[str, Any]:
+        """Measure how much the bounding boxes of the digits overlap."""
         pairs = self.examples(data)
         return {"box_overlap_percent": overlap(pairs)._asdict(), "n_pairs": len(pairs.picks)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyPairs(PairTask):
-    """Margin loss with two classes present, plus the weighted squared errors of both digits' reconstructions, added."""
+    """Margin loss with two classes present, plus the weighted squared errors of both reconstructions."""
 
     reconstruction_weight: float = 0.0005
 
@@ -65,28 +67,40 @@ class ClassifyPairs(PairTask):
 
     def losses(self, model: nn.Module, batch: PairBatch) -> dict[str, Tensor]:
         capsules = model(batch.images)
-        present = one_hot(batch.labels, model.n_classes).sum(-2).to(capsules.activity.dtype)  # two ones: the classes differ
+        # two ones per row, since the classes differ
+        present = one_hot(batch.labels, model.n_classes).sum(-2).to(capsules.activity.dtype)
         margin = model.margin_weight() * margin_loss(capsules.activity, present).mean()
         wrong = _percent_wrong(capsules.activity, present)
         if model.decoder is None:
             return {"loss": margin, "error_percent": wrong, "margin": margin}
         images = reconstruct_both(model, capsules.poses, batch.labels)
         reconstruction = self.reconstruction_weight * reconstruction_loss(images, batch.sources).sum(-1).mean()
-        return {"loss": margin + reconstruction, "error_percent": wrong, "margin": margin, "reconstruction": reconstruction}
+        return {
+            "loss": margin + reconstruction,
+            "error_percent": wrong,
+            "margin": margin,
+            "reconstruction": reconstruction,
+        }
 
-    def extras(self, model: nn.Module, data: Pairs | PairSource, device: torch.device, augment: Sequence[Augmentation]) -> dict[str, Any]:
-        """How much the digits' boxes overlap, and how well each digit's pixels are found (10,000 pairs at most)."""
+    def extras(
+        self, model: nn.Module, data: Pairs | PairSource, device: torch.device, augment: Sequence[Augmentation]
+    ) -> dict[str, Any]:
+        """Measure the overlap of the bounding boxes, and the segmentation IoU of at most 10,000 pairs."""
         data = self.examples(data)
         first = data._replace(picks=data.picks[:SEGMENTED], moves=data.moves[:SEGMENTED])
         found = super().extras(model, data, device, augment)
         if model.decoder is None:
             return found
-        return found | {"segmentation_iou": segmentation_iou(model, first, device), "threshold": INK, "n_segmented": len(first.picks)}
+        return found | {
+            "segmentation_iou": segmentation_iou(model, first, device),
+            "threshold": INK,
+            "n_segmented": len(first.picks),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyPairLogits(PairTask):
-    """Cross entropy of a sigmoid for every class."""
+    """Binary cross entropy of a sigmoid for every class, summed over classes."""
 
     def scores(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b j"]:
         return model(images)
@@ -99,32 +113,35 @@ class ClassifyPairLogits(PairTask):
 
 
 def _percent_wrong(scores: Float[Tensor, "b j"], present: Float[Tensor, "b j"]) -> Float[Tensor, ""]:
-    """Both classes must be right."""
+    """Compute the error of a batch in percent; both classes must be right."""
     found = present.gather(-1, scores.topk(2).indices).sum(-1)
     return 100 * (found < 2).float().mean()
 
 
-def reconstruct_both(model: nn.Module, poses: Float[Tensor, "b j e"], labels: Int64[Tensor, "b 2"]) -> Float[Tensor, "b 2 c h w"]:
-    """The decoder once per digit, each time with that digit's capsule alone."""
+def reconstruct_both(
+    model: nn.Module, poses: Float[Tensor, "b j e"], labels: Int64[Tensor, "b 2"]
+) -> Float[Tensor, "b 2 c h w"]:
+    """Reconstruct both digits, each from its own class capsule alone."""
     pictures = model.reconstruct(repeat(poses, "b j e -> (b k) j e", k=2), rearrange(labels, "b k -> (b k)"))
     return rearrange(pictures, "(b k) c h w -> b k c h w", k=2)
 
 
 def segmentation_iou(model: nn.Module, pairs: Pairs, device: torch.device, threshold: float = INK) -> float:
-    """Pixels of each decoded digit above `threshold` against those of its source digit: intersection over union, mean over digits.
+    """Compute the IoU of the pixels above `threshold` in each decoded digit and in its source, mean over digits.
 
-    The two true classes are decoded, so it tells how well pixels are assigned, whatever the classification.
+    The two true classes are decoded, so the IoU is independent of the predicted classes.
     """
     shares = []
     with evaluating(model):
         for batch in pairs_in_order(pairs, 500, device):
             decoded = reconstruct_both(model, model(batch.images).poses, batch.labels) > threshold
             ink = batch.sources > threshold
-            shares.append(iou(decoded, ink)[ink.flatten(2).any(-1)])  # a digit so thin that none of it counts cannot be found
+            # leave out digits too faint to have a pixel above the threshold
+            shares.append(iou(decoded, ink)[ink.flatten(2).any(-1)])
     return torch.cat(shares).mean().item()
 
 
 def iou(one: Tensor, other: Tensor) -> Float[Tensor, "*b"]:
-    """Intersection over union of masks [*b c h w]; 0 where both are empty."""
+    """Compute the intersection over union of masks [*b c h w]; 0 where both are empty."""
     common, either = (one & other).sum((-3, -2, -1)), (one | other).sum((-3, -2, -1))
     return common.double() / either.clamp(min=1)

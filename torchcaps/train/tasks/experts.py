@@ -1,7 +1,7 @@
-"""The three stages of a product of expert capsules (Hauser 2019): the autoencoder, the experts W, their decoder U.
+"""Three training stages of a product of expert capsules (Hauser 2019): autoencoder, experts W, decoder U.
 
-Only the first one backpropagates. The other two are Algorithm 1 and the rule of section 4.1, each with everything else
-held fixed. No stage uses labels. A stored prediction is the error of an image, as in `ReconstructionTask`.
+Only the autoencoder is trained by backpropagation. The experts use Algorithm 1 and the decoder the rule of section 4.1,
+each with all other weights fixed. No stage uses labels. Stored predictions are errors, as in `ReconstructionTask`.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from torchcaps.train.tasks.reconstruct import ReconstructionTask
 
 @dataclass(frozen=True, kw_only=True)
 class Autoencode(ReconstructionTask):
-    """The filters: cross entropy of the pixels, summed over an image, mean over the batch."""
+    """Training of the convolutional filters: cross entropy of the pixels, summed over an image, mean over the batch."""
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         return _under(model, "autoencoder")
@@ -52,13 +52,12 @@ class Autoencode(ReconstructionTask):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnExperts(ReconstructionTask):
-    """Algorithm 1: one layer of experts by contrastive divergence; the loss is the share not reconstructed.
+    """Algorithm 1: contrastive divergence for one layer of experts; the loss is the fraction not reconstructed.
 
-    `sweeps`: length of the chain (CD-k). `sampled`: draw on/off instead of passing its probability on.
-    `persistent`: continue the model's chains from step to step. A chain whose experts are all off stays off forever;
-    persistent chains re-seed it from an image of the batch. `sparse`: weight of a force, not in the paper, towards
-    being on for a share `goal` of the images. `start_length`: mean length that the initial weights are scaled to on
-    one batch; None keeps the paper's N(0, 0.01).
+    `sweeps`: length k of the chain (CD-k). `sampled`: sample on/off states instead of using their probabilities.
+    `persistent`: keep the chains between steps. A chain with all experts off stays off, so it is re-seeded from an
+    image. `sparse`: weight of a term, not in the paper, that pulls the on-fraction of an expert towards `goal`.
+    `start_length`: mean capsule length that scales the initialisation; None keeps the paper's N(0, 0.01).
     """
 
     layer: int = 0
@@ -88,7 +87,8 @@ class LearnExperts(ReconstructionTask):
         dreamt = chain(start, weight, drawn, rule, n_plain)
         if self.persistent:
             chains = _reseeded(dreamt.poses, data.poses)
-            model.chain(self.layer).copy_(as_first(chains.clone()))  # drawn by each process for itself
+            # processes draw different chains: keep those of the first
+            model.chain(self.layer).copy_(as_first(chains.clone()))
         towards = contrast(data, dreamt, n_plain)
         if self.sparse:
             on = mean_of_all(on_probability(data.sums, n_plain).mean(0))
@@ -108,7 +108,7 @@ class LearnExperts(ReconstructionTask):
         return _missed(data.poses, sweep(data, layer.weight, None, layer.n_plain).poses)
 
     def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
-        """Measure how often experts are on, in the data and after one sweep, and what the sweep misses."""
+        """Measure the on-probability of experts on data and after one sweep, and the error of the sweep."""
         with evaluating(model):
             layer = model.encoders[self.layer]
             data = model.phase(images, self.layer)
@@ -123,15 +123,15 @@ class LearnExperts(ReconstructionTask):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnDecoder(ReconstructionTask):
-    """The rule of U in section 4.1: the capsules below, against what the decoder makes of those above.
+    """Learning rule of U in section 4.1: match the decoder's reconstruction to the capsules below.
 
-    `samples`: number of samples of each capsule that are drawn and judged at the end.
+    `samples`: number of samples of each capsule that are drawn and evaluated at the end.
     """
 
     layer: int = 0
     samples: int = 0
-    judge_steps: int = 1500  # training steps of the network that judges
-    memory: float = 0.99  # decay of the mean direction of each capsule, and of the length of those below
+    judge_steps: int = 1500  # training steps of the classifier that evaluates the samples
+    memory: float = 0.99  # decay of two moving averages: direction of each capsule, length of those below
 
     def quick(self) -> "LearnDecoder":
         return replace(self, samples=min(self.samples, 2), judge_steps=min(self.judge_steps, 2))
@@ -161,18 +161,18 @@ class LearnDecoder(ReconstructionTask):
         augment: Sequence[Augmentation],
         seed: int,
     ) -> dict[str, Any]:
-        """Draw samples of each capsule and judge them."""
+        """Draw samples of each capsule and evaluate them with a classifier."""
         return study(model, train, test, device, seed, self.samples, self.judge_steps) if self.samples else {}
 
 
 def _reseeded(chains: Float[Tensor, "n i d"], data: Float[Tensor, "b i d"]) -> Float[Tensor, "n i d"]:
-    """Replace chains that are all zeros by the capsules of images of the batch."""
+    """Replace chains that are all zeros by the capsules of images from the batch."""
     images = data[torch.arange(len(chains), device=data.device) % len(data)]
     return torch.where(chains.any(-1, keepdim=True).any(-2, keepdim=True), chains, images)
 
 
 def _mean_place(capsules: Capsules, n_plain: int) -> Float[Tensor, "j e"]:
-    """Mean direction of each capsule; for dimensions off the sphere, their mean over the images it is on for."""
+    """Compute the mean direction of each capsule; dimensions off the sphere are averaged over images with it on."""
     place = mean_of_all(capsules.poses.mean(0))
     if not n_plain:
         return place
@@ -181,9 +181,10 @@ def _mean_place(capsules: Capsules, n_plain: int) -> Float[Tensor, "j e"]:
 
 
 def _missed(wanted: Float[Tensor, "b i d"], found: Float[Tensor, "b i d"]) -> Float[Tensor, "b"]:
-    """Squared distance as a share of the squared length of all that was wanted."""
+    """Compute the squared distance as a fraction of the squared length of the target."""
     return (found - wanted).square().sum((-2, -1)) / wanted.square().sum((-2, -1)).clamp(min=1e-6)
 
 
 def _under(model: nn.Module, part: str) -> dict[str, nn.Parameter]:
+    """Return the parameters of one submodule, by name."""
     return {name: parameter for name, parameter in model.named_parameters() if name.startswith(part + ".")}

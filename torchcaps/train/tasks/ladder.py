@@ -1,4 +1,4 @@
-"""Classification by the activity of ladder capsules; the kept are drawn to 1, others to 0 (Jeong 2019, section 4)."""
+"""Classification by the activity of ladder capsules (Jeong 2019, section 4)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,17 +18,18 @@ from torchcaps.ops import code_loss, margin_loss
 from torchcaps.ops.ladder import distance_loss, mean_code_loss
 from torchcaps.train.tasks.logits import ClassifyScores
 
-LOOKED_AT = 2000  # images
+LOOKED_AT = 2000  # images used by extras
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyLadder(ClassifyScores):
-    """Margin loss on the activities plus `code_weight` |code - activity of the inputs|² (paper: epsilon).
+    """Margin loss on the activities plus `code_weight` (paper: epsilon) times |code - activity of the inputs|².
 
-    `withdrawn`: the losses of the authors' file instead: on distances, and with the mean of |code - activity|.
+    The code term pulls the activity of kept capsules to 1 and of others to 0. `withdrawn`: use the losses of the
+    authors' withdrawn code instead, on distances and with the mean of |code - activity|.
     """
 
-    n_at_once: ClassVar[int] = 200  # images: transforms of one take 0.4 MB with K = 70
+    n_at_once: ClassVar[int] = 200  # evaluation batch size: the transforms of one image take 0.4 MB with K = 70
 
     code_weight: float = 1e-4
     withdrawn: bool = False
@@ -52,7 +53,7 @@ class ClassifyLadder(ClassifyScores):
         answers: Float[Tensor, "n j"],
         labels: Int64[Tensor, "n"],
     ) -> Float[Tensor, "n"]:
-        """The margin loss alone."""
+        """Compute the margin loss of every image, without the code term."""
         return margin_loss(answers, one_hot(labels, answers.shape[-1]).to(answers.dtype))
 
     def extras(
@@ -62,7 +63,7 @@ class ClassifyLadder(ClassifyScores):
         device: torch.device,
         augment: Sequence[Augmentation],
     ) -> dict[str, Any]:
-        """Measure on the first images how far the kept capsules stand out, as in figure 4."""
+        """Measure the activity of kept and other capsules on the first images (figure 4)."""
         if not hasattr(model, "ladder"):
             return {}
         kept_sum = other_sum = n_kept = n_other = n = 0.0

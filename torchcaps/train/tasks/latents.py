@@ -1,4 +1,4 @@
-"""What latent capsules do, in numbers: who wins how often, and how support and activity fall from rank to rank (Rawlinson 2018)."""
+"""Measurements of latent capsules: winning frequencies, and support and activity by rank (Rawlinson 2018)."""
 
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
@@ -16,25 +16,28 @@ from torchcaps.ops.sparse import winning_frequency
 
 @runtime_checkable
 class HasLatents(Protocol):
-    """A model whose capsules can be looked at as latent ones."""
+    """Model with latent capsules."""
 
     def latent(self, images: Float[Tensor, "b c h w"]) -> Any: ...
 
 
-MIDDLE = 8  # the rank whose support is told as a number of its own: the middle of 16
+MIDDLE = 8  # rank whose support is reported as a separate number: the middle of 16
 
 
 def latent_numbers(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
-    """Of a model with `latent(images)`, with its boosts as they are: nothing is counted here.
+    """Measure the latent capsules of a model over all batches, without updating its boosts.
 
-    Ranks are the boosted ones where a model boosts; `relative_support` is of the support before any boost, as a share of the largest
-    of the same picture (figure 3). `rank_frequency` has a row for each capsule (figure 4). `winning_frequency_in_training` is the moving
-    average that training left. A model of several layers tells of each; one that knows both readings of support, of each.
+    `relative_support`: support before boosting, as a fraction of the image's largest (figure 3).
+    `rank_frequency`: how often each capsule has each boosted rank (figure 4). `winning_frequency_in_training`: moving
+    average from training. `layers`, `relative_support_8_*`: for several layers, or both readings of support.
     """
     levels, readings = [], {}
     with evaluating(model):
         if hasattr(model, "levels_of"):
-            seen = [[(level.latent.support.cpu(), level.activity.cpu()) for level in model.levels_of(batch.images)] for batch in batches]
+            seen = [
+                [(level.latent.support.cpu(), level.activity.cpu()) for level in model.levels_of(batch.images)]
+                for batch in batches
+            ]
             levels = [tuple(map(torch.cat, zip(*parts, strict=True))) for parts in zip(*seen, strict=True)]
             support = levels[-1][0]
         elif hasattr(model, "supports"):
@@ -54,10 +57,16 @@ def latent_numbers(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]
         "winning_frequency": _numbered(wins),
         "winning_frequency_least": wins.min().item(),
         "winning_frequency_most": wins.max().item(),
-        "winning_frequency_without_boost": _numbered(winning_frequency(count_wins(boosted_ranks(support, torch.ones_like(boost))))),
+        "winning_frequency_without_boost": _numbered(
+            winning_frequency(count_wins(boosted_ranks(support, torch.ones_like(boost))))
+        ),
         "relative_support": _numbered(relative),
         **_told_of_middle("", relative),
-        **{name: value for groups, each in readings.items() for name, value in _told_of_middle(f"_{groups}", by_rank(each)).items()},
+        **{
+            name: value
+            for groups, each in readings.items()
+            for name, value in _told_of_middle(f"_{groups}", by_rank(each)).items()
+        },
         **({"winning_frequency_in_training": _numbered(mask.frequency)} if hasattr(mask, "frequency") else {}),
         "rank_frequency": {str(number): _numbered(row) for number, row in enumerate(rank_frequency(ranks))},
         **({"layers": {str(n): _of_a_layer(*level) for n, level in enumerate(levels, start=1)}} if levels else {}),
@@ -66,13 +75,13 @@ def latent_numbers(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]
 
 
 def by_rank(values: Float[Tensor, "n j"]) -> Float[Tensor, "j"]:
-    """Sorted in every row and divided by the largest of the row; then the mean over the rows."""
+    """Sort every row, divide it by its largest value, and average over rows."""
     ranked = values.double().sort(descending=True).values
     return (ranked / ranked[:, :1]).mean(0)
 
 
 def rank_frequency(ranks: Int64[Tensor, "n j"]) -> Float[Tensor, "j rank"]:
-    """How often each capsule has each rank: every row and every column sums to 1."""
+    """Compute how often each capsule has each rank; every row and every column sums to 1."""
     return one_hot(ranks, ranks.shape[-1]).double().mean(0)
 
 
@@ -89,5 +98,5 @@ def _of_a_layer(support: Float[Tensor, "n j"], activity: Float[Tensor, "n j"]) -
 
 
 def _numbered(values: Float[Tensor, "j"]) -> dict[str, float]:
-    """By the number of the capsule, or of the rank."""
+    """Key values by the index of the capsule or rank, as strings for JSON."""
     return {str(number): value for number, value in enumerate(values.tolist())}

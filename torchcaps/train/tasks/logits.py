@@ -1,4 +1,4 @@
-"""Classes told apart by logits: those of networks without capsules, or the scores of capsules that are routed by EM."""
+"""Classification by logits: outputs of a network without capsules, or scores of EM-routed capsules."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,7 +18,7 @@ class ClassifyLogits(Task):
     """Cross entropy of a softmax over the classes."""
 
     def logits(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
-        """What the softmax is taken of."""
+        """Compute the inputs of the softmax."""
         return model(images)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -30,7 +30,9 @@ class ClassifyLogits(Task):
     def answer(self, model: nn.Module, batch: Batch) -> Float[Tensor, "b k"]:
         return self.logits(model, batch.images)
 
-    def image_losses(self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def image_losses(
+        self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]
+    ) -> Float[Tensor, "n"]:
         return cross_entropy(answers.float(), labels, reduction="none")
 
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
@@ -41,7 +43,7 @@ class ClassifyLogits(Task):
 class ClassifyScores(ClassifyLogits):
     """Cross entropy of a softmax over the scores of the class capsules (Heinsen 2019, section 4.2)."""
 
-    n_at_once: ClassVar[int] = 50  # without a kernel the votes of all of them lie in memory: 21 MB per image of 96x96
+    n_at_once: ClassVar[int] = 50  # small: without a kernel all votes are held in memory, 21 MB per image of 96x96
 
     def logits(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
         return model(images).activity

@@ -1,4 +1,4 @@
-"""What expert capsules are compared with: a restricted Boltzmann machine by CD-1, and a bottleneck by backpropagation."""
+"""Baselines for expert capsules: a restricted Boltzmann machine (CD-1) and a bottleneck (backpropagation)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from torchcaps.train.tasks.reconstruct import ReconstructionTask
 
 @dataclass(frozen=True, kw_only=True)
 class LearnBottleneck(ReconstructionTask):
-    """Squared error of the standardised maps, mean over the numbers; the autoencoder around them is held fixed."""
+    """Mean squared error of the standardised feature maps; the autoencoder around them stays fixed."""
 
     def init(self, model: nn.Module, batch: Batch) -> None:
         model.standardise(batch.images)
@@ -30,16 +30,22 @@ class LearnBottleneck(ReconstructionTask):
         return {"loss": (model.decode(model.code(visible)) - visible).square().mean()}
 
     def study(
-        self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, augment: Sequence[Augmentation], seed: int
+        self,
+        model: nn.Module,
+        train: Labelled,
+        test: Labelled,
+        device: torch.device,
+        augment: Sequence[Augmentation],
+        seed: int,
     ) -> dict[str, Any]:
-        """How well a linear probe classifies the code."""
+        """Measure the accuracy of a linear probe on the code."""
         model.eval()
         return {"probe_accuracy": linear_probe(lambda images: model(images).poses, train, test, device)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnRBM(LearnBottleneck):
-    """CD-1, hidden neurons drawn, visible ones at their mean; Gaussian visible neurons."""
+    """CD-1 with sampled hidden units and Gaussian visible units at their mean."""
 
     def updates(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         visible = model.visible(batch.images)

@@ -1,4 +1,4 @@
-"""Learning from images alone: reconstruct each from its latent capsules (Rawlinson 2018). Labels are never used."""
+"""Unsupervised learning: reconstruct each image from its latent capsules (Rawlinson 2018)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,23 +18,23 @@ from torchcaps.train.tasks.latents import latent_numbers
 
 @dataclass(frozen=True, kw_only=True)
 class ReconstructionTask(Task):
-    """Tasks whose metric is the squared error of an image.
+    """Base of tasks whose metric is the squared error of an image.
 
-    There is no class to store as a prediction, so the error of every image is, in two bytes: `score` computes their mean, the
-    number that the paper prints. It proves the mean, not the images; for those there is the checkpoint.
+    There is no class to predict, so the stored prediction is the error of each image, in two bytes. `score` computes
+    their mean, the number in the paper. This verifies the mean but not the images; those need the checkpoint.
     """
 
     n_at_once: ClassVar[int] = 200
 
     def errors(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b"]:
-        """Squared error of each image, summed over its pixels."""
+        """Compute the squared error of each image, summed over its pixels."""
         return reconstruction_loss(model.reconstruct(model(images).poses).to(images.dtype), images)
 
     def answer(self, model: nn.Module, batch: Batch) -> Float[Tensor, "b"]:
         return self.errors(model, batch.images)
 
     def predictions(self, answers: Float[Tensor, "n"]) -> UInt8[Tensor, "n 2"]:
-        """Three digits of each, as half floats: the mean of thousands is right to five."""
+        """Store each error as a half float (three digits); the mean of thousands is accurate to five digits."""
         return answers.half().unsqueeze(-1).view(torch.uint8)
 
     def score(self, predictions: Int64[Tensor, "n 2"], labels: Tensor) -> dict[str, float]:
@@ -44,21 +44,29 @@ class ReconstructionTask(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class Reconstruct(ReconstructionTask):
-    """The sum of squared errors of an image, mean over the batch, unscaled."""
+    """Sum of squared errors of an image, mean over the batch, unscaled. Labels are not used."""
 
     n_studied: ClassVar[int] = 10_000  # training images
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return {"loss": self.errors(model, batch.images).mean()}
 
-    def extras(self, model: nn.Module, data: Labelled, device: torch.device, augment: Sequence[Augmentation]) -> dict[str, Any]:
-        """How often each capsule wins, with its boost and without; the support by rank relative to the highest (figure 3)."""
+    def extras(
+        self, model: nn.Module, data: Labelled, device: torch.device, augment: Sequence[Augmentation]
+    ) -> dict[str, Any]:
+        """Measure winning frequencies with and without boost, and the relative support by rank (figure 3)."""
         return latent_numbers(model, in_order(data, self.n_at_once, device, augment))
 
     def study(
-        self, model: nn.Module, train: Labelled, test: Labelled, device: torch.device, augment: Sequence[Augmentation], seed: int
+        self,
+        model: nn.Module,
+        train: Labelled,
+        test: Labelled,
+        device: torch.device,
+        augment: Sequence[Augmentation],
+        seed: int,
     ) -> dict[str, Any]:
-        """How often each capsule wins among training images as training shows them: what its boosts were steered by."""
+        """Measure winning frequencies on augmented training images, the quantity that steers the boosts."""
         if getattr(model, "mask", None) is None:
             return {}
         some = Labelled(*(part[: self.n_studied] for part in train))

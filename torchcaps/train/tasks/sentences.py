@@ -1,4 +1,4 @@
-"""Sentences told apart by the scores of class capsules, or by logits (Heinsen 2019, section 5)."""
+"""Sentence classification by the scores of class capsules or by logits (Heinsen 2019, section 5)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from torchcaps.train.tasks import Task
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifySentences(Task):
-    """Cross entropy of a softmax over the classes, whose shares count where sentences are mixed."""
+    """Cross entropy of a softmax over the classes, with soft targets under mixup."""
 
-    n_at_once: ClassVar[int] = 100  # sentences, in evaluation
+    n_at_once: ClassVar[int] = 100  # evaluation batch size, in sentences
 
     def logits(self, model: nn.Module, batch: SentenceBatch) -> Float[Tensor, "b k"]:
-        """What the softmax is taken of: scores of capsules, or what a model without any says."""
+        """Compute the inputs of the softmax: scores of class capsules, or the logits of a model without capsules."""
         said = model(batch.embeddings, batch.present)
         return said.activity if isinstance(said, Capsules) else said
 
@@ -34,19 +34,29 @@ class ClassifySentences(Task):
         wrong = 100 * (logits.argmax(-1) != main_labels(batch)).float().mean()
         return {"loss": cross_entropy(logits.float(), class_shares(batch, logits.shape[-1])), "error_percent": wrong}
 
-    def batches(self, data: Sentences, device: torch.device, augment: Sequence[Augmentation]) -> Iterator[SentenceBatch]:
+    def batches(
+        self, data: Sentences, device: torch.device, augment: Sequence[Augmentation]
+    ) -> Iterator[SentenceBatch]:
         return sentences_in_order(data, self.n_at_once, device)
 
     def answer(self, model: nn.Module, batch: SentenceBatch) -> Float[Tensor, "b k"]:
         return self.logits(model, batch)
 
-    def image_losses(self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def image_losses(
+        self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]
+    ) -> Float[Tensor, "n"]:
         return cross_entropy(answers.float(), labels, reduction="none")
 
-    def extras(self, model: nn.Module, data: Sentences, device: torch.device, augment: Sequence[Augmentation]) -> dict[str, Any]:
-        """Which weights made the embeddings: the data's own hash is of words and labels."""
+    def extras(
+        self, model: nn.Module, data: Sentences, device: torch.device, augment: Sequence[Augmentation]
+    ) -> dict[str, Any]:
+        """Record the encoder weights behind the embeddings; the hash of the data covers only texts and labels."""
         encoder = data.encoder.load(device)
-        return {"encoder": encoder.name, "encoder_weights_sha256": encoder.weights_sha256, "n_sentences": len(data.texts)}
+        return {
+            "encoder": encoder.name,
+            "encoder_weights_sha256": encoder.weights_sha256,
+            "n_sentences": len(data.texts),
+        }
 
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
         wrong = error_percent(predictions, labels)
