@@ -24,7 +24,7 @@ def play(
     port: Annotated[int, typer.Option(help="0 picks a free port")] = 8017,
     data: Root = None,
 ) -> None:
-    """Open the playground: draw digits in a browser and watch the routing of bundled or your own models."""
+    """Start the playground: draw digits in a browser and watch the routing of bundled or your own models."""
     networks, sentences = load_all(checkpoints or [], data)
     serve(Answers(networks, sentences), host, port, lambda line: print(line, flush=True))
 
