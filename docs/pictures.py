@@ -38,7 +38,7 @@ def example(n: int) -> dict[str, Any]:
 
 
 def agreement() -> Any:
-    """Votes as arrows, as long as they count, and the squashed sum, for two wholes in three passes."""
+    """Draw votes as arrows, scaled by coupling, and the squashed sum, for two wholes in three iterations."""
     names = example(1)
     steps = list(dynamic_routing_steps(names["poses"], names["weight"], n_iters=3))
     with canvas(7.6, 4.3) as figure:
@@ -56,15 +56,15 @@ def agreement() -> Any:
                 long = step.poses[j].norm().item()
                 if long > 0.05:
                     axes.annotate("", (x, y - 0.3), (0, -0.3), arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 3})
-                axes.text(-0.7, -0.8, f"share {step.couplings[0, j]:.2f}, length {long:.2f}", fontsize=8, color=MUTED)
-                axes.set_title(f"Pass {t + 1}" if j == 0 else "")
+                axes.text(-0.7, -0.8, f"coupling {step.couplings[0, j]:.2f}, length {long:.2f}", fontsize=8, color=MUTED)
+                axes.set_title(f"Iteration {t + 1}" if j == 0 else "")
                 if t == 0:
                     axes.set_ylabel(whole)
     return figure
 
 
 def em() -> Any:
-    """Votes for two wholes as dots, as dark as they are used, under the Gaussian of each, in three of five passes."""
+    """Draw votes for two wholes as dots, darker the more they are used, under Gaussians, in three of five iterations."""
     names = example(3)
     votes, steps = names["votes"], list(em_routing_steps(*names["arguments"], n_iters=5))
     line = torch.linspace(-10, 10, 2001)
@@ -81,7 +81,7 @@ def em() -> Any:
                 axes.scatter(*at, s=size, c=colour, alpha=(0.06 + 0.94 * steps[t].used[:, j]).numpy(), edgecolors="none")
                 axes.scatter(*at, s=size, facecolors="none", edgecolors=PALE, linewidths=0.8)
                 axes.text(0.98, 0.86, f"score {steps[t].scores[j]:.2f}", transform=axes.transAxes, ha="right", fontsize=8, color=MUTED)
-                axes.set(ylim=(-0.7, 1.25), yticks=[], title=f"Pass {t + 1}" if j == 0 else "", xlabel="vote" if j == 1 else "")
+                axes.set(ylim=(-0.7, 1.25), yticks=[], title=f"Iteration {t + 1}" if j == 0 else "", xlabel="vote" if j == 1 else "")
                 axes.spines["left"].set_visible(False)
                 if column == 0:
                     axes.set_ylabel(f"whole {whole}")
@@ -89,14 +89,14 @@ def em() -> Any:
 
 
 def masks() -> Any:
-    """What is left of a capsule by its rank, and how active one is by how well it tells its parts."""
+    """Draw the mask by rank, and the activity of a ladder capsule by its regression error."""
     factors, misfit = rank_mask(torch.arange(16)), torch.linspace(0, 1, 101)
     with canvas(7.6, 2.6) as figure:
         left, right = figure.subplots(1, 2)
         left.bar(range(16), factors.numpy(), color=BLUE)
         left.set(title="Sparse mask of 16 capsules", xlabel="rank by support", xticks=range(0, 16, 3))
         right.plot(misfit.numpy(), ladder_activity(misfit).numpy(), color=GREEN)
-        right.set(title="Activity on the ladder", xlabel="mean squared distance of parts, told and true", xlim=(0, 1), ylim=(0, 1.05))
+        right.set(title="Activity of a ladder capsule", xlabel="mean squared error of the regressed parts", xlim=(0, 1), ylim=(0, 1.05))
         for axes in (left, right):
             axes.grid(axis="y")
     return figure

@@ -104,7 +104,7 @@ def test_compare_tells_two_results_apart(command, trained):
     assert code == 0
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
     cells = {name: of_test for name, of_test, *_ in rows}
-    assert [cells[name] for name in ("n", "first alone wrong", "second alone wrong", "both wrong")] == [
+    assert [cells[name] for name in ("n", "only first wrong", "only second wrong", "both wrong")] == [
         str(len(labels)),
         str(wrong),
         "0",

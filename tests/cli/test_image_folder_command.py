@@ -54,9 +54,9 @@ def trained(folder, tmp_path_factory):
 def test_training_says_what_is_there_and_what_becomes_of_it(trained):
     out, said = trained
     assert (out / "checkpoint.safetensors").exists(), said
-    assert "pictures of 16x16 pixels become 16x16, grey" in said
-    assert "the largest class has 4.0 times as many pictures as the smallest: each is drawn as often as the others" in said
-    assert "20% of every class is held out by the seed; of the smallest test class one picture is 50 %" in said
+    assert "images of 16x16 pixels become 16x16, grey" in said
+    assert "the largest class has 4.0 times as many images as the smallest: classes are sampled equally often" in said
+    assert "20% of every class is held out for testing; one image is 50 % of the smallest test class" in said
     result = read_result(out / "result.json")
     assert {name: one["n"] for name, one in result["extras"]["by_class"].items()} == {"flat": 6, "ring": 2, "steep": 6}
     assert result["data"]["name"] == "own images"

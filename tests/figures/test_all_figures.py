@@ -117,7 +117,7 @@ def test_every_failure_stands_in_the_figure_with_both_reconstructions(model, hal
 
 def test_a_model_without_failures_says_so(model, half_right):
     right = Labelled(half_right.images[:6], half_right.labels[:6])
-    assert "No failures: all 6 pictures are recognised." in words_of(figures.reconstructions(model, right, right.labels.to(torch.uint8)))
+    assert "No errors: all 6 images are classified correctly." in words_of(figures.reconstructions(model, right, right.labels.to(torch.uint8)))
 
 
 @pytest.mark.parametrize("couplings", ["softmax", "leaky"])
@@ -156,7 +156,7 @@ def test_the_curve_names_its_last_errors(made):
 
 def test_the_confusion_matrix_counts():
     words = words_of(figures.confusion_matrix(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 1, 0, 0]), 2))
-    assert "4 pictures, 2 wrong (50.00 %)" in words
+    assert "4 images, 2 errors (50.00 %)" in words
     assert words.count("2") == 1
 
 
@@ -199,7 +199,7 @@ def test_where_nothing_is_routed_there_is_nothing_to_watch(images, changes):
 
 def test_many_passes_are_thinned(images):
     words = words_of(figures.couplings_over_iterations(make_model(n_iters=7), images[0], 0))
-    assert [word for word in words if word.startswith("Pass")] == ["Pass 1", "Pass 2", "Pass 3", "Pass 7"]
+    assert [word for word in words if re.fullmatch(r"Iteration \d", word)] == [f"Iteration {n}" for n in (1, 2, 3, 7)]
 
 
 def test_importing_figures_does_not_import_matplotlib():

@@ -106,12 +106,12 @@ def test_every_column_has_two_pictures_and_its_captions(pairs):
     assert sum(text.startswith("L: (") for text in words) == 20
     assert sum(text.startswith("R: (") for text in words) == 13
     assert sum(text.startswith("R: P: (") for text in words) == 3 and sum(text.startswith("*R: (") for text in words) == 4
-    assert "56 of the first 60 are recognised" in caption and "figure 5" in caption
+    assert "56 of the first 60 pairs are classified correctly" in caption and "figure 5" in caption
 
 
 def test_where_all_are_right_none_is_mistaken(pairs):
     figure, _ = overlapping_digits(told(pairs, ()), pairs, most=12)
-    assert "Mistaken: none of 12" in words_of(figure)
+    assert "Misclassified: none of 12" in words_of(figure)
     assert len(figure.axes) == 2 * (10 + 2), "ten recognised, and the two that are left with a digit that is not there"
 
 
@@ -119,7 +119,7 @@ def test_a_real_model_is_drawn_and_left_as_it_was(pairs):
     model = CapsNet((1, 24, 24), 10, channels=4, kernel=5, n_types=2, primary_kernel=5, hidden=(16,))
     figure, _ = overlapping_digits(model, pairs, most=20)
     assert model.training and len(figure.axes) >= 2 * 6
-    assert "Mistaken: drawn from the labels, then from the answer (P)" in words_of(figure)
+    assert "Misclassified: from the labels, then from the prediction (P)" in words_of(figure)
 
 
 def test_a_model_without_decoder_is_refused(pairs):

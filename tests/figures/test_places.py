@@ -68,9 +68,9 @@ def test_the_figure_has_a_map_for_every_class_over_every_picture(model, rng):
     pytest.importorskip("matplotlib")
     images = [torch.randint(0, 256, (1, 16, 16), dtype=torch.uint8, generator=rng), torch.rand(1, 20, 30, generator=rng)]
     figure, words = used_places(model, images, [4, None])
-    assert len(figure.axes) == 2 * 11 and "7x7 pixels, places are 2 pixels apart" in words
+    assert len(figure.axes) == 2 * 11 and "7x7 pixels, positions are 2 pixels apart" in words
     titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles[0] == "class 4" and titles[11] == "picture"
+    assert titles[0] == "class 4" and titles[11] == "image"
     heat = figure.axes[1].images[1]
     assert heat.get_array().shape[:2] == (5, 5) and list(heat.get_extent()) == [2.0, 12.0, 12.0, 2.0]
     assert max(figure.axes[n].images[1].get_array()[..., 3].max() for n in range(1, 11)) == pytest.approx(0.85)

@@ -54,7 +54,7 @@ def test_a_sentence_is_explained_word_by_word(model):
     assert torch.equal(torch.as_tensor(cells.images[0].get_array().filled()), seen.used[seen.answer].T)
     heights = [bar.get_height() for bar in figure.axes[0].patches]
     assert heights == pytest.approx(seen.used[seen.answer].sum(1).tolist())
-    assert "The answer is" in caption
+    assert "Predicted: " in caption
 
 
 def test_the_caption_names_the_most_used_token():

@@ -117,7 +117,7 @@ def test_the_figures_show_every_toy_and_say_how_many_are_recognised(shuffled, mo
     lines = figure.axes[0].lines
     assert len(figure.axes) == 3 * 3 and len(lines) == len(TOYS) + 2  # one that does not move, and the mean
     torch.testing.assert_close(torch.tensor(lines[-1].get_ydata()), changes(found["azimuth"].poses).distance[..., 0].mean(0))
-    assert f"wins in {int(found['azimuth'].right.sum())} of 54 images" in words
+    assert f"is predicted for {int(found['azimuth'].right.sum())} of 54 images" in words
     figure, words = pose_trajectories(found)
     panels = [axes for axes in figure.axes if axes.lines]
     assert [axes.get_title(loc="left") for axes in panels] == [

@@ -116,7 +116,7 @@ def settled(page) -> None:
 
 def test_draw_a_seven_read_seven_and_turn_it(browser, address):
     with page_of(browser, address) as page:
-        page.get_by_role("button", name="Take a finished 4").click()
+        page.get_by_role("button", name="Example 4").click()
         read(page, "4")
         page.locator("#pad-one").get_by_role("button", name="Clear").click()
         playwright.expect(page.locator("#sure-one")).to_have_text("draw a digit")
@@ -151,14 +151,14 @@ def test_lines_grow_with_the_passes(browser, address):
         last = page.evaluate(widths)
         assert len(first) == 160  # 16 places, 10 classes
         assert max(first) < 0.75 < max(last)
-        assert "After pass 5 of 5" in page.locator("#routing-words").inner_text()
+        assert "After iteration 5 of 5" in page.locator("#routing-words").inner_text()
 
 
 def test_two_digits_come_apart_in_two_colours(browser, address):
     with page_of(browser, address, "#pairs") as page:
-        page.locator("#pad-first").get_by_role("button", name="Take a finished 6").click()
-        page.locator("#pad-second").get_by_role("button", name="Take a finished 2").click()
-        playwright.expect(page.locator("#answer-pairs")).to_contain_text("reads a 6 and a 2", timeout=20_000)
+        page.locator("#pad-first").get_by_role("button", name="Example 6").click()
+        page.locator("#pad-second").get_by_role("button", name="Example 2").click()
+        playwright.expect(page.locator("#answer-pairs")).to_contain_text("Predicted: 6 and 2", timeout=20_000)
         before = picture(page, "both-pairs")
         page.locator("#aside").fill("4")
         settled(page)
@@ -186,7 +186,7 @@ def test_most_pairs_of_finished_digits_are_read(browser, address):
 
 def test_every_network_and_every_number_of_passes_stand_beside_each_other(browser, address):
     with page_of(browser, address, "#compare") as page:
-        page.locator("#panel-compare").get_by_role("button", name="Take a finished 0").click()
+        page.locator("#panel-compare").get_by_role("button", name="Example 0").click()
         playwright.expect(page.locator("#compare td.own .said b").first).to_have_text("0", timeout=20_000)
         assert page.locator("#compare tbody tr").count() == 3
         assert page.locator("#compare td.cell").count() == 5 + 1 + 5
@@ -197,7 +197,7 @@ def test_a_phone_by_touch_in_the_dark_and_a_keyboard(browser, address):
     with page_of(browser, address, **phone) as page:
         read(page, "7")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing sticks out
-        page.locator("#pad-one").get_by_role("button", name="Take a finished 0").tap()
+        page.locator("#pad-one").get_by_role("button", name="Example 0").tap()
         read(page, "0")
         page.locator("#pad-one").get_by_role("button", name="Clear").tap()
         frame = page.locator("#pad-one canvas").bounding_box()
@@ -220,7 +220,7 @@ def test_a_sentence_shows_which_tokens_each_class_used(browser, tmp_path):
         assert page.locator("#heat tbody tr").count() == RECIPES["smoke/em-sentences"].make().sizes()[0]  # a row for each layer
         words = page.locator("#sentence-words")
         before = words.inner_text()
-        page.locator("#sentence-classes button").nth(1 - int(before.split("says: ")[1][0])).click()
+        page.locator("#sentence-classes button").nth(1 - int(before.split("predicts: ")[1][0])).click()
         assert words.inner_text() != before  # another class
         page.locator("#sentence").fill("good film")
         page.locator("#sentence-form button").click()
@@ -263,7 +263,7 @@ def test_the_page_as_plain_files_reads_and_draws_without_a_server_that_computes(
         try:
             with page_of(browser, address) as page:
                 read(page, "7")
-                page.locator("#pad-one").get_by_role("button", name="Take a finished 0").click()
+                page.locator("#pad-one").get_by_role("button", name="Example 0").click()
                 read(page, "0")
                 settled(page)
                 before = picture(page, "turned-one")
@@ -271,7 +271,7 @@ def test_the_page_as_plain_files_reads_and_draws_without_a_server_that_computes(
                 settled(page)
                 assert picture(page, "turned-one") != before
                 page.locator("#tab-pairs").click()
-                playwright.expect(page.locator("#answer-pairs")).to_contain_text("It reads a", timeout=20_000)
+                playwright.expect(page.locator("#answer-pairs")).to_contain_text("Predicted: ", timeout=20_000)
                 assert page.locator("#tab-sentences").is_hidden()
         finally:
             files.terminate()

@@ -23,7 +23,7 @@ def test_the_networks_that_come_along_are_small_and_told_with_their_errors():
     assert [network.name for network in networks] == list(TITLES)
     for network in networks:
         assert entry(network.name).bytes < 2 * 2**20
-        assert re.fullmatch(rf"{TITLES[network.name]}, \d+\.\d % of its test (digits|pairs) wrong", network.note)
+        assert re.fullmatch(rf"{TITLES[network.name]}, \d+\.\d % error on test (digits|pairs)", network.note)
 
 
 def test_networks_of_other_pictures_are_refused_by_name():

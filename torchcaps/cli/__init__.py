@@ -1,4 +1,4 @@
-"""The command line. Names, seeds and places go in; what decides a result stands in a recipe."""
+"""Command line of torchcaps. It takes names, seeds and paths; all hyperparameters are in recipes."""
 
 import os
 import sys
@@ -17,15 +17,21 @@ from torchcaps.cli.tune import tune
 from torchcaps.runtime.distributed import Lost, started
 from torchcaps.train import Diverged, Interrupted
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Capsule networks in PyTorch.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Capsule networks in PyTorch."
+)
 
 
 def main() -> None:
-    """One clear line and exit code 2 for what a user can put right; TORCHCAPS_DEBUG=1 shows where it came from."""
+    """Run the command line. User errors print one line and exit with code 2; TORCHCAPS_DEBUG=1 shows the traceback."""
     rank, size = started()
     if size > 1 and sys.argv[1:2] != ["train"]:
-        _leave(f"{size} processes were started together, which is for `torchcaps train` alone; give this command by itself", 2)
-    console.quiet = rank > 0  # the first speaks for all
+        _leave(
+            f"{size} processes were started together, which is for `torchcaps train` alone; "
+            "give this command by itself",
+            2,
+        )
+    console.quiet = rank > 0  # only the first process prints
     try:
         app()
     except Interrupted as stop:
@@ -35,8 +41,10 @@ def main() -> None:
     except (ValueError, OSError) as error:
         if os.environ.get("TORCHCAPS_DEBUG"):
             raise
-        # an OSError's own text begins with a number that helps nobody
-        _leave(f"{error.strerror} ({error.filename})" if isinstance(error, OSError) and error.filename else str(error), 2)
+        # str(OSError) begins with an errno, which does not help users
+        _leave(
+            f"{error.strerror} ({error.filename})" if isinstance(error, OSError) and error.filename else str(error), 2
+        )
 
 
 def _leave(message: str, code: int) -> None:
@@ -45,7 +53,7 @@ def _leave(message: str, code: int) -> None:
     sys.exit(code)
 
 
-# every command, in the order of --help
+# --help lists the commands in this order
 app.command("eval")(checkpoints.evaluate)
 app.command()(checkpoints.figures)
 app.command()(checkpoints.equivariance)

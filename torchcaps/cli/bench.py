@@ -1,4 +1,4 @@
-"""Commands that time things."""
+"""Commands that measure speed and memory."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,30 +12,40 @@ from torchcaps.papers.jeong2019 import bench as jeong2019
 from torchcaps.results.claims import find
 from torchcaps.runtime.environment import pick_device
 
-app = typer.Typer(no_args_is_help=True, help="Speed and memory.")
+app = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")
 
 
 @app.command("train")
 def bench_train(
-    recipe: Annotated[str, typer.Argument(help="any recipe")] = "sabour2017/mnist-r3-recon", device: Device = "auto", steps: int = 200
+    recipe: Annotated[str, typer.Argument(help="any recipe")] = "sabour2017/mnist-r3-recon",
+    device: Device = "auto",
+    steps: int = 200,
 ) -> None:
-    """Milliseconds per training step, images per second and peak memory of a recipe, on random images."""
+    """Measure a recipe on random images: milliseconds per training step, images per second, peak memory."""
     print(benches.bench_train(find(recipe, RECIPES), pick_device(device), steps))
 
 
 @app.command("ops")
 def bench_ops(
     device: Device = "auto",
-    repeats: Annotated[int, typer.Option(help="at most; fewer where they are slow")] = 20,
-    only: Annotated[list[str] | None, typer.Option(help="cases whose name contains this; again, or with commas, for more")] = None,
+    repeats: Annotated[int, typer.Option(help="maximum number of repeats; slow cases use fewer")] = 20,
+    only: Annotated[
+        list[str] | None, typer.Option(help="only cases whose name contains this text; repeat it or separate by commas")
+    ] = None,
 ) -> None:
-    """The same per op, backend and shape, forward and backward. A backend that fails its check gets no time."""
+    """Measure forward and backward time of every op, backend and shape.
+
+    A backend that disagrees with the reference gets no time.
+    """
     benches.bench_ops(pick_device(device), repeats, console, only or (), say=say)
 
 
 @app.command("scale")
-def bench_scale(device: Device = "auto", out: Annotated[Path, typer.Option(help="folder for numbers and picture")] = Path("bench")) -> None:
-    """How time and memory of dynamic routing grow with inputs, outputs and batch: a table, a JSON file and a picture."""
+def bench_scale(
+    device: Device = "auto",
+    out: Annotated[Path, typer.Option(help="output folder for the JSON file and the figure")] = Path("bench"),
+) -> None:
+    """Measure how time and memory of dynamic routing grow with input capsules, output capsules and batch size."""
     for path in benches.bench_scale(pick_device(device), out, console, say=say):
         print(path)
 
@@ -43,8 +53,10 @@ def bench_scale(device: Device = "auto", out: Annotated[Path, typer.Option(help=
 @app.command("ladder")
 def bench_ladder(
     device: Device = "auto",
-    steps: Annotated[int, typer.Option(help="timed, in chunks of 10")] = 200,
-    only: Annotated[list[str] | None, typer.Option(help="methods whose name contains this; again for more")] = None,
+    steps: Annotated[int, typer.Option(help="timed training steps, in chunks of 10")] = 200,
+    only: Annotated[
+        list[str] | None, typer.Option(help="only methods whose name contains this text; may be repeated")
+    ] = None,
 ) -> None:
-    """Table 3 of Jeong 2019: a training step of ladder capsule networks and of CapsNets at batch 100, in one run."""
+    """Time training steps for Table 3 of Jeong 2019: ladder capsule networks and CapsNets at batch size 100."""
     jeong2019.bench_ladder(pick_device(device), steps, console, only or (), say=say)

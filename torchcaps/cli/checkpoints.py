@@ -1,4 +1,4 @@
-"""Commands that look at a trained model."""
+"""Commands that evaluate and inspect a trained model."""
 
 import json
 from pathlib import Path
@@ -21,9 +21,9 @@ from torchcaps.runtime.files import write_whole
 from torchcaps.runtime.metrics_log import read_journal
 from torchcaps.train.tasks import Extras
 
-# sets whose pictures are moved or paired already: their digits as they were
+# data sets made from MNIST by moving or overlaying digits; equivariance is measured on the plain digits
 OF_MNIST = {"mnist", "affnist-like", "affnist", "multimnist"}
-Json = Annotated[Path | None, typer.Option("--json", help="write the numbers into this file as well")]
+Json = Annotated[Path | None, typer.Option("--json", help="also write the numbers to this file")]
 
 
 def evaluate(
@@ -31,11 +31,19 @@ def evaluate(
     split: Annotated[str, typer.Option(help="test or train")] = "test",
     device: Device = "auto",
     data: Root = None,
-    on: Annotated[str | None, typer.Option(help="another data set of the same shape, or of own pictures another folder, all of it")] = None,
-    each: Annotated[int | None, typer.Option(help="of pairs: how often each test digit is the base; 1000 makes 10 million")] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(help="evaluate on another data set of the same shape, or on a whole folder of your own images"),
+    ] = None,
+    each: Annotated[
+        int | None, typer.Option(help="pairs of digits only: pairs per test digit; 1000 makes 10 million pairs")
+    ] = None,
     file: Json = None,
 ) -> None:
-    """Evaluate a checkpoint, with the weights as they are, and say what its routing does."""
+    """Evaluate a trained model and report routing diagnostics.
+
+    Uses the weights stored in the checkpoint.
+    """
     where = pick_device(device)
     model, run, about = open_model(checkpoint, where)
     if on and isinstance(run.data, datasets.OwnImages):
@@ -60,26 +68,36 @@ def evaluate(
     if file:
         _write(
             file,
-            {"name": about["name"], "seed": about["seed"], "step": about["step"], name: metrics, "extras": extras, "diagnostics": found},
+            {
+                "name": about["name"],
+                "seed": about["seed"],
+                "step": about["step"],
+                name: metrics,
+                "extras": extras,
+                "diagnostics": found,
+            },
         )
 
 
 def figures(
     checkpoint: Annotated[
-        Path, typer.Argument(help="a checkpoint, a name of `torchcaps pretrained`, or the name of a paper for its own figures")
+        Path,
+        typer.Argument(help="a checkpoint, a name from `torchcaps pretrained`, or a paper such as sabour2017"),
     ],
     out: Path = Path("figures"),
     device: Device = "auto",
     data: Root = None,
     results: Results = Path("results"),
-    runs: Annotated[Path, typer.Option(help="of a paper: the folder with its checkpoints")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="figures of a paper only: folder with its checkpoints")] = Path("runs"),
 ) -> None:
-    """Pictures of what a trained model does, from its checkpoint; or a paper's, from whatever results and checkpoints are there."""
+    """Draw figures of a trained model, or the figures of a paper from its results and checkpoints."""
     where = pick_device(device)
     if (paper := str(checkpoint)) in FIGURES:
         made = FIGURES[paper](results, runs, data, where)
         if not made:
-            raise ValueError(f"nothing to draw of {paper}: no result of today's rows in {results}, no finished run in {runs}")
+            raise ValueError(
+                f"nothing to draw of {paper}: no result of today's rows in {results}, no finished run in {runs}"
+            )
         for path in save_figures(made, out / paper):
             print(path)
         return
@@ -91,13 +109,16 @@ def figures(
 
 
 def equivariance(
-    checkpoints: Annotated[list[Path], typer.Argument(help="one or more, measured on the same digits")],
-    copies: Annotated[int, typer.Option(help="transformed pictures of every test digit")] = 4,
+    checkpoints: Annotated[list[Path], typer.Argument(help="one or more checkpoints, all measured on the same digits")],
+    copies: Annotated[int, typer.Option(help="transformed copies of every test digit")] = 4,
     device: Device = "auto",
     data: Root = None,
     file: Json = None,
 ) -> None:
-    """How much of known shifts, rotations, scales, shears and stroke widths a line reads off a model's pose: R² per factor."""
+    """Measure how well a linear probe reads known transformations off a model's poses.
+
+    Reports R² for shift, rotation, scale, shear and stroke width.
+    """
     where = pick_device(device)
     found = {}
     for checkpoint in checkpoints:
@@ -105,7 +126,9 @@ def equivariance(
         moved = not isinstance(run.data, datasets.OwnImages) and datasets.spec(run.data).source in OF_MNIST
         digits = datasets.load("mnist" if moved else run.data, "test", data, about["seed"])
         name = f"{about['name']} seed {about['seed']}"
-        found[name if name not in found else str(checkpoint)] = measure(model, digits, where, augment=run.augment, copies=copies)
+        found[name if name not in found else str(checkpoint)] = measure(
+            model, digits, where, augment=run.augment, copies=copies
+        )
     print(side_by_side(found))
     if file:
         _write(file, {name: result.plain() for name, result in found.items()})

@@ -1,4 +1,4 @@
-"""`torchcaps demo`: train on real handwriting in under a minute, print the accuracy, and write a report with pictures."""
+"""`torchcaps demo`: train on handwritten digits in under a minute, print the accuracy and write a report."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,14 +14,14 @@ from torchcaps.papers import RECIPES
 from torchcaps.runtime.environment import device_name, make_folder
 from torchcaps.train import Interrupted, Options, Trained, train
 
-SPLITS = {"digits/stratified": "a fifth held out, by chance", "digits/writers": "a fifth held out, other writers"}
+SPLITS = {"digits/stratified": "a random fifth held out", "digits/writers": "other writers held out"}
 
 
 def demo(out: Path, seed: int, console: Console) -> Path:
-    """Train on both splits of the digits; the report shows the first."""
-    make_folder(out)  # before the training, not after it
+    """Train on both splits of the digits and write a report on the first."""
+    make_folder(out)  # fail before the training, not after it
     with canvas(1, 1):
-        pass  # so is the want of matplotlib
+        pass  # a missing matplotlib also fails here
     trained = {}
     for name, about in SPLITS.items():
         n_train = info(RECIPES[name].make().data).n_train
@@ -30,15 +30,19 @@ def demo(out: Path, seed: int, console: Console) -> Path:
     first = next(iter(SPLITS))
     data = load(RECIPES[first].make().data, "test", seed=seed)
     pictures = all_figures(trained[first].model, data, trained[first].curve, augment=RECIPES[first].make().augment)
-    report = write_report(out / "report.html", "A capsule network reads handwriting", _facts(trained, len(data.labels)), pictures)
+    report = write_report(
+        out / "report.html", "A capsule network reads handwriting", _facts(trained, len(data.labels)), pictures
+    )
     for name, about in SPLITS.items():
-        console.print(f"test accuracy, {about}: [bold green]{_accuracy(trained[name]):.2f} %[/]", highlight=False, markup=True)
+        console.print(
+            f"test accuracy, {about}: [bold green]{_accuracy(trained[name]):.2f} %[/]", highlight=False, markup=True
+        )
     console.print(f"report: {report.resolve()}", soft_wrap=True, highlight=False)
     return report
 
 
 def _train(name: str, seed: int) -> Trained:
-    # a folder of its own: the demonstration always starts afresh
+    # a temporary folder: the demo never resumes
     with TemporaryDirectory() as folder:
         options = Options(out=Path(folder), log_every=10)
         try:
@@ -56,6 +60,11 @@ def _facts(trained: dict[str, Trained], n_test: int) -> list[tuple[str, str]]:
     facts = [(f"Test accuracy, {about}", f"{_accuracy(trained[name]):.2f} %") for name, about in SPLITS.items()]
     facts.append(("Test images each", f"{n_test:,}"))
     facts.append(("Parameters", f"{sum(p.numel() for p in model.parameters()):,}"))
-    facts.append(("Training", f"{sum(part.seconds for part in trained.values()):.0f} s in all on {device_name(torch.device('cpu'))}"))
+    facts.append(
+        (
+            "Training",
+            f"{sum(part.seconds for part in trained.values()):.0f} s in all on {device_name(torch.device('cpu'))}",
+        )
+    )
     facts.append(("Images", "scikit-learn's handwritten digits, 8x8, enlarged to 16x16"))
     return facts

@@ -1,4 +1,4 @@
-"""What a class capsule used: places of a picture, or tokens and layers of a sentence."""
+"""`torchcaps explain`: heat maps of what a class capsule used in an image or a sentence."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,23 +24,32 @@ FIRST = "0,1,2,3,4"
 
 
 def explain(
-    checkpoint: Annotated[Path, typer.Argument(help="of a network that routes by EM")],
-    test: Annotated[str, typer.Option(help="pictures or sentences of the test part, by their numbers")] = FIRST,
-    image: Annotated[list[Path] | None, typer.Option(help="your own picture instead: a grey file for each channel, left eye first")] = None,
-    sentence: Annotated[list[str] | None, typer.Option(help="your own sentence instead, in quotes; several are drawn one by one")] = None,
-    label: Annotated[int | None, typer.Option(help="of a sentence: the class to look at; else the answer")] = None,
+    checkpoint: Annotated[Path, typer.Argument(help="checkpoint of a network with EM routing")],
+    test: Annotated[str, typer.Option(help="indices of test images or test sentences")] = FIRST,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option(help="explain your own image: one greyscale file per channel, left camera first"),
+    ] = None,
+    sentence: Annotated[
+        list[str] | None, typer.Option(help="explain your own sentence, in quotes; may be repeated")
+    ] = None,
+    label: Annotated[
+        int | None, typer.Option(help="sentences only: class to explain; default: the predicted class")
+    ] = None,
     out: Path = Path("figures"),
     device: Device = "auto",
     data: Root = None,
 ) -> None:
-    """Which places of a picture, or which tokens and layers of a sentence, a class capsule used: as heat maps."""
+    """Draw heat maps of the image regions, or the tokens and layers, that each class capsule used."""
     where = pick_device(device)
     model, run, about = open_model(checkpoint, where)
     of_sentences = datasets.info(run.data).kind == "sentences"
     if of_sentences and image:
         raise ValueError(f"{checkpoint} is of a network for sentences: give --sentence or --test instead of --image")
     if not of_sentences and (sentence or label is not None):
-        raise ValueError(f"{checkpoint} is of a network for pictures: give --image or --test instead of --sentence and --label")
+        raise ValueError(
+            f"{checkpoint} is of a network for pictures: give --image or --test instead of --sentence and --label"
+        )
     if own := sentence if of_sentences else image:
         which, tests = [], None
     else:
@@ -48,24 +57,35 @@ def explain(
     if of_sentences:
         encoder = datasets.encoder_of(run.data, data).load(where)
         texts = own or [tests.texts[number] for number in which]
-        made = {f"sentence_{n}": sentence_map(explained(model, encoder, text), label) for n, text in enumerate(texts, start=1)}
+        made = {
+            f"sentence_{n}": sentence_map(explained(model, encoder, text), label)
+            for n, text in enumerate(texts, start=1)
+        }
     else:
         named = isinstance(run.data, datasets.OwnImages) or datasets.spec(run.data).source == "smallnorb"
         names = class_names(run.data) if named else None
-        pictures, labels = ([own_picture(own, model)], [None]) if own else (list(tests.images[which]), tests.labels[which].tolist())
+        pictures, labels = (
+            ([own_picture(own, model)], [None]) if own else (list(tests.images[which]), tests.labels[which].tolist())
+        )
         made = {"places": used_places(model, pictures, labels, names, run.augment)}
     for path in save_figures(made, out):
         print(path)
 
 
 def own_picture(files: list[Path], model: nn.Module) -> Tensor:
-    """Grey files of one size as the channels of a picture, in 0..1: as they are, whatever their size."""
+    """Read greyscale files of one size as the channels of one image in 0..1, without resizing."""
     channels = [_grey(file) for file in files]
     wanted = getattr(model, "image", (len(files),))[0]
     if len(files) != wanted:
-        raise ValueError(f"the network takes pictures of {wanted} channels, got {len(files)} files; give --image once for each channel")
+        raise ValueError(
+            f"the network takes pictures of {wanted} channels, got {len(files)} files; give --image once for each "
+            "channel"
+        )
     if len(sizes := {tuple(channel.shape) for channel in channels}) > 1:
-        raise ValueError(f"the files of one picture must have one size, got {' and '.join('x'.join(map(str, s)) for s in sorted(sizes))}")
+        raise ValueError(
+            "the files of one picture must have one size, got "
+            f"{' and '.join('x'.join(map(str, s)) for s in sorted(sizes))}"
+        )
     return torch.stack(channels).float() / 255
 
 
@@ -78,7 +98,7 @@ def _grey(file: Path) -> UInt8[Tensor, "h w"]:
 
 
 def _numbers(written: str, name: str) -> list[int]:
-    """Of examples of the test part."""
+    """Parse indices of test examples and check that they exist."""
     try:
         which = [int(number) for number in written.split(",")]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A trained network as files that need no torchcaps: ONNX, a program of torch.export, the playground as a page."""
+"""`torchcaps export`: write ONNX, a torch.export program, or the playground as static files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,24 +14,30 @@ from torchcaps.play.web import export_web
 from torchcaps.pretrained import open_model
 
 Networks = Annotated[
-    list[Path] | None, typer.Argument(metavar="[CHECKPOINT]...", help="a checkpoint or a name of `torchcaps pretrained`; --web: any number")
+    list[Path] | None,
+    typer.Argument(
+        metavar="[CHECKPOINT]...", help="a checkpoint or a name from `torchcaps pretrained`; --web takes several"
+    ),
 ]
 
 
 def export(
     checkpoints: Networks = None,
-    onnx: Annotated[Path | None, typer.Option(help="write an ONNX file here, as net.onnx")] = None,
-    program: Annotated[Path | None, typer.Option(help="write PyTorch's exported program here, as net.pt2")] = None,
+    onnx: Annotated[Path | None, typer.Option(help="path of the ONNX file to write, such as net.onnx")] = None,
+    program: Annotated[
+        Path | None, typer.Option(help="path of the torch.export program to write, such as net.pt2")
+    ] = None,
     web: Annotated[
-        Path | None, typer.Option(help="write the playground into this folder, as plain files that compute in the browser")
+        Path | None,
+        typer.Option(help="folder for the playground as static files that run in the browser"),
     ] = None,
     runtime: Annotated[
-        Path | None, typer.Option(help="of --web, onnxruntime-web: folder of its npm package, or .tgz of `npm pack`")
+        Path | None, typer.Option(help="--web only: folder or `npm pack` archive of onnxruntime-web")
     ] = None,
 ) -> None:
-    """A trained network as ONNX or as a program of torch.export: any number of images at once, compared with the network first.
+    """Export a trained model as ONNX or a torch.export program, or the playground as static files.
 
-    Or the playground as plain files, with your networks beside those that come along.
+    Batch size stays free. Outputs are compared with the PyTorch model before the file is written.
     """
     given = checkpoints or []
     if onnx is None and program is None and web is None:
@@ -42,7 +48,9 @@ def export(
         raise ValueError(f"--onnx and --program write one network, got {len(given)} checkpoints; give one")
     for option, folder in (("--onnx", onnx and onnx.parent), ("--program", program and program.parent), ("--web", web)):
         if folder is not None and folder.exists() and not folder.is_dir():
-            raise ValueError(f"{option} writes into a folder, and {folder} is a file; name another folder, or move the file away")
+            raise ValueError(
+                f"{option} writes into a folder, and {folder} is a file; name another folder, or move the file away"
+            )
     if onnx or program:
         model, run, _ = open_model(given[0], torch.device("cpu"))
         if program is not None:
@@ -56,13 +64,19 @@ def export(
 def _page(folder: Path, checkpoints: list[Path], runtime: Path | None) -> None:
     networks, sentences = load_all(checkpoints, None)
     if sentences:
-        raise ValueError(f"{sentences.name} needs a transformer, which does not run in the page; leave it out, or use `torchcaps play`")
+        raise ValueError(
+            f"{sentences.name} needs a transformer, which does not run in the page; "
+            "leave it out, or use `torchcaps play`"
+        )
     written = export_web(folder, networks, runtime)
     size = sum(path.stat().st_size for path in written) / 2**20
-    print(f"{len(written)} files, {size:.1f} MiB in {folder}; look at them with `python3 -m http.server --bind 127.0.0.1 -d {folder}`")
+    print(
+        f"{len(written)} files, {size:.1f} MiB in {folder}; "
+        f"view them with `python3 -m http.server --bind 127.0.0.1 -d {folder}`"
+    )
 
 
 def _tell(made: Exported) -> None:
-    ties = f"; on {made.n_ties} more, capsules of equal rank changed places by rounding" if made.n_ties else ""
-    same = f"on {made.n_pictures - made.n_ties} inputs within {made.largest:.1e} of the network, allowed {TOLERANCE:g}{ties}"
+    ties = f"; on {made.n_ties} more, tied capsules changed order by rounding" if made.n_ties else ""
+    same = f"{made.n_pictures - made.n_ties} inputs differ by at most {made.largest:.1e}, allowed {TOLERANCE:g}{ties}"
     console.print(f"wrote {made.path}: {same}", soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""What several commands take, and where they write."""
+"""Options and output that several commands share."""
 
 import sys
 from collections.abc import Mapping
@@ -10,21 +10,27 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-# names of folders, classes and files may hold brackets and colons, which mean nothing here
+# names of folders, classes and files may hold brackets and colons, which rich would read as markup
 console = Console(markup=False, emoji=False)
-say = partial(print, file=sys.stderr, flush=True)  # progress: what is piped away stays clean
+say = partial(print, file=sys.stderr, flush=True)  # progress goes to stderr, so that piped output stays clean
 
-Trained = Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="a checkpoint, or a name of `torchcaps pretrained`")]
+Trained = Annotated[
+    Path, typer.Argument(metavar="CHECKPOINT", help="a checkpoint, or a name from `torchcaps pretrained`")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
-Root = Annotated[Path | None, typer.Option("--data", help="a folder with data files; else TORCHCAPS_DATA, then the cache")]
-Results = Annotated[Path, typer.Option(help="the folder of result files")]
-Out = Annotated[Path | None, typer.Option(help="folder for checkpoint, metrics and result; default runs/RECIPE/SEED")]
-Seed = Annotated[int, typer.Option(help="decides weights, order and augmentation")]
-Deterministic = Annotated[bool, typer.Option(help="repeat to the bit on CUDA too; slower")]
+Root = Annotated[
+    Path | None, typer.Option("--data", help="folder with data files; default: TORCHCAPS_DATA, then the cache")
+]
+Results = Annotated[Path, typer.Option(help="folder of result files")]
+Out = Annotated[
+    Path | None, typer.Option(help="output folder for checkpoint, metrics and result; default: runs/RECIPE/SEED")
+]
+Seed = Annotated[int, typer.Option(help="random seed of initialisation, data order and augmentation")]
+Deterministic = Annotated[bool, typer.Option(help="use deterministic CUDA algorithms; slower")]
 
 
 def table(first: str, *rest: str, title: str | None = None) -> Table:
-    """A table that never cuts a name short: the first column stays whole, the others wrap."""
+    """Make a table that never truncates names: the first column stays on one line, the others wrap."""
     lines = Table(title=title)
     lines.add_column(first, no_wrap=True)
     for name in rest:
@@ -33,7 +39,7 @@ def table(first: str, *rest: str, title: str | None = None) -> Table:
 
 
 def plainly(numbers: Mapping[str, Any]) -> str:
-    """Nested numbers, and words, in one line; of a table no more than how many rows it has."""
+    """Format nested numbers in one line; a table is shown as its number of rows."""
     return ", ".join(f"{name} {_short(x)}" for name, x in numbers.items())
 
 

@@ -1,11 +1,11 @@
-"""In which order the rows of one command are made."""
+"""Order of the rows that one command runs."""
 
 from torchcaps.data import info, spec
 from torchcaps.results.claims import Recipe
 
 
 def in_order(recipes: list[Recipe]) -> list[Recipe]:
-    """The cheapest first; but those of the same sentences one after the other, since only the last embeddings are kept."""
+    """Sort recipes by cost; recipes on the same sentences stay together, since only the last embeddings are cached."""
     runs = {recipe.name: recipe.make() for recipe in recipes}
     costs = {name: run.cost() for name, run in runs.items()}
     sets = {name: _sentences(run.data) for name, run in runs.items()}
@@ -19,5 +19,5 @@ def in_order(recipes: list[Recipe]) -> list[Recipe]:
 
 
 def _sentences(data: str) -> str:
-    """The training sentences, if it holds any; a set to choose by has the training part of the other."""
+    """Name the training sentences of a data set, or return ""; a validation set shares those of its parent."""
     return str(spec(data).same_training) if info(data).kind == "sentences" else ""

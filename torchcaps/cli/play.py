@@ -1,4 +1,4 @@
-"""The playground's command."""
+"""`torchcaps play`: the playground in a browser."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,22 +13,24 @@ from torchcaps.play.sentences import SentenceReader
 from torchcaps.play.server import Answers, serve
 from torchcaps.pretrained import entries, open_model
 
-Checkpoints = Annotated[list[Path] | None, typer.Argument(help="networks of your own beside those that come along; any number")]
+Checkpoints = Annotated[list[Path] | None, typer.Argument(help="your own models, shown beside the bundled ones")]
 
 
 def play(
     checkpoints: Checkpoints = None,
-    host: Annotated[str, typer.Option(help="127.0.0.1: this machine alone; 0.0.0.0: the network")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any that is free")] = 8017,
+    host: Annotated[
+        str, typer.Option(help="127.0.0.1 for this machine only, 0.0.0.0 for the whole network")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 picks a free port")] = 8017,
     data: Root = None,
 ) -> None:
-    """Draw digits in a browser and watch capsules read them, with networks that come along or your own."""
+    """Start the playground: draw digits in a browser and watch the routing of bundled or your own models."""
     networks, sentences = load_all(checkpoints or [], data)
     serve(Answers(networks, sentences), host, port, lambda line: print(line, flush=True))
 
 
 def load_all(checkpoints: list[Path], root: Path | None) -> tuple[list[Network], SentenceReader | None]:
-    """The user's own networks first, then those that come along."""
+    """Load the user's own networks first, then the bundled ones."""
     networks, sentences = [], None
     for path in checkpoints:
         model, run, about = open_model(path, torch.device("cpu"))
@@ -36,7 +38,7 @@ def load_all(checkpoints: list[Path], root: Path | None) -> tuple[list[Network],
             say(f"loading the transformer of {about['name']}")
             sentences = SentenceReader(model, run, f"{about['name']} seed {about['seed']}", root)
         else:
-            # a trained model by the name that was typed; checkpoints of one run in two folders by their paths
+            # pretrained models keep the name that was typed; two checkpoints of one run are told apart by path
             found = network_of(model, run, about, str(path) if str(path) in entries() else "")
             taken = {network.name for network in networks}
             networks.append(found if found.name not in taken else network_of(model, run, about, str(path)))

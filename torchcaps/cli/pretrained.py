@@ -1,4 +1,4 @@
-"""Commands about the trained models that come with the package."""
+"""Commands for the pretrained models that come with the package."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,33 +14,43 @@ from torchcaps.runtime.environment import pick_device
 from torchcaps.train.checkpoint import load_checkpoint
 
 
-def pretrained(name: Annotated[str | None, typer.Argument(help="one of them, whose card is shown")] = None) -> None:
-    """The trained models that come along, for `torchcaps.load(NAME)` and wherever a command takes a checkpoint."""
+def pretrained(name: Annotated[str | None, typer.Argument(help="print the model card of this model")] = None) -> None:
+    """List the pretrained models. `torchcaps.load(NAME)` and every command with a checkpoint take their names."""
     if name is not None:
         print(models.file_of(name).with_suffix(".md").read_text(), end="")
         return
-    lines = make_table("name", "what it is", "parameters", "MB", "this file, of its test part")
+    lines = make_table("name", "what it is", "parameters", "MB", "on its test set")
     for key, one in models.entries().items():
         numbers = next(iter((one.measured or one.metrics).values()))
-        said = ", ".join(f"{metric} {value:.2f}" for metric, value in numbers.items()) + ", as trained" * (not one.measured)
+        said = ", ".join(f"{metric} {value:.2f}" for metric, value in numbers.items())
+        said = said if one.measured else f"{said}, as trained"
         lines.add_row(key, one.about, f"{one.n_parameters:,}", f"{one.bytes / 1e6:.2f}", said)
     console.print(lines)
 
 
 def release(
-    checkpoint: Annotated[Path, typer.Argument(help="of a finished run, runs/RECIPE/SEED/checkpoint.safetensors")],
-    name: Annotated[str, typer.Argument(help="what `torchcaps.load` shall know it by, as capsnet-mnist")],
-    result: Annotated[Path | None, typer.Option(help="the result file of that run; else result.json beside the checkpoint")] = None,
+    checkpoint: Annotated[
+        Path, typer.Argument(help="checkpoint of a finished run: runs/RECIPE/SEED/checkpoint.safetensors")
+    ],
+    name: Annotated[str, typer.Argument(help="name for `torchcaps.load`, such as capsnet-mnist")],
+    result: Annotated[
+        Path | None, typer.Option(help="result file of that run; default: result.json beside the checkpoint")
+    ] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="round large tensors to bfloat16: half the bytes")] = False,
-    without_decoder: Annotated[bool, typer.Option("--without-decoder", help="leave a CapsNet's decoder out")] = False,
-    about: Annotated[str, typer.Option(help="what it is, in a line; else what its recipe says")] = "",
-    licence: Annotated[str, typer.Option(help="of the weights")] = "MIT",
-    folder: Annotated[Path, typer.Option(help="where files, card and registry go")] = models.FOLDER,
+    without_decoder: Annotated[bool, typer.Option("--without-decoder", help="drop the decoder of a CapsNet")] = False,
+    about: Annotated[str, typer.Option(help="one-line description; default: that of its recipe")] = "",
+    licence: Annotated[str, typer.Option(help="licence of the weights")] = "MIT",
+    folder: Annotated[Path, typer.Option(help="output folder for weights, model card and registry")] = models.FOLDER,
     device: Device = "auto",
     data: Root = None,
-    measure: Annotated[bool, typer.Option(help="again, with the weights in the file; large test sets take hours on a CPU")] = True,
+    measure: Annotated[
+        bool, typer.Option(help="evaluate the released weights again; large test sets take hours on a CPU")
+    ] = True,
 ) -> None:
-    """Make a trained model of a finished run: a small file, its card and its line in the registry, measured where its data are at hand."""
+    """Package a finished run as a pretrained model: weights, model card and registry entry.
+
+    Evaluates the released weights where the test set is available.
+    """
     recipe = RECIPES.get(load_checkpoint(checkpoint).about["name"])
     words = about or (recipe.about.splitlines()[0] if recipe else "")
     drop = ("decoder",) if without_decoder else ()

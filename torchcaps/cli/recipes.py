@@ -1,4 +1,4 @@
-"""Commands about recipes and what came of them; they train nothing."""
+"""Commands that show recipes and results; they train nothing."""
 
 import json
 from math import isnan
@@ -22,15 +22,22 @@ from torchcaps.train.plain import to_plain
 
 
 def list_recipes() -> None:
-    """All recipes, with the number each is for."""
+    """List all recipes with the number each paper printed."""
     lines = make_table("recipe", "what it is", "printed")
     for name, recipe in RECIPES.items():
-        lines.add_row(name, recipe.about.splitlines()[0], f"{recipe.claim.printed:g}" if recipe.claim and recipe.claim.printed else "")
+        lines.add_row(
+            name,
+            recipe.about.splitlines()[0],
+            f"{recipe.claim.printed:g}" if recipe.claim and recipe.claim.printed else "",
+        )
     console.print(lines)
 
 
-def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the run alone, as result files store it")] = False) -> None:
-    """One recipe whole: its claim, its run, its model, and the backend that routing takes here."""
+def show(
+    recipe: str,
+    as_json: Annotated[bool, typer.Option("--json", help="print only the run, as JSON")] = False,
+) -> None:
+    """Show a recipe: its claim, hyperparameters, model and the routing backend on this machine."""
     found = find(recipe, RECIPES)
     run = found.make()
     if as_json:
@@ -44,7 +51,7 @@ def show(recipe: str, as_json: Annotated[bool, typer.Option("--json", help="the 
     with torch.device("meta"):
         model = network.build()
     console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
-    for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
+    for device in ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]:
         routed = [layer for layer in model.modules() if isinstance(layer, EMCapsules | ExpertCapsules | RoutedCapsules)]
         taken = {layer.to_empty(device=device).backend_here() for layer in routed}
         console.print(f"routing on {device}: {', '.join(sorted(taken)) or 'none'}", highlight=False)
@@ -57,10 +64,10 @@ def recipes_of_paper(paper: str) -> dict[str, Recipe]:
 def print_table(
     paper: str,
     results: Results = Path("results"),
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="as README holds it")] = False,
-    ema: Annotated[bool, typer.Option(help="the averaged weights' numbers instead")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown")] = False,
+    ema: Annotated[bool, typer.Option(help="show results of the averaged (EMA) weights")] = False,
 ) -> None:
-    """The paper's table beside ours: mean, sd and n over seeds, computed from the result files."""
+    """Print a paper's numbers beside ours: mean, standard deviation and number of seeds."""
     if paper not in PAPERS:
         raise ValueError(f"no paper {paper!r}; there are {', '.join(PAPERS)}")
     tell_table(paper, results, as_markdown, "_ema" if ema else "")
@@ -80,11 +87,14 @@ def tell_table(paper: str, results: Path, as_markdown: bool = False, extra: str 
 
 def verify_result(
     file: Path,
-    replay: Annotated[bool, typer.Option(help="train the first steps again")] = False,
+    replay: Annotated[bool, typer.Option(help="also train the first steps again")] = False,
     device: Device = "auto",
     data: Root = None,
 ) -> None:
-    """Recompute a result file's metrics from its predictions, check recipe and commit; exit code 1 if anything disagrees."""
+    """Verify a result file: recompute its metrics from its predictions and check its recipe and commit.
+
+    Exits with code 1 on any mismatch.
+    """
     checks = verify(read_result(file), RECIPES, data, replay, device)
     for check in checks:
         mark = "[green]ok [/]" if check.passed else "[red]BAD[/]"
@@ -94,16 +104,19 @@ def verify_result(
 
 
 def compare_results(first: Path, second: Path, data: Root = None) -> None:
-    """Two result files on the same pictures: what each alone has wrong, and how far other pictures would move the difference."""
+    """Compare two results: paired errors and their standard error."""
     both = [read_result(file) for file in (first, second)]
     found = compare(*both, data)
-    lines = make_table("part", *(each.part for each in found))  # a column a part: names of parts are long, numbers are not
+    # one column per data set: names are long, numbers are short
+    lines = make_table("part", *(each.part for each in found))
     lines.add_row("n", *(f"{each.n:,}" for each in found))
-    lines.add_row("first alone wrong", *(f"{each.first_alone:,}" for each in found))
-    lines.add_row("second alone wrong", *(f"{each.second_alone:,}" for each in found))
+    lines.add_row("only first wrong", *(f"{each.first_alone:,}" for each in found))
+    lines.add_row("only second wrong", *(f"{each.second_alone:,}" for each in found))
     lines.add_row("both wrong", *(f"{each.both:,}" for each in found))
-    lines.add_row("first less second, %", *(f"{each.difference:.3f}" for each in found))
+    lines.add_row("first minus second, %", *(f"{each.difference:.3f}" for each in found))
     lines.add_row("sd", *("-" if isnan(each.sd) else f"{each.sd:.3f}" for each in found))
     lines.add_row("over", *(f"{each.n_sources:,} {each.what}" for each in found))
     console.print(lines)
-    console.print("sd: over choices of what is tested, rough where that is few. What another seed of the training does is not in it.")
+    console.print(
+        "sd: over resampled test examples; rough where there are few. It does not include the spread over seeds."
+    )

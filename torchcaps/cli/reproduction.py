@@ -1,4 +1,4 @@
-"""The command that makes a paper's table: its rows are trained or carried out, those that are done are kept."""
+"""`torchcaps reproduce`: train or compute the rows of a paper's table, keeping finished results."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,37 +25,53 @@ from torchcaps.train import Options
 from torchcaps.train.plain import unlike
 from torchcaps.train.state import run_folder
 
-Jobs = Annotated[int | None, typer.Option(help="processes that fit support vector machines; default: one for each core, if memory allows")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(help="processes that fit SVMs; default: one per core, if memory allows"),
+]
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="a paper, sabour2017, or one recipe, sabour2017/mnist-r3-recon")],
-    row: Annotated[list[str] | None, typer.Option(help="only these rows of the paper")] = None,
-    seeds: Annotated[str, typer.Option(help="which seeds")] = DEFAULT_SEEDS,
+    name: Annotated[str, typer.Argument(help="a paper (sabour2017) or one recipe (sabour2017/mnist-r3-recon)")],
+    row: Annotated[list[str] | None, typer.Option(help="run only this row of the paper; may be repeated")] = None,
+    seeds: Annotated[str, typer.Option(help="seeds, separated by commas")] = DEFAULT_SEEDS,
     device: Device = "auto",
     data: Root = None,
     results: Results = Path("results"),
     deterministic: Deterministic = False,
-    smoke: Annotated[bool, typer.Option("--quick", help="a few steps on generated images; writes no result files")] = False,
-    as_is: Annotated[bool, typer.Option("--as-is", help="train nothing: evaluate half-done runs where they stand")] = False,
+    smoke: Annotated[
+        bool, typer.Option("--quick", help="train a few steps on generated images; writes no result files")
+    ] = False,
+    as_is: Annotated[bool, typer.Option("--as-is", help="train nothing: evaluate unfinished runs as they are")] = False,
     jobs: Jobs = None,
     workers: Workers = 1,
-    with_table: Annotated[bool, typer.Option("--table/--no-table", help="print the table and write figures at the end")] = True,
+    with_table: Annotated[
+        bool, typer.Option("--table/--no-table", help="print the table and write figures at the end")
+    ] = True,
 ) -> None:
-    """Run rows of a paper and print its table beside ours. Finished runs are kept, half-done ones go on."""
+    """Reproduce rows of a paper and print its numbers beside ours.
+
+    Finished runs are kept, unfinished ones resume.
+    """
     wanted, left = _wanted(name, row, with_needed=smoke), []
     if not smoke:
-        make_folder(results)  # before hours of training, not after
+        make_folder(results)  # fail before hours of training, not after
         wanted, left = _at_hand(wanted, data)
     pairs = [(recipe, seed) for recipe in wanted for seed in seeds_of(seeds)]
     apart = [pair for pair in pairs if workers != 1 and pair[0].make().trains and (smoke or not _kept(*pair, results))]
     words = {"--data": data, "--results": results, "--deterministic": deterministic, "--quick": smoke, "--as-is": as_is}
     failures = reproduce_apart(apart, workers, device, words)
-    how = {"device": device, "root": data, "deterministic": deterministic, "as_is": as_is, "max_steps": 0 if as_is else None}
+    how = {
+        "device": device,
+        "root": data,
+        "deterministic": deterministic,
+        "as_is": as_is,
+        "max_steps": 0 if as_is else None,
+    }
     for recipe, seed in pairs:
         if not smoke and _kept(recipe, seed, results):
             console.print(f"{recipe.name} seed {seed}: done, {result_path(results, recipe.name, seed)}", soft_wrap=True)
-        elif (recipe, seed) not in apart:  # those failed, or there was nothing to do
+        elif (recipe, seed) not in apart:  # pairs in `apart` were run by workers
             left += _make(recipe, seed, results, smoke, jobs or processes(), how)
     if not smoke and with_table:
         paper = wanted[0].name.split("/")[0]
@@ -68,7 +84,7 @@ def reproduce(
 
 
 def _make(recipe: Recipe, seed: int, results: Path, smoke: bool, jobs: int, how: dict[str, Any]) -> list[str]:
-    """Execute one row with one seed and keep its result; what it lacks, if it has to be left out."""
+    """Run one row with one seed and store its result; return the reason if it must be left out."""
 
     def rows(name: str, number: int) -> Path:
         return run_folder(f"{name}-quick" if smoke else name, number)
@@ -79,7 +95,7 @@ def _make(recipe: Recipe, seed: int, results: Path, smoke: bool, jobs: int, how:
         return []
     try:
         path = train_recipe(recipe, seed, options, smoke=smoke)
-    except Missing as error:  # the other rows can be made all the same
+    except Missing as error:  # the other rows go on
         console.print(f"{recipe.name} seed {seed}: left out", soft_wrap=True)
         return [str(error)]
     if not smoke:
@@ -88,7 +104,7 @@ def _make(recipe: Recipe, seed: int, results: Path, smoke: bool, jobs: int, how:
 
 
 def _at_hand(wanted: list[Recipe], data: Path | None) -> tuple[list[Recipe], list[str]]:
-    """Fetch what is missing. Rows whose data cannot be had are left out, and why; if no row is left, that is the error."""
+    """Download missing data sets. Returns the rows with data and the errors of the others; raises if no row is left."""
     sets = {recipe.name: recipe.make().sets() for recipe in wanted}
     refused: dict[str, DataError] = {}
     for needed in sorted(set().union(*sets.values())):
@@ -100,7 +116,7 @@ def _at_hand(wanted: list[Recipe], data: Path | None) -> tuple[list[Recipe], lis
     left = {recipe.name: refused[name] for recipe in wanted for name in sorted(sets[recipe.name]) if name in refused}
     if len(left) == len(wanted):
         raise next(iter(left.values()))
-    for error in refused.values():  # all of them now; at the end the first is told again
+    for error in refused.values():  # all errors now; the first is repeated at the end
         console.print(str(error), soft_wrap=True)
     for name in left:
         console.print(f"{name}: left out, its data cannot be had", soft_wrap=True)
@@ -108,7 +124,7 @@ def _at_hand(wanted: list[Recipe], data: Path | None) -> tuple[list[Recipe], lis
 
 
 def _kept(recipe: Recipe, seed: int, results: Path) -> bool:
-    """Whether there is a result of today's recipe, and not of a run that was cut short."""
+    """Check for a finished result of the current version of the recipe."""
     path = result_path(results, recipe.name, seed)
     if not path.exists():
         return False
@@ -118,7 +134,7 @@ def _kept(recipe: Recipe, seed: int, results: Path) -> bool:
 
 
 def _write(paper: str, results: Path, device: str, data: Path | None) -> None:
-    """Table and figures of the paper, as far as results and checkpoints are there."""
+    """Write the paper's table and the figures that available results and checkpoints allow."""
     folder = Path("figures") / paper
     make_folder(folder)
     (folder / "table.md").write_text(markdown(table(recipes_of_paper(paper), results)))
@@ -128,13 +144,17 @@ def _write(paper: str, results: Path, device: str, data: Path | None) -> None:
 
 
 def _wanted(name: str, rows: list[str] | None, with_needed: bool) -> list[Recipe]:
-    """What is to be made: for an ensemble its members; `with_needed` with the rows that probes look at."""
+    """List the recipes to run: an ensemble stands for its members; `with_needed` adds the rows that probes read."""
     if name not in PAPERS:
         asked = [find(name, RECIPES)]
     elif rows:
         asked = [find(f"{name}/{row}", RECIPES) for row in rows]
     else:
-        asked = [recipe for recipe in RECIPES.values() if recipe.name.startswith(name + "/") and (recipe.claim or name == "smoke")]
+        asked = [
+            recipe
+            for recipe in RECIPES.values()
+            if recipe.name.startswith(name + "/") and (recipe.claim or name == "smoke")
+        ]
     names = []
     for recipe in asked:
         run = recipe.make()

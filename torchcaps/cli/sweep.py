@@ -1,4 +1,4 @@
-"""Rows and seeds in processes of their own, a few at a time: each is the same command for one row and one seed."""
+"""Run rows and seeds in parallel: each worker process runs the same command for one row and one seed."""
 
 import os
 import signal
@@ -20,11 +20,11 @@ from torchcaps.runtime.distributed import n_cores
 from torchcaps.runtime.environment import noted_signals
 from torchcaps.train import Interrupted
 
-Workers = Annotated[int, typer.Option(help="so many rows and seeds at once, each in a process of its own; several GPUs are dealt out")]
+Workers = Annotated[int, typer.Option(help="number of parallel runs; several GPUs are assigned in turn")]
 COMMAND = [sys.executable, "-m", "torchcaps"]
 POLL = 0.05  # seconds
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LEFT = (128 + signal.SIGTERM, -signal.SIGTERM)  # how a child ends that was told to leave
+LEFT = (128 + signal.SIGTERM, -signal.SIGTERM)  # exit codes of a child that was asked to stop
 
 
 class Failed(RuntimeError):
@@ -32,21 +32,25 @@ class Failed(RuntimeError):
 
 
 class Job(NamedTuple):
-    name: str  # what its lines begin with
-    words: list[str]  # of the command
+    """One command of a sweep."""
+
+    name: str  # prefix of its output lines
+    words: list[str]  # arguments of the command
 
 
 class Failure(NamedTuple):
+    """A job that ended with an error."""
+
     name: str
-    code: int  # as a process ends: minus the signal that killed it
-    last: str  # what it said last
+    code: int  # exit code; negative: the signal that killed the process
+    last: str  # last line of its output
 
     def __str__(self) -> str:
         return f"{self.name} ({f'signal {-self.code}' if self.code < 0 else f'exit code {self.code}'}: {self.last})"
 
 
 class Child:
-    """One command at work. Its lines are passed on as they come."""
+    """A running job whose output is passed on line by line."""
 
     def __init__(self, job: Job, device: str, n_threads: int, say: Callable[[str], None]) -> None:
         self.job, self.last, self.told = job, "it said nothing", False
@@ -56,7 +60,8 @@ class Child:
             stderr=subprocess.STDOUT,
             text=True,
             env={"OMP_NUM_THREADS": str(n_threads)} | os.environ,
-            start_new_session=True,  # a terminal's Ctrl-C comes to the sweep alone, which tells each once: a second one would not be saved
+            # Ctrl-C reaches only the sweep, which stops each child once: a second signal would end it unsaved
+            start_new_session=True,
         )
         self.reader = Thread(target=self._pass_on, args=(say,), daemon=True)
         self.reader.start()
@@ -69,7 +74,7 @@ class Child:
                     say(f"{self.job.name} | {line.rstrip()}")
 
     def stop(self) -> None:
-        """Ask it to save and leave; once."""
+        """Ask the job, once, to save and stop."""
         if not self.told:
             self.told = True
             self.process.send_signal(signal.SIGTERM)
@@ -82,23 +87,30 @@ class Child:
         return self.process.poll() is not None
 
     def failure(self) -> Failure | None:
-        """Of one that has ended. One that was told to leave and left by that signal, saved or not yet begun, has not failed."""
+        """Return the failure of an ended job; a job that stopped because it was asked to has not failed."""
         self.reader.join()
         code = self.process.returncode
         return None if code == 0 or (self.told and code in LEFT) else Failure(self.job.name, code, self.last)
 
 
-def reproduce_apart(pairs: Sequence[tuple[Recipe, int]], n: int, device: str, options: Mapping[str, Path | bool | None]) -> list[Failure]:
-    """`torchcaps reproduce` for each row and seed. Those that train nothing are not for this: they have --jobs, and share what they fit."""
+def reproduce_apart(
+    pairs: Sequence[tuple[Recipe, int]], n: int, device: str, options: Mapping[str, Path | bool | None]
+) -> list[Failure]:
+    """Run `torchcaps reproduce` for each row and seed. Rows that train nothing use --jobs instead, and share fits."""
     if n < 1:
         raise ValueError(f"--workers takes 1 or more; got {n}")
-    words = [word for name, value in options.items() if value for word in ([name] if value is True else [name, str(value)])]
-    jobs = [Job(f"{row.name} seed {seed}", ["reproduce", row.name, "--seeds", str(seed), *words, "--no-table"]) for row, seed in pairs]
+    words = [
+        word for name, value in options.items() if value for word in ([name] if value is True else [name, str(value)])
+    ]
+    jobs = [
+        Job(f"{row.name} seed {seed}", ["reproduce", row.name, "--seeds", str(seed), *words, "--no-table"])
+        for row, seed in pairs
+    ]
     return sweep(jobs, n, device, say)
 
 
 def sweep(jobs: Sequence[Job], n: int, device: str, say: Callable[[str], None]) -> list[Failure]:
-    """Carry out all jobs, `n` at a time; what fails is returned, and the others go on."""
+    """Run all jobs, `n` at a time, and return the failures; one failure does not stop the others."""
     waiting, running, failures = deque(jobs), {}, []
     devices, n_threads = devices_for(device), max(1, n_cores() // n)
     with noted_signals(STOPS) as caught:
@@ -115,7 +127,7 @@ def sweep(jobs: Sequence[Job], n: int, device: str, say: Callable[[str], None]) 
                         failures += [failure] if (failure := child.failure()) else []
                 time.sleep(POLL)
         finally:
-            for child in running.values():  # only where a second signal, or an error of our own, ended the loop
+            for child in running.values():  # only after a second signal or an error in this loop
                 child.kill()
     if caught:
         but = f", but {named(failures)} failed" if failures else ""
@@ -128,6 +140,6 @@ def named(failures: Sequence[Failure]) -> str:
 
 
 def devices_for(device: str) -> list[str]:
-    """One for each place: several GPUs are dealt out in turn, unless one is named."""
+    """List the devices that workers use in turn: all GPUs, unless one is named."""
     n_gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
     return [f"cuda:{number}" for number in range(n_gpus)] if n_gpus > 1 else [device]

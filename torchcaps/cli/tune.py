@@ -1,4 +1,4 @@
-"""`torchcaps tune`: settings of a row tried on held-out data, one line of tuning.csv for each metric."""
+"""`torchcaps tune`: try hyperparameters of a row on held-out data; tuning.csv gets one line per metric."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,27 +23,39 @@ from torchcaps.train.recipe import Run
 from torchcaps.train.state import run_folder
 from torchcaps.train.vary import parsed, vary
 
-TO_CHOOSE_BY = ("toys", "folds", "dev")  # splits whose test part is no official one
+TO_CHOOSE_BY = ("toys", "folds", "dev")  # splits that hold out training data, so that no official test set is seen
 
 
 def tune(
-    row: Annotated[str, typer.Argument(help="the row to vary, sabour2017/mnist-r3-recon")],
-    vary: Annotated[list[str], typer.Option("--vary", help="a field and its values, learning_rate=1e-3,2e-3; several: all combinations")],
-    seeds: Annotated[str, typer.Option(help="which seeds")] = "0,1",
-    hold_out: Annotated[int, typer.Option(help="training images held out to validate on")] = 0,
-    on: Annotated[str | None, typer.Option(help="a data set to choose by instead: smallnorb-folds, sst5-mpnet-dev")] = None,
+    row: Annotated[str, typer.Argument(help="the row to vary, such as sabour2017/mnist-r3-recon")],
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            "--vary", help="a field and its values, such as learning_rate=1e-3,2e-3; repeated: all combinations"
+        ),
+    ],
+    seeds: Annotated[str, typer.Option(help="seeds, separated by commas")] = "0,1",
+    hold_out: Annotated[int, typer.Option(help="number of training images held out for validation")] = 0,
+    on: Annotated[
+        str | None, typer.Option(help="validate on this data set instead: smallnorb-folds, sst5-mpnet-dev")
+    ] = None,
     device: Device = "auto",
     data: Root = None,
     results: Results = Path("results"),
     workers: Workers = 1,
     keep: Annotated[bool, typer.Option("--table/--no-table", help="print the table and append to tuning.csv")] = True,
 ) -> None:
-    """Try settings of a row on held-out images or folds, never on its test set. Finished runs are kept, half-done ones go on."""
+    """Try hyperparameters of a row on held-out data, never on its test set.
+
+    Finished runs are kept, unfinished ones resume.
+    """
     recipe = find(row, RECIPES)
     base = _without_test(recipe, hold_out, on)
     settings = [dict(chosen) for chosen in product(*map(_values, vary))]
     pairs = [(setting, seed) for setting in settings for seed in seeds_of(seeds)]
-    runs = {_name(recipe, setting): _varied(base, setting) for setting in settings}  # every misspelt field, before any training
+    runs = {
+        _name(recipe, setting): _varied(base, setting) for setting in settings
+    }  # reject misspelt fields before any training
     failures = _apart(recipe, pairs, workers, device, _words(hold_out, on, data)) if workers != 1 else []
     if failures:
         raise Failed(f"{len(failures)} of {len(pairs)} runs failed, the others are done: {named(failures)}")
@@ -60,22 +72,29 @@ def tune(
 
 
 def _without_test(recipe: Recipe, hold_out: int, on: str | None) -> Run:
-    """The row's run on held-out data: it sees no test set, whatever is varied."""
+    """Build the row's run on held-out data; it never sees the test set, whatever is varied."""
     run = recipe.make()
     if not run.trains:
         raise ValueError(f"{recipe.name} trains no network; tune one of the rows that it reads: {', '.join(run.needs)}")
     if bool(hold_out) == bool(on):
-        raise ValueError("say what to choose by: --hold-out N training images, or --on a data set such as smallnorb-folds; one of them")
+        raise ValueError(
+            "say what to choose by: --hold-out N training images, or --on a data set such as smallnorb-folds; one of "
+            "them"
+        )
     if on and spec(on).split not in TO_CHOOSE_BY:
-        raise ValueError(f"{on} has an official test part; choose by a set that has none: its name ends in {', '.join(TO_CHOOSE_BY)}")
+        raise ValueError(
+            f"{on} has an official test part; choose by a set that has none: its name ends in {', '.join(TO_CHOOSE_BY)}"
+        )
     if on and info(on).shape[0] != info(run.data).shape[0]:
-        raise ValueError(f"{on} has {info(on).shape[0]} channels and {recipe.name} takes {info(run.data).shape[0]}; give another set")
+        raise ValueError(
+            f"{on} has {info(on).shape[0]} channels and {recipe.name} takes {info(run.data).shape[0]}; give another set"
+        )
     stages = tuple(replace(stage, watch=None) for stage in run.stages)
     return replace(run, data=on or run.data, hold_out=hold_out, tests=(), stages=stages)
 
 
 def _values(text: str) -> list[tuple[str, Any]]:
-    """`learning_rate=1e-3,2e-3` as pairs; commas inside brackets belong to a value."""
+    """Parse `learning_rate=1e-3,2e-3` into pairs; commas inside brackets belong to a value."""
     name, equals, values = text.partition("=")
     if not equals or not name or not values:
         raise ValueError(f"--vary takes FIELD=VALUE,VALUE; got {text!r}")
@@ -98,7 +117,7 @@ def _varied(base: Run, setting: Mapping[str, str]) -> Run:
 
 
 def _name(recipe: Recipe, setting: Mapping[str, str]) -> str:
-    """`mnist-r3-recon,learning_rate=0.002`, as tuning.csv and the pages' marks have it."""
+    """Name a setting as tuning.csv and the pages' marks do: `mnist-r3-recon,learning_rate=0.002`."""
     words = [f"{name}={value}".replace(" ", "").replace("(", ".").replace(")", "") for name, value in setting.items()]
     return ",".join([recipe.name.split("/")[1], *words])
 
@@ -108,7 +127,7 @@ def _folder(recipe: Recipe, name: str, seed: int) -> Path:
 
 
 def _train(name: str, run: Run, seed: int, options: Options) -> None:
-    """Train one setting with one seed, unless its result is there."""
+    """Train one setting with one seed, unless its result exists."""
     path = options.out / "result.json"
     if path.exists() and not unlike(read_result(path)["run"], run):
         return
@@ -116,26 +135,29 @@ def _train(name: str, run: Run, seed: int, options: Options) -> None:
 
 
 def _words(hold_out: int, on: str | None, data: Path | None) -> list[str]:
-    """The options that a worker's command repeats."""
+    """List the options that a worker's command repeats."""
     words = ["--on", on] if on else ["--hold-out", str(hold_out)]
     return [*words, "--data", str(data)] if data else words
 
 
 def _apart(recipe: Recipe, pairs: list[tuple[dict[str, str], int]], n: int, device: str, words: list[str]) -> list[Any]:
-    """Each setting and seed in a process of its own, a few at a time."""
+    """Run every setting and seed in its own process, `n` at a time."""
     if n < 1:
         raise ValueError(f"--workers takes 1 or more; got {n}")
     jobs = []
     for setting, seed in pairs:
         fields = [word for name, value in setting.items() for word in ("--vary", f"{name}={value}")]
         jobs.append(
-            Job(f"{_name(recipe, setting)} seed {seed}", ["tune", recipe.name, *fields, "--seeds", str(seed), *words, "--no-table"])
+            Job(
+                f"{_name(recipe, setting)} seed {seed}",
+                ["tune", recipe.name, *fields, "--seeds", str(seed), *words, "--no-table"],
+            )
         )
     return sweep(jobs, n, device, say)
 
 
 def _lines(recipe: Recipe, setting: Mapping[str, str], base: Run, seeds: list[int]) -> list[Line]:
-    """One line for each metric of the held-out data, over the seeds."""
+    """Make one line per metric of the held-out data, over the seeds."""
     name = _name(recipe, setting)
     found = {seed: read_result(_folder(recipe, name, seed) / "result.json") for seed in seeds}
     held = f"hold_out={base.hold_out}" if base.hold_out else f"data={base.data}"

@@ -1,4 +1,4 @@
-"""Pictures from a trained model, its data and the journal of its training. matplotlib is imported when the first one is drawn."""
+"""Figures of a trained model, from its data and metrics log. matplotlib is imported when the first one is drawn."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,13 @@ from torchcaps.data.augment import Augmentation
 from torchcaps.data.sets.pairs import Pairs
 from torchcaps.data.sets.sst import Sentences
 from torchcaps.figures.canvas import png
-from torchcaps.figures.draw import confusion_matrix, couplings_over_iterations, dimension_sweeps, learning_curve, reconstructions
+from torchcaps.figures.draw import (
+    confusion_matrix,
+    couplings_over_iterations,
+    dimension_sweeps,
+    learning_curve,
+    reconstructions,
+)
 from torchcaps.figures.numbers import pick_examples, predict, series, watch_routing
 from torchcaps.figures.overlap import overlapping_digits
 from torchcaps.figures.places import used_places
@@ -28,12 +34,18 @@ if TYPE_CHECKING:
 else:
     Figure = Any  # matplotlib is imported when something is drawn
 
-MOST_MISTAKES = 3  # shown with the places that were used
+MOST_MISTAKES = 3  # misclassified images in the figure of used places
 
 __all__ = [
-    "all_figures", "confusion_matrix", "couplings_over_iterations", "dimension_sweeps", "learning_curve", "png", "reconstructions",
+    "all_figures",
+    "confusion_matrix",
+    "couplings_over_iterations",
+    "dimension_sweeps",
+    "learning_curve",
+    "png",
+    "reconstructions",
     "save_figures",
-]  # fmt: skip
+]
 
 
 def all_figures(
@@ -43,9 +55,9 @@ def all_figures(
     device: torch.device | str = "cpu",
     augment: Sequence[Augmentation] = (),
 ) -> dict[str, tuple[Figure, str]]:
-    """Every figure that this model allows, with its caption, in the order of a report.
+    """Draw every figure that this model allows, with captions, in the order of a report.
 
-    The model is moved to `device`, and shown images as `augment` of its run shows them in evaluation.
+    Moves the model to `device`. Images are preprocessed by `augment` as in evaluation.
     """
     model.to(device)
     if isinstance(data, Pairs):
@@ -57,7 +69,10 @@ def all_figures(
     figures: dict[str, tuple[Figure, str]] = {}
     if series(curve, "loss")[0]:
         figures["learning_curve"] = learning_curve(curve), _learning_words(curve)
-    figures["confusion_matrix"] = confusion_matrix(predictions, data.labels, model.n_classes), _confusion_words(predictions, data.labels)
+    figures["confusion_matrix"] = (
+        confusion_matrix(predictions, data.labels, model.n_classes),
+        _confusion_words(predictions, data.labels),
+    )
     if getattr(model, "decoder", None) is not None:
         figures["reconstructions"] = reconstructions(model, data, predictions, augment), RECONSTRUCTION_WORDS
         if examples.correct:
@@ -65,7 +80,10 @@ def all_figures(
     for name, indices in (("couplings", examples.correct), ("couplings_of_a_mistake", examples.failures)):
         for index in indices[:1] if _routes(model) else []:
             image, label = data.images[index], int(data.labels[index])
-            figures[name] = couplings_over_iterations(model, image, label, augment), _coupling_words(model, image, label, augment)
+            figures[name] = (
+                couplings_over_iterations(model, image, label, augment),
+                _coupling_words(model, image, label, augment),
+            )
     if isinstance(model, EMCapsNet):
         which = [*examples.correct, *examples.failures[:MOST_MISTAKES]]
         figures["places"] = used_places(model, list(data.images[which]), data.labels[which].tolist(), augment=augment)
@@ -95,13 +113,13 @@ def _figures_of_sentences(
 
 
 def _routes(model: nn.Module) -> bool:
-    """With a single pass, or with fixed couplings, nothing changes and there is nothing to watch."""
+    """Check that couplings change: one iteration or fixed couplings leave nothing to show."""
     classes = getattr(model, "classes", None)
     return isinstance(classes, RoutedCapsules) and classes.n_iters > 1 and classes.couplings not in FIXED
 
 
 def save_figures(figures: dict[str, tuple[Figure, str]], folder: Path | str) -> list[Path]:
-    """One PNG each, under its name, and captions.md with what each shows."""
+    """Write one PNG per figure and captions.md into a folder; return the paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png" for name in figures]
@@ -113,39 +131,48 @@ def save_figures(figures: dict[str, tuple[Figure, str]], folder: Path | str) -> 
 
 
 RECONSTRUCTION_WORDS = (
-    "(l, p, r): the label, the prediction, and the class whose capsule the decoder drew from. Shown are the first picture of each class "
-    "that is recognised and the first ones that are not. After figure 3 of Sabour, Frosst and Hinton (2017)."
+    "(l, p, r): label, prediction, and the class whose capsule is decoded. Shown are the first correctly classified "
+    "image of each class and the first misclassified ones. After figure 3 of Sabour, Frosst and Hinton (2017)."
 )
 SWEEP_WORDS = (
-    "Along a row one number of the winning capsule moves from -0.25 to +0.25 in steps of 0.05; the framed column is unchanged. "
+    "Along a row, one pose dimension of the predicted class capsule is perturbed from -0.25 to +0.25 in steps of 0.05; "
+    "the framed column is unchanged. "
     "After figure 4 of Sabour, Frosst and Hinton (2017)."
 )
 
 
 def _learning_words(curve: list[dict[str, Any]]) -> str:
     steps, losses = series(curve, "loss")
-    return f"{steps[-1]:,} steps; the loss goes from {losses[0]:.3g} to {losses[-1]:.3g}. Each point is a mean over the steps before it."
+    return (
+        f"{steps[-1]:,} training steps; the loss goes from {losses[0]:.3g} to {losses[-1]:.3g}. "
+        "Each point is a mean over the steps since the last point."
+    )
 
 
 def _confusion_words(predictions: Int64[Tensor, " n"], labels: Int64[Tensor, " n"]) -> str:
     n_wrong = int((predictions != labels).sum())
     if n_wrong == 0:
-        return f"All {len(labels):,} pictures are recognised."
+        return f"All {len(labels):,} images are classified correctly."
     n_classes = int(max(predictions.max(), labels.max())) + 1
     wrong = confusion(predictions, labels, n_classes).fill_diagonal_(0)
     label, answer = divmod(int(wrong.argmax()), n_classes)
     times = int(wrong.max())
-    often = f"most often a {label} is taken for a {answer} ({times:,} times)" if times > 1 else "no confusion happens twice"
-    return f"{n_wrong:,} of {len(labels):,} pictures are mistaken; {often}."
+    often = (
+        f"the most frequent error is {label} predicted as {answer} ({times:,} times)"
+        if times > 1
+        else "no error occurs twice"
+    )
+    return f"{n_wrong:,} of {len(labels):,} images are misclassified; {often}."
 
 
 def _coupling_words(model: nn.Module, image: Tensor, label: int, augment: Sequence[Augmentation]) -> str:
     view = watch_routing(model, image, label, augment)
     answer = int(view.lengths[-1].argmax())
     share, long = 100 * view.mass[:, label], view.lengths[:, label]
-    said = "" if answer == label else f", while that of class {answer} ends at {view.lengths[-1, answer]:.2f}"
+    said = "" if answer == label else f"; the predicted class {answer} ends at {view.lengths[-1, answer]:.2f}"
     return (
-        f"A picture of class {label}. Over {len(share)} passes its capsule's share of the votes, each weighted by its sender's length, "
-        f"goes from {share[0]:.2f} % to {share[-1]:.2f} %, and its own length from {long[0]:.2f} to {long[-1]:.2f}{said}. "
-        "The maps show where this gain comes from: blue places give more than on the first pass, orange ones less."
+        f"An image of class {label}. Over {len(share)} routing iterations, this class's fraction of the couplings goes "
+        f"from {share[0]:.2f} % to {share[-1]:.2f} %, weighted by the length of the input capsules. "
+        f"The length of its capsule goes from {long[0]:.2f} to {long[-1]:.2f}{said}. "
+        "Maps: positions whose coupling to the class grew (blue) or fell (orange) since the first iteration."
     )

@@ -1,4 +1,4 @@
-"""The figures. Each function returns a matplotlib Figure; the numbers in it come from `numbers`."""
+"""Drawing functions. Each returns a matplotlib Figure; `numbers` computes what it shows."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,23 @@ from torchcaps.analysis.metrics import confusion
 from torchcaps.data import Labelled
 from torchcaps.data.augment import Augmentation
 from torchcaps.figures import numbers
-from torchcaps.figures.canvas import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, PALE, SKY, bare, canvas, gains, montage, place, show, write
+from torchcaps.figures.canvas import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    PALE,
+    SKY,
+    bare,
+    canvas,
+    gains,
+    montage,
+    place,
+    show,
+    write,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,12 +36,16 @@ else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
 MAX_CLASSES = 10  # shown side by side
-MAX_PASSES = 4  # routing passes shown side by side
+MAX_PASSES = 4  # routing iterations shown side by side
 
 
 def learning_curve(curve: list[dict[str, Any]]) -> Figure:
-    """The journal of a run: its loss and the parts of it, and how many of a hundred pictures are wrong."""
-    losses = {"loss": ("loss", BLUE, 2.2), "margin": ("margin part", SKY, 1.4), "reconstruction": ("reconstruction part", GREEN, 1.4)}
+    """Draw the metrics log of a run: the loss with its parts, and the error."""
+    losses = {
+        "loss": ("loss", BLUE, 2.2),
+        "margin": ("margin loss", SKY, 1.4),
+        "reconstruction": ("reconstruction loss", GREEN, 1.4),
+    }
     with canvas(8.0, 3.1) as figure:
         left, right = figure.subplots(1, 2)
         for name, (words, colour, width) in losses.items():
@@ -51,20 +71,20 @@ def _error_lines(axes: Axes, curve: list[dict[str, Any]]) -> None:
     steps, values = numbers.series(curve, "validation_error_percent")
     if steps:
         axes.plot(steps, values, "o-", color=GREEN, markersize=4, label=f"validation, last {values[-1]:.2f} %")
-    # linear up to one percent, so that zero has a place
+    # linear up to one percent, so that zero can be shown
     axes.set_yscale("symlog", linthresh=1)
     axes.set_yticks([0, 1, 10, 100], ["0", "1", "10", "100"])
     axes.minorticks_off()
-    axes.set(ylim=(0, 130), xlabel="training step", title="Wrong answers, of a hundred")
+    axes.set(ylim=(0, 130), xlabel="training step", title="Error, %")
 
 
 def _marker(steps: list[int]) -> str | None:
-    """A line through one point does not show."""
+    """Pick a marker for a curve of one point, since its line is invisible."""
     return "o" if len(steps) == 1 else None
 
 
 def confusion_matrix(predictions: Integer[Tensor, " n"], labels: Int64[Tensor, " n"], n_classes: int) -> Figure:
-    """Rows: the true class. Columns: the answer. Right answers are blue, wrong ones orange, with a scale of their own."""
+    """Draw true classes (rows) against predictions (columns): correct in blue, errors in orange, on separate scales."""
     counts = confusion(predictions.long(), labels, n_classes)
     right = torch.eye(n_classes, dtype=torch.bool)
     n_wrong = int(counts[~right].sum())
@@ -73,7 +93,7 @@ def confusion_matrix(predictions: Integer[Tensor, " n"], labels: Int64[Tensor, "
         for shown, colours in ((right, "Blues"), (~right, "Oranges")):
             part = counts.float().masked_fill(~shown | (counts == 0), torch.nan)
             top = float(counts[shown].max()) if shown.any() else 0.0
-            # even one is seen, and the darkest shades are left out so that the number stays readable
+            # a count of one stays visible, and no shade is too dark for the number on it
             axes.imshow(part.numpy(), cmap=colours, vmin=-0.3 * max(top, 1), vmax=2.2 * max(top, 1))
         if n_classes <= 20:
             for row, column in counts.nonzero().tolist():
@@ -81,8 +101,8 @@ def confusion_matrix(predictions: Integer[Tensor, " n"], labels: Int64[Tensor, "
         axes.set_xticks(range(n_classes))
         axes.set_yticks(range(n_classes))
         _cell_borders(axes, n_classes)
-        axes.set(xlabel="answer", ylabel="true class")
-        axes.set_title(f"{len(labels):,} pictures, {n_wrong:,} wrong ({100 * n_wrong / max(len(labels), 1):.2f} %)")
+        axes.set(xlabel="predicted class", ylabel="true class")
+        axes.set_title(f"{len(labels):,} images, {n_wrong:,} errors ({100 * n_wrong / max(len(labels), 1):.2f} %)")
     return figure
 
 
@@ -94,20 +114,36 @@ def _cell_borders(axes: Axes, n: int) -> None:
     axes.spines[:].set_visible(False)
 
 
-def reconstructions(model: nn.Module, data: Labelled, predictions: Integer[Tensor, " n"], augment: Sequence[Augmentation] = ()) -> Figure:
-    """Figure 3 of Sabour 2017: inputs over what a class capsule makes of them, under (label, prediction, reconstruction target)."""
+def reconstructions(
+    model: nn.Module, data: Labelled, predictions: Integer[Tensor, " n"], augment: Sequence[Augmentation] = ()
+) -> Figure:
+    """Draw figure 3 of Sabour 2017: inputs above reconstructions, titled (label, prediction, reconstruction target)."""
     examples = numbers.pick_examples(predictions, data.labels, min(model.n_classes, MAX_CLASSES), MAX_CLASSES // 2)
     columns = numbers.picture_examples(model, data, predictions, examples, augment)
     correct, failures = columns[: len(examples.correct)], columns[len(examples.correct) :]
     with canvas(8.0, 4.2 if failures else 2.6, layout="none") as figure:
-        _columns(figure, 0.05, "Recognised: each drawn from the capsule of its class" if correct else "None is recognised.", correct, data)
-        twice = "Mistaken: each drawn twice, from the capsule of its class (blue) and from that of the answer (orange)"
-        _columns(figure, 2.2, twice if failures else f"No failures: all {len(data.labels):,} pictures are recognised.", failures, data)
+        _columns(
+            figure,
+            0.05,
+            "Correct: reconstructed from the capsule of the true class"
+            if correct
+            else "No image is classified correctly.",
+            correct,
+            data,
+        )
+        twice = "Misclassified: reconstructed from the true class (blue) and from the predicted class (orange)"
+        _columns(
+            figure,
+            2.2,
+            twice if failures else f"No errors: all {len(data.labels):,} images are classified correctly.",
+            failures,
+            data,
+        )
     return figure
 
 
 def _columns(figure: Figure, top: float, heading: str, columns: list[numbers.Pictured], data: Labelled) -> None:
-    """A heading over tiles of input and output; the two tiles of one failure stand close together."""
+    """Draw a heading above tiles of input and output; the two columns of one error stand close together."""
     write(figure, 0.05, top, heading)
     for words, down in (("(l, p, r)", 0.37), ("input", 0.85), ("output", 1.56)) if columns else ():
         write(figure, 0.05, top + down, words, color=MUTED, fontsize=8, va="center")
@@ -124,23 +160,30 @@ def _columns(figure: Figure, top: float, heading: str, columns: list[numbers.Pic
 
 
 def dimension_sweeps(
-    model: nn.Module, data: Labelled, predictions: Integer[Tensor, " n"] | None = None, augment: Sequence[Augmentation] = ()
+    model: nn.Module,
+    data: Labelled,
+    predictions: Integer[Tensor, " n"] | None = None,
+    augment: Sequence[Augmentation] = (),
 ) -> Figure:
-    """Figure 4 of Sabour 2017: each number of the winning capsule is moved from -0.25 to 0.25 and the result drawn.
+    """Draw figure 4 of Sabour 2017: perturb each pose dimension of the predicted capsule from -0.25 to 0.25 and decode.
 
-    Left: every dimension of one picture. Right: for each class the dimension that alters its picture most.
+    Left: every dimension of one image. Right: for each class, the dimension that changes its image most.
     """
     predictions = numbers.predict(model, data, augment) if predictions is None else predictions
     examples = numbers.pick_examples(predictions, data.labels, min(model.n_classes, MAX_CLASSES)).correct
     if not examples:
-        raise ValueError("dimension_sweeps needs a picture that the model recognises, and it recognises none; train it first")
+        raise ValueError(
+            "dimension_sweeps needs a picture that the model recognises, and it recognises none; train it first"
+        )
     labels = [int(data.labels[index]) for index in examples]
-    sweeps = [numbers.sweep(model, data.images[index], label, augment) for index, label in zip(examples, labels, strict=True)]
+    sweeps = [
+        numbers.sweep(model, data.images[index], label, augment) for index, label in zip(examples, labels, strict=True)
+    ]
     changes = [numbers.pixel_change(pictures) for pictures in sweeps]
     liveliest = max(range(len(sweeps)), key=lambda n: float(changes[n].mean()))
     strongest = [int(change.argmax()) for change in changes]
     n_dims, n_columns = len(changes[0]), len(numbers.OFFSETS)
-    # the sheets share 7.35 inches of width and have one height, unless the right one would outgrow its purpose
+    # both sheets share 7.35 inches of width and have one height, unless the right one would get too large
     ratio = min(n_dims / len(labels), 1.6)
     tile = 7.35 / (n_columns * (1 + ratio))
     tall = tile * sweeps[0].shape[-2] / sweeps[0].shape[-1]
@@ -157,22 +200,31 @@ def dimension_sweeps(
 
 
 def _sheet(axes: Axes, pictures: Float[Tensor, "r k c h w"], rows: list[str]) -> None:
-    """Tiles, the offsets below them, the unchanged column framed."""
+    """Draw tiles with their offsets below and the unchanged column framed."""
     from matplotlib.patches import Rectangle
 
     height, width = pictures.shape[-2] + 1, pictures.shape[-1] + 1
     show(axes, montage(pictures))
     axes.spines[:].set_visible(False)
     marked = [(k, offset) for k, offset in enumerate(numbers.OFFSETS) if k % 5 == 0]  # both ends and the middle
-    axes.set_xticks([width * (k + 0.5) - 1 for k, _ in marked], [f"{offset:+.2f}" if offset else "0" for _, offset in marked])
+    axes.set_xticks(
+        [width * (k + 0.5) - 1 for k, _ in marked], [f"{offset:+.2f}" if offset else "0" for _, offset in marked]
+    )
     axes.set_yticks([height * (r + 0.5) - 1 for r in range(len(rows))], rows)
     axes.tick_params(length=0, labelsize=7.5)
     corner = (width * (len(numbers.OFFSETS) // 2) - 1, -1)
-    axes.add_patch(Rectangle(corner, width, height * len(rows), facecolor="none", edgecolor=ORANGE, linewidth=1.3, clip_on=False))
+    axes.add_patch(
+        Rectangle(corner, width, height * len(rows), facecolor="none", edgecolor=ORANGE, linewidth=1.3, clip_on=False)
+    )
 
 
-def couplings_over_iterations(model: nn.Module, image: numbers.Picture, label: int, augment: Sequence[Augmentation] = ()) -> Figure:
-    """The routing of one picture, a column for each pass: where the label's support comes from, which class gains, which is long."""
+def couplings_over_iterations(
+    model: nn.Module, image: numbers.Picture, label: int, augment: Sequence[Augmentation] = ()
+) -> Figure:
+    """Draw the routing of one image, one column per iteration.
+
+    Rows: where couplings to the label come from, couplings by class, capsule length by class.
+    """
     view = numbers.watch_routing(model, image, label, augment)
     n_passes = len(view.mass)
     shown = list(range(n_passes)) if n_passes <= MAX_PASSES else [0, 1, 2, n_passes - 1]
@@ -180,7 +232,7 @@ def couplings_over_iterations(model: nn.Module, image: numbers.Picture, label: i
     with canvas(min(2.6 + 1.8 * len(shown), 8.0), 5.4) as figure:
         grid = figure.subplots(3, 1 + len(shown), squeeze=False, height_ratios=[1.3, 1, 1])
         show(grid[0, 0], numbers.as_input(model, image, augment).cpu())
-        grid[0, 0].set_title(f"The input, a {label}")
+        grid[0, 0].set_title(f"Input, class {label}")
         _entropy(grid[1, 0], view.entropy)
         _key(grid[2, 0], label, answer)
         colours = [BLUE if j == label else ORANGE if j == answer else PALE for j in range(view.mass.shape[1])]
@@ -189,7 +241,7 @@ def couplings_over_iterations(model: nn.Module, image: numbers.Picture, label: i
 
 
 def _passes(grid: Any, view: numbers.RoutingView, shown: list[int], label: int, colours: list[str]) -> None:
-    """Three rows for each pass. A map adds up to what the label's bar gained since the first pass."""
+    """Draw three rows per iteration. A map sums to what the label's bar gained since the first iteration."""
     n_classes = view.mass.shape[1]
     mass, gain = 100 * view.mass, 100 * (view.places - view.places[0])
     even = float(mass[0].mean())
@@ -199,7 +251,7 @@ def _passes(grid: Any, view: numbers.RoutingView, shown: list[int], label: int, 
     for (top, middle, bottom), t in zip(grid.T, shown, strict=True):
         bare(top).imshow(gain[t].numpy(), cmap=gains(), vmin=-reach, vmax=reach)
         top.spines[:].set(visible=True, color=FAINT)
-        top.set_title(f"Pass {t + 1}")
+        top.set_title(f"Iteration {t + 1}")
         middle.bar(range(n_classes), mass[t].numpy() - even, bottom=even, color=colours)
         middle.axhline(even, color=MUTED, linewidth=0.8)
         middle.set_ylim(min(float(mass.min()), even) - room, max(float(mass.max()), even) + room)
@@ -212,15 +264,22 @@ def _passes(grid: Any, view: numbers.RoutingView, shown: list[int], label: int, 
             axes.set_xlim(-1, n_classes)
             axes.tick_params(axis="x", length=0, labelsize=7.5)
             axes.tick_params(axis="y", labelleft=t == shown[0])
-    for axes, words in zip(grid[:, 0], (f"class {label}: gain\nsince pass 1", "share of all votes, %", "capsule length"), strict=True):
+    for axes, words in zip(
+        grid[:, 0], (f"class {label}: gain\nsince iteration 1", "couplings, %", "capsule length"), strict=True
+    ):
         axes.set_ylabel(words)
 
 
 def _entropy(axes: Axes, entropy: list[float]) -> None:
     passes = range(1, len(entropy) + 1)
     axes.plot(passes, entropy, "o-", color=GREEN, markersize=4)
-    span = max(1 - min(entropy), 0.002)  # rounding is not a change
-    axes.set(title="Entropy (1: all equal)", xlabel="pass", xlim=(0.6, len(entropy) + 0.4), ylim=(1 - 1.15 * span, 1 + 0.15 * span))
+    span = max(1 - min(entropy), 0.002)  # do not magnify rounding errors
+    axes.set(
+        title="Entropy (1: uniform)",
+        xlabel="iteration",
+        xlim=(0.6, len(entropy) + 0.4),
+        ylim=(1 - 1.15 * span, 1 + 0.15 * span),
+    )
     axes.set_xticks(passes)
     axes.grid(axis="y")
     axes.ticklabel_format(axis="y", useOffset=False)
@@ -228,8 +287,8 @@ def _entropy(axes: Axes, entropy: list[float]) -> None:
 
 def _key(axes: Axes, label: int, answer: int) -> None:
     bare(axes)
-    said = [(f"class {answer}, the answer", ORANGE)] if answer != label else []
-    for n, (words, colour) in enumerate([(f"class {label}, the truth", BLUE), *said, ("the other classes", PALE)]):
+    said = [(f"class {answer}, predicted", ORANGE)] if answer != label else []
+    for n, (words, colour) in enumerate([(f"class {label}, true", BLUE), *said, ("other classes", PALE)]):
         axes.plot([0], [n], "s", color=colour, markersize=6)
         axes.text(0.12, n, words, va="center", fontsize=8, color=MUTED)
     axes.set(xlim=(-0.1, 1.5), ylim=(5, -0.5))

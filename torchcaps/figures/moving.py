@@ -1,6 +1,6 @@
-"""An animated GIF of two overlapping digits, pulled apart by a trained network. Needs Pillow and no matplotlib.
+"""Animated GIF of two overlapping digits that a trained network separates. Needs Pillow but not matplotlib.
 
-Each frame shows one image, the lengths of the class capsules, and what the decoder draws from the two longest ones.
+Each frame shows one image, the lengths of the class capsules, and reconstructions from the two longest ones.
 Letters beyond the usual: `t` frames, `k` the two digits.
 """
 
@@ -27,27 +27,27 @@ else:
 TILE, GAP, TOP, FOOT = 180, 20, 84, 34  # pixels
 TITLE = "A capsule network pulls two overlapping digits apart"
 FOOTER = "The digits move. In every frame the network names both and draws each one from its own capsule alone."
-SHADES = 40  # of each of white, red and green
+SHADES = 40  # shades each of white, red and green
 
 
 class Scene(NamedTuple):
-    """One pair of digits that circle around each other, and what the network says to every frame."""
+    """One pair of digits that circle around each other, with the predictions for every frame."""
 
     images: Float[Tensor, "t c h w"]
     lengths: Float[Tensor, "t j"]
     answers: list[tuple[int, int]]  # the two longest capsules of each frame, in the order of the labels
-    digits: Float[Tensor, "t 2 c h w"]  # drawn from these two
+    digits: Float[Tensor, "t 2 c h w"]  # reconstructed from these two
 
 
 def orbit(n_frames: int, shift: int) -> Int64[Tensor, "t 2 2"]:
-    """Moves (down, right) of two digits on opposite sides of an ellipse, a whole turn, at most `shift` pixels."""
+    """Compute shifts (down, right) of two digits on opposite sides of an ellipse, at most `shift` pixels."""
     angle = 2 * math.pi * torch.arange(n_frames) / n_frames
     first = torch.stack([shift / 2 * angle.sin(), shift * angle.cos()], dim=-1).round().long()
     return torch.stack([first, -first], dim=1)
 
 
 def scenes(model: nn.Module, pairs: Pairs, n_pairs: int = 3, n_frames: int = 24, most: int = 200) -> list[Scene]:
-    """Animate the first pairs, among the first `most`, that are recognised in every frame and share no class."""
+    """Animate the first pairs that are classified correctly in every frame and share no class."""
     moves, found, seen = orbit(n_frames, pairs.shift), [], set()
     device = next(model.parameters()).device
     with evaluating(model):
@@ -68,16 +68,18 @@ def scenes(model: nn.Module, pairs: Pairs, n_pairs: int = 3, n_frames: int = 24,
 
 
 def frames(found: list[Scene]) -> list[Picture]:
-    """Every frame of the scenes in turn, as RGB images of one size."""
+    """Render every frame of the scenes in turn, as RGB images of one size."""
     return [_frame(scene, t) for scene in found for t in range(len(scene.images))]
 
 
 def gif(pictures: list[Picture], milliseconds: int = 90) -> bytes:
-    """An endless loop with one palette for all frames."""
+    """Encode the frames as an endless loop with one palette."""
     palette = _palette()
     shown = [picture.quantize(palette=palette, dither=0) for picture in pictures]
     buffer = io.BytesIO()
-    shown[0].save(buffer, format="gif", save_all=True, append_images=shown[1:], duration=milliseconds, loop=0, optimize=False)
+    shown[0].save(
+        buffer, format="gif", save_all=True, append_images=shown[1:], duration=milliseconds, loop=0, optimize=False
+    )
     return buffer.getvalue()
 
 
@@ -89,7 +91,12 @@ def _frame(scene: Scene, t: int) -> Picture:
     draw = ImageDraw.Draw(sheet)
     _write(draw, GAP, 26, TITLE, 22, INK)
     columns = [GAP + n * (TILE + GAP) for n in range(4)]
-    heads = ("One image, two digits", "Length of each capsule", f"Drawn from capsule {first}", f"Drawn from capsule {second}")
+    heads = (
+        "One image, two digits",
+        "Length of each capsule",
+        f"Drawn from capsule {first}",
+        f"Drawn from capsule {second}",
+    )
     for left, head, colour in zip(columns, heads, (INK, INK, _hex(RED), _hex(GREEN, 0.75)), strict=True):
         _write(draw, left, TOP - 16, head, 15, colour)
     tiles = ((0, scene.images[t], (1.0, 1.0, 1.0)), (2, scene.digits[t, 0], RED), (3, scene.digits[t, 1], GREEN))
@@ -101,7 +108,7 @@ def _frame(scene: Scene, t: int) -> Picture:
 
 
 def _tile(picture: Float[Tensor, "c h w"], light: tuple[float, float, float]) -> Picture:
-    """Whole pixels as sharp squares, dark where there is no ink."""
+    """Enlarge an image with sharp pixels; background is black."""
     from PIL import Image
 
     shade = (picture[0].clamp(0, 1) * (SHADES - 1)).round() / (SHADES - 1)
@@ -110,7 +117,7 @@ def _tile(picture: Float[Tensor, "c h w"], light: tuple[float, float, float]) ->
 
 
 def _bars(draw: Pen, left: int, lengths: Float[Tensor, " j"], first: int, second: int) -> None:
-    """A bar for each class, as high as its capsule is long; the two longest have the colours of their drawings."""
+    """Draw the length of each class capsule as a bar; the two predicted ones have the colours of their images."""
     foot, step = TOP + TILE - 22, TILE / len(lengths)
     draw.line([(left, foot - 150), (left + TILE, foot - 150)], fill=FAINT)
     for j, long in enumerate(lengths.tolist()):
@@ -132,15 +139,17 @@ def _hex(light: tuple[float, float, float], dim: float = 1.0) -> str:
 
 
 def _palette() -> Picture:
-    """Shades of the three lights on black, and of the letters on white."""
+    """Make a palette: shades of three colours on black, and of the text colours on white."""
     from PIL import Image, ImageColor
 
     lights = torch.tensor([(1.0, 1.0, 1.0), RED, GREEN])
     inks = torch.tensor([ImageColor.getrgb(ink) for ink in (INK, MUTED, _hex(RED), _hex(GREEN, 0.75))]) / 255
     solid = torch.tensor([ImageColor.getrgb(ink) for ink in (PALE, FAINT)]) / 255
     dark = torch.linspace(0, 1, SHADES)[:, None] * lights[:, None]
-    pale = 1 - torch.linspace(0, 1, 10)[:, None] * (1 - inks)[:, None]  # few: Pillow would take a near white for white
-    colours = (torch.cat([dark.flatten(0, 1), pale.flatten(0, 1), solid]) * 255).round().to(torch.uint8).flatten().tolist()
+    pale = 1 - torch.linspace(0, 1, 10)[:, None] * (1 - inks)[:, None]  # few shades: Pillow maps near-white to white
+    colours = (
+        (torch.cat([dark.flatten(0, 1), pale.flatten(0, 1), solid]) * 255).round().to(torch.uint8).flatten().tolist()
+    )
     palette = Image.new("P", (1, 1))
     palette.putpalette(colours)
     return palette

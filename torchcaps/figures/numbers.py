@@ -1,6 +1,6 @@
-"""The numbers behind the pictures: which examples, which poses, how much coupling mass. Nothing here draws.
+"""Numbers behind the figures: example selection, perturbed poses, coupling mass. Nothing here draws.
 
-Letters beyond the usual: `k` the columns of a sweep, `t` the routing passes.
+Letters beyond the usual: `k` the columns of a sweep, `t` the routing iterations.
 """
 
 import math
@@ -20,32 +20,32 @@ from torchcaps.data.batches.images import in_order
 from torchcaps.ops import length
 
 Picture = UInt8[Tensor, "c h w"] | Float[Tensor, "c h w"]
-AT_ONCE = 100  # images: where nothing is fused, the votes of all of them lie in memory
+AT_ONCE = 100  # images per batch: unfused routing holds the votes of all of them in memory
 OFFSETS = tuple(0.05 * k for k in range(-5, 6))  # Sabour 2017, figure 4; the middle one is exactly zero
 
 
 class Examples(NamedTuple):
-    """Places in a data set, in its order."""
+    """Indices into a data set, in its order."""
 
-    correct: list[int]  # the first one of each class that has any
+    correct: list[int]  # the first correct one of each class
     failures: list[int]
 
 
 class Pictured(NamedTuple):
-    """One column of figure 3: an input and what one of its class capsules makes of it."""
+    """One column of figure 3: an input and the reconstruction from one of its class capsules."""
 
     index: int
     label: int
     prediction: int
-    target: int  # whose capsule is drawn
+    target: int  # class whose capsule is decoded
     picture: Float[Tensor, "c h w"]
 
 
 class RoutingView(NamedTuple):
-    """What one picture's routing did, pass by pass. A mass is a share of the summed length of all input capsules."""
+    """Routing of one image, by iteration. Mass is a fraction of the summed length of all input capsules."""
 
     mass: Float[Tensor, "t j"]
-    places: Float[Tensor, "t h w"]  # where the mass of the label's capsule comes from; sums to its mass
+    places: Float[Tensor, "t h w"]  # coupling mass of the label by position; sums to its mass
     entropy: list[float]
     lengths: Float[Tensor, "t j"]
 
@@ -55,22 +55,24 @@ def as_input(
     images: UInt8[Tensor, "*b c h w"] | Float[Tensor, "*b c h w"],
     augment: Sequence[Augmentation] = (),
 ) -> Float[Tensor, "*b c h w"]:
-    """What the model sees, on its device: bytes as `augment` shows them in evaluation, floats as they are."""
+    """Move images to the model's device; bytes are preprocessed by `augment` as in evaluation, floats are unchanged."""
     images = images.to(next(model.parameters()).device)
     return as_seen(images, augment) if images.dtype == torch.uint8 else images
 
 
 def predict(model: nn.Module, data: Labelled, augment: Sequence[Augmentation] = ()) -> Int64[Tensor, " n"]:
-    """The class whose capsule is longest, or has the highest score, for every picture."""
+    """Predict a class for every image: the longest capsule, or the highest score."""
     device = next(model.parameters()).device
     with evaluating(model):
         answers = (model(batch.images) for batch in in_order(data, AT_ONCE, device, augment))
-        # a network without capsules gives its scores alone
+        # a network without capsules returns only its scores
         return torch.cat([(said if isinstance(said, Tensor) else said.activity).argmax(-1) for said in answers]).cpu()
 
 
-def pick_examples(predictions: Integer[Tensor, " n"], labels: Int64[Tensor, " n"], n_classes: int, n_failures: int = 5) -> Examples:
-    """The first correct picture of each class, and the first few failures: nothing is chosen for its looks."""
+def pick_examples(
+    predictions: Integer[Tensor, " n"], labels: Int64[Tensor, " n"], n_classes: int, n_failures: int = 5
+) -> Examples:
+    """Pick the first correct image of each class and the first few errors; nothing is chosen for its looks."""
     right = (predictions == labels).nonzero().flatten().tolist()
     wrong = (predictions != labels).nonzero().flatten().tolist()
     first = {int(labels[index]): index for index in reversed(right)}
@@ -78,9 +80,13 @@ def pick_examples(predictions: Integer[Tensor, " n"], labels: Int64[Tensor, " n"
 
 
 def picture_examples(
-    model: nn.Module, data: Labelled, predictions: Integer[Tensor, " n"], examples: Examples, augment: Sequence[Augmentation] = ()
+    model: nn.Module,
+    data: Labelled,
+    predictions: Integer[Tensor, " n"],
+    examples: Examples,
+    augment: Sequence[Augmentation] = (),
 ) -> list[Pictured]:
-    """Each correct example once, then each failure twice: from the label's capsule and from the predicted one."""
+    """Reconstruct each correct example once and each error twice: from the true class and from the predicted one."""
     columns = [(index, int(data.labels[index])) for index in examples.correct]
     for index in examples.failures:
         columns += [(index, int(data.labels[index])), (index, int(predictions[index]))]
@@ -96,8 +102,10 @@ def picture_examples(
     ]
 
 
-def sweep_poses(poses: Float[Tensor, "j e"], label: int, offsets: tuple[float, ...] = OFFSETS) -> Float[Tensor, "e k j e"]:
-    """Copies of one picture's class capsules. In copy (e, k) number e of the label's capsule is moved by offset k."""
+def sweep_poses(
+    poses: Float[Tensor, "j e"], label: int, offsets: tuple[float, ...] = OFFSETS
+) -> Float[Tensor, "e k j e"]:
+    """Copy one image's class capsules; copy (e, k) perturbs dimension e of the label's capsule by offset k."""
     n_dims = poses.shape[-1]
     steps = torch.tensor(offsets, dtype=poses.dtype, device=poses.device)
     copies = poses.expand(n_dims, len(offsets), *poses.shape).clone()
@@ -105,8 +113,10 @@ def sweep_poses(poses: Float[Tensor, "j e"], label: int, offsets: tuple[float, .
     return copies
 
 
-def sweep(model: nn.Module, image: Picture, label: int, augment: Sequence[Augmentation] = ()) -> Float[Tensor, "e k c h w"]:
-    """What the decoder draws from every copy of `sweep_poses`."""
+def sweep(
+    model: nn.Module, image: Picture, label: int, augment: Sequence[Augmentation] = ()
+) -> Float[Tensor, "e k c h w"]:
+    """Decode every copy of `sweep_poses`."""
     with evaluating(model):
         copies = sweep_poses(model(as_input(model, image.unsqueeze(0), augment)).poses[0], label)
         flat = rearrange(copies, "d k j e -> (d k) j e")
@@ -115,13 +125,13 @@ def sweep(model: nn.Module, image: Picture, label: int, augment: Sequence[Augmen
 
 
 def pixel_change(pictures: Float[Tensor, "e k c h w"]) -> Float[Tensor, " e"]:
-    """How much a dimension alters the picture: mean distance of a pixel from the unchanged middle column."""
+    """Measure how much a dimension changes the image: mean absolute pixel difference from the unchanged column."""
     middle = pictures[:, pictures.shape[1] // 2, None]
     return (pictures - middle).abs().mean((1, 2, 3, 4))
 
 
 def watch_routing(model: nn.Module, image: Picture, label: int, augment: Sequence[Augmentation] = ()) -> RoutingView:
-    """Follow the routing of one picture between primary and class capsules."""
+    """Record the routing of one image between primary and class capsules."""
     with evaluating(model):
         images = as_input(model, image.unsqueeze(0), augment)
         active = model.primary_capsules(images).activity[0]  # [i]
@@ -137,6 +147,6 @@ def watch_routing(model: nn.Module, image: Picture, label: int, augment: Sequenc
 
 
 def series(curve: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    """Steps and values of the journal's lines that hold a finite `name`."""
+    """Collect steps and values of the log lines that hold a finite `name`."""
     points = [(line["step"], line[name]) for line in curve if math.isfinite(line.get(name, math.nan))]
     return [step for step, _ in points], [value for _, value in points]

@@ -1,4 +1,4 @@
-"""Figure 5 of Sabour 2017: two overlapping digits, each drawn again from its own capsule, one red and one green."""
+"""Figure 5 of Sabour 2017: two overlapping digits, each reconstructed from its capsule, one red and one green."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,30 +17,33 @@ if TYPE_CHECKING:
 else:
     Figure = Any  # matplotlib is imported when something is drawn
 
-# the paper's red and green, the green with some blue in it so that the two are told apart with any colour vision
+# the paper's red and green; some blue in the green keeps them distinct with any colour vision
 RED, GREEN = (1.0, 0.22, 0.16), (0.0, 0.85, 0.55)
-N_RECOGNISED, N_MISTAKEN, N_ABSENT = 10, 3, 4  # pairs; a mistaken one has two columns
+N_RECOGNISED, N_MISTAKEN, N_ABSENT = 10, 3, 4  # pairs; a misclassified pair has two columns
 ROWS = {"input": 0.63, "output": 1.34, "labels": 1.8, "drawn": 1.98}  # inches below the heading
 WORDS = (
-    "Above the picture of two digits, below what the decoder draws from two class capsules: the first of R in red, the second in green; "
-    "where both have ink it is yellow. L: the labels. R: whose capsules are drawn. A mistaken pair is drawn twice, from its labels and "
-    "from the answer (P). *: further recognised pairs, where the second of R is not in the picture; among such classes it has the longest "
-    "capsule. Nothing is chosen for its looks: pairs are taken in the order of the set"
+    "Top: input image of two digits. Bottom: reconstructions from two class capsules, the first of R in red, "
+    "the second "
+    "in green; overlap is yellow. L: labels. R: classes whose capsules are decoded. "
+    "A misclassified pair is shown twice: "
+    "from its labels and from the prediction (P). *: more correct pairs, where the second class of R is absent; "
+    "it has the "
+    "longest capsule of the absent classes. Pairs are taken in the order of the data set, none is chosen for its looks"
 )
 
 
 class Drawn(NamedTuple):
-    """One column: a picture, and two of its class capsules decoded."""
+    """One column: an image and reconstructions from two of its class capsules."""
 
     image: Float[Tensor, "c h w"]
     labels: tuple[int, int]
-    targets: tuple[int, int]  # whose capsules are drawn
-    mark: str  # "" drawn from the labels, "P" from the answer, "*" with a digit that is not there
+    targets: tuple[int, int]  # classes whose capsules are decoded
+    mark: str  # "" decoded from the labels, "P" from the prediction, "*" with an absent digit
     digits: Float[Tensor, "2 c h w"]  # in the order of the targets
 
 
 class Overlaps(NamedTuple):
-    """The columns of the figure, and how many of the pairs looked at were recognised."""
+    """Columns of the figure, and how many of the first pairs are classified correctly."""
 
     recognised: list[Drawn]
     mistaken: list[Drawn]  # two columns for each pair
@@ -50,7 +53,7 @@ class Overlaps(NamedTuple):
 
 
 class _Answers(NamedTuple):
-    """What the model says to the first pairs of a set."""
+    """Predictions of the model for the first pairs of a data set."""
 
     images: Float[Tensor, "b c h w"]
     poses: Float[Tensor, "b j e"]
@@ -59,13 +62,13 @@ class _Answers(NamedTuple):
 
 
 def overlapping_digits(model: nn.Module, pairs: Pairs, most: int = 1000) -> tuple[Figure, str]:
-    """Recognised pairs, mistaken ones, and digits that are not there, among the first `most` pairs; with a caption.
+    """Draw correct pairs, misclassified pairs and absent digits among the first `most` pairs; return it with a caption.
 
-    The model was trained on pairs and has a decoder.
+    The model must be trained on pairs and have a decoder.
     """
     found = overlaps(model, pairs, most)
-    right = 0.05, "Recognised", "each digit is drawn from the capsule of its class", found.recognised
-    wrong = 2.45, "Mistaken", "drawn from the labels, then from the answer (P)", found.mistaken
+    right = 0.05, "Correct", "each digit is reconstructed from the capsule of its class", found.recognised
+    wrong = 2.45, "Misclassified", "from the labels, then from the prediction (P)", found.mistaken
     with canvas(8.1, 4.65, layout="none") as figure:
         for top, name, words, columns in (right, wrong):
             write(figure, 0.05, top, f"{name}: {words}" if columns else f"{name}: none of {found.n_seen:,}")
@@ -73,14 +76,14 @@ def overlapping_digits(model: nn.Module, pairs: Pairs, most: int = 1000) -> tupl
             for row, down in ROWS.items() if columns else ():
                 write(figure, 0.05, top + down, row, color=MUTED, fontsize=8, va="center")
         if found.absent:
-            write(figure, 5.15, 2.45, "The second one is not there (*)")
+            write(figure, 5.15, 2.45, "The second digit is absent (*)")
             _columns(figure, 5.15, 2.45, found.absent)
-    seen = f"{found.n_right:,} of the first {found.n_seen:,} are recognised"
+    seen = f"{found.n_right:,} of the first {found.n_seen:,} pairs are classified correctly"
     return figure, f"{WORDS}; {seen}. After figure 5 of Sabour, Frosst and Hinton (2017)."
 
 
 def overlaps(model: nn.Module, pairs: Pairs, most: int = 1000) -> Overlaps:
-    """The first pairs of each kind. Those of the last group are recognised too, and come after those of the first."""
+    """Select the first pairs of each kind; absent digits use the correct pairs that follow those shown first."""
     with evaluating(model):
         answers = _answer(model, pairs._replace(picks=pairs.picks[:most], moves=pairs.moves[:most]))
         right = (answers.ranked[:, :2].sort(-1).values == answers.labels.sort(-1).values).all(-1)
@@ -99,13 +102,13 @@ def overlaps(model: nn.Module, pairs: Pairs, most: int = 1000) -> Overlaps:
 
 
 def answered(said: tuple[int, int], labels: tuple[int, int]) -> tuple[int, int]:
-    """The answer in the order of the labels: a digit that is right keeps its place, and so its colour."""
+    """Order a prediction like the labels, so that a correct digit keeps its position and colour."""
     first, second = said
     return (second, first) if first == labels[1] or second == labels[0] else said
 
 
 def in_colours(digits: Float[Tensor, "2 c h w"]) -> Float[Tensor, "3 h w"]:
-    """The first digit as red light, the second as green light."""
+    """Blend two digits additively: the first in red, the second in green."""
     return torch.einsum("khw,kc->chw", digits[:, 0], digits.new_tensor([RED, GREEN])).clamp(0, 1)
 
 
@@ -123,7 +126,7 @@ def _pair(numbers: Int64[Tensor, "2"]) -> tuple[int, int]:
 
 
 def _draw(model: nn.Module, answers: _Answers, chosen: list[tuple[int, tuple[int, int], str]]) -> list[Drawn]:
-    """Decode the two targets of each (index, targets, mark)."""
+    """Decode both targets of each (index, targets, mark)."""
     if not chosen:
         return []
     indices = [index for index, _, _ in chosen]
@@ -136,7 +139,7 @@ def _draw(model: nn.Module, answers: _Answers, chosen: list[tuple[int, tuple[int
 
 
 def _columns(figure: Figure, left: float, top: float, columns: list[Drawn]) -> None:
-    """Tiles of input and output with captions under them; the two columns of one mistake stand close together."""
+    """Draw tiles of input and output above their captions; the two columns of one error stand close together."""
     for n, column in enumerate(columns):
         if n > 0:
             left += 0.69 if column.mark == "P" else 0.78 if columns[n - 1].mark == "P" else 0.74

@@ -1,6 +1,6 @@
-"""Which places of a picture a class capsule used: the data used (D^use of Heinsen 2019) of both routing layers, followed back.
+"""Image regions that a class capsule used: D^use (Heinsen 2019) of both routing layers, multiplied.
 
-Letters beyond the usual: `p` parts, the capsules between the places and the classes; `n` types of capsules at a place.
+Letters beyond the usual: `p` part capsules between positions and classes; `n` capsule types per position.
 """
 
 from collections.abc import Sequence
@@ -30,25 +30,25 @@ LEAST = 1e-12
 
 
 class Used(NamedTuple):
-    """What the class capsules used of each place."""
+    """Data that the class capsules used at each position."""
 
-    places: Float[Tensor, "b j h w"]  # in capsules: at most as many as there are types
-    shares: Float[Tensor, "b j"]  # the softmax of the scores
+    places: Float[Tensor, "b j h w"]  # in capsules: at most the number of types
+    shares: Float[Tensor, "b j"]  # softmax of the scores
 
 
 class Window(NamedTuple):
-    """Which pixels the places look at, the same for rows and columns."""
+    """Receptive fields of the positions, the same for rows and columns."""
 
-    first: int  # the middle of the first place
-    step: int  # from one middle to the next
-    reach: int  # pixels that one place sees
+    first: int  # centre of the first position, in pixels
+    step: int  # distance between neighbouring centres
+    reach: int  # receptive field of one position
 
 
 def places_used(model: EMCapsNet, images: Float[Tensor, "b c h w"]) -> Used:
-    """How much of the capsules at each place ends in each class capsule, in the last pass.
+    """Compute how much of the capsules at each position every class capsule used, in the last routing iteration.
 
-    A part uses a share of every capsule, a class uses a share of every part: both multiplied, summed over the parts and over the
-    types of capsules at the place.
+    Multiplies the fraction of each capsule that a part used by the fraction of the part that a class used.
+    Sums over parts and over the capsule types of a position.
     """
     _check(model)
     grid = model.places(*images.shape[2:])
@@ -63,11 +63,13 @@ def places_used(model: EMCapsNet, images: Float[Tensor, "b c h w"]) -> Used:
 
 def _check(model: object) -> None:
     if not isinstance(model, EMCapsNet):
-        raise ValueError(f"which places were used is told by EM routing; got a {type(model).__name__}, give an EMCapsNet")
+        raise ValueError(
+            f"which places were used is told by EM routing; got a {type(model).__name__}, give an EMCapsNet"
+        )
 
 
 def window(model: EMCapsNet) -> Window:
-    """From kernels and strides: a place sees `reach` pixels about its middle."""
+    """Compute the receptive field of a position from kernels and strides."""
     middle, step, reach = 0, 1, 1
     for stride in model.strides:
         middle, reach = middle + (KERNEL - 1) // 2 * step, reach + (KERNEL - 1) * step
@@ -82,35 +84,39 @@ def used_places(
     names: Sequence[str] | None = None,
     augment: Sequence[Augmentation] = (),
 ) -> tuple[Figure, str]:
-    """A row for each picture, a column for each class: where its capsule took its data from. With a caption.
+    """Draw which image regions each class capsule used, one row per image and one column per class; with a caption.
 
-    Pictures are bytes, shown as in evaluation, or numbers in 0..1 as they are; each may have its own size. A label is the truth,
-    or None where nobody knows it.
+    Images are bytes, preprocessed as in evaluation, or floats in 0..1, used unchanged. Sizes may differ.
+    A label is the true class, or None if unknown.
     """
     _check(model)
     names = names or [f"class {j}" for j in range(model.n_classes)]
     with canvas(1.35 * (1 + len(names)), 1.62 * len(images) + 0.3) as figure:
-        figure.get_layout_engine().set(h_pad=0.06)  # or the first titles touch the edge
+        figure.get_layout_engine().set(h_pad=0.06)  # keeps the first titles off the edge
         grid = figure.subplots(len(images), 1 + len(names), squeeze=False)
         for row, image, label in zip(grid, images, labels, strict=True):
             seen = as_input(model, image.unsqueeze(0), augment)
             used, shares = (part[0] for part in places_used(model, seen))
             picture, answer = seen[0, 0].cpu(), int(shares.argmax())
             _picture(row[0], picture)
-            row[0].set_title("picture" if label is None else names[label], fontsize=8, color=INK)
+            row[0].set_title("image" if label is None else names[label], fontsize=8, color=INK)
             for j, axes in enumerate(row[1:]):
                 _picture(axes, picture)
                 _overlay(axes, used[j] / used[j].max().clamp(min=LEAST), window(model))
-                axes.set_xlabel(f"uses {100 * used[j].sum() / used.sum().clamp(min=LEAST):.0f} %", fontsize=7, labelpad=1)
+                axes.set_xlabel(
+                    f"uses {100 * used[j].sum() / used.sum().clamp(min=LEAST):.0f} %", fontsize=7, labelpad=1
+                )
                 colour = BLUE if j == label else ORANGE if j == answer else MUTED
                 axes.set_title(f"{names[j]} {100 * shares[j]:.0f} %", fontsize=8, color=colour)
     looks = window(model)
     return figure, (
-        "Where each class capsule took its data from (the share used of the capsules at a place, through the parts between them, in the "
-        "last pass): the more orange, the more, each map on its own scale; below it its share of all that the classes use. "
-        "Above it the softmax of the scores; blue is the truth, orange another answer. "
-        f"A place sees {looks.reach}x{looks.reach} pixels, places are {looks.step} pixels apart. Shown is the first channel. "
-        "The data used is D^use of Heinsen (2019), Eq. 4."
+        "Image regions that each class capsule used, in the last routing iteration. Darker orange means more; "
+        "each map has "
+        "its own scale. Below a map: the fraction of all used data that this class used. Above it: the softmax of the "
+        "scores; blue is the true class, orange a wrong prediction. "
+        f"A position sees {looks.reach}x{looks.reach} pixels, positions are {looks.step} pixels apart. "
+        "The first channel "
+        "is shown. Used data is D^use of Heinsen (2019), Eq. 4, followed through the part capsules."
     )
 
 
@@ -119,7 +125,7 @@ def _picture(axes: Axes, picture: Float[Tensor, "h w"]) -> None:
 
 
 def _overlay(axes: Axes, heat: Float[Tensor, "h w"], looks: Window) -> None:
-    """Squares of one step about the middle of each place; nothing where nothing was used."""
+    """Overlay a square of one step at the centre of each position, transparent where nothing was used."""
     from matplotlib.colors import to_rgb
 
     sheet = torch.empty(*heat.shape, 4)
@@ -127,5 +133,7 @@ def _overlay(axes: Axes, heat: Float[Tensor, "h w"], looks: Window) -> None:
     low = looks.first - looks.step / 2
     height, width = heat.shape
     limits = axes.get_xlim(), axes.get_ylim()
-    axes.imshow(sheet.numpy(), extent=(low, low + width * looks.step, low + height * looks.step, low), interpolation="nearest")
+    axes.imshow(
+        sheet.numpy(), extent=(low, low + width * looks.step, low + height * looks.step, low), interpolation="nearest"
+    )
     axes.set(xlim=limits[0], ylim=limits[1])

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a trained model: facts, figures, and what they mean. It loads nothing from anywhere."""
+"""Self-contained HTML report on a trained model: facts, figures and explanations, with no external files."""
 
 import base64
 from html import escape
@@ -14,7 +14,7 @@ else:
 
 
 class Section(NamedTuple):
-    """What stands around a figure of that name, whatever model it shows."""
+    """Heading, alternative text and explanation of a figure."""
 
     heading: str
     alt: str
@@ -22,48 +22,53 @@ class Section(NamedTuple):
 
 
 LEAD = (
-    "A capsule is a small group of neurons that speaks in vectors. How long its vector is says whether something is there; where it "
-    "points says in which form: slanted, thick, moved to the left. This page shows what such a network learnt and how it decides."
+    "A capsule is a small group of neurons whose output is a vector. The length of the vector is the probability that "
+    "something is present; its direction describes its form: slant, thickness, position. "
+    "This page shows what a capsule network learnt and how it decides."
 )
 SECTIONS = {
     "learning_curve": Section(
         "How it learnt",
-        "Two line charts over the training steps: the loss and its parts, and the percentage of wrong answers",
-        "After each small batch of pictures the network corrects itself, and the loss says how far off it was. Its margin part asks the "
-        "capsule of the right class to be long and all others to be short. Its reconstruction part, where there is a decoder, asks "
-        "that capsule to remember enough to draw the picture again: that is what pushes it to learn forms, and not names alone.",
+        "Two line charts over the training steps: the loss and its parts, and the error in percent",
+        "Each training step lowers the loss on one batch of images. "
+        "The margin loss makes the capsule of the true class "
+        "long and all others short. With a decoder, the reconstruction loss makes that capsule encode enough to redraw "
+        "the image. So it learns form, not only class.",
     ),
     "confusion_matrix": Section(
         "What it gets right",
-        "A table of true classes against answers; right answers are blue, mistakes orange",
-        "The answer is the class whose capsule is longest. Rows are the true classes, columns the answers: blue is right, orange is wrong. "
-        "Mistakes that gather in one cell tell which shapes look alike to the network.",
+        "A table of true against predicted classes; correct predictions are blue, errors orange",
+        "The prediction is the class with the longest capsule. Rows are true classes, columns predictions: blue is "
+        "correct, orange is wrong. Many errors in one cell mean that two classes look alike to the network.",
     ),
     "reconstructions": Section(
-        "What a capsule saw",
-        "Input pictures above the pictures that the decoder draws from one class capsule",
-        "A decoder is given the few numbers of one class capsule, and nothing else, and draws the picture again. What survives is what the "
-        "capsule knows. A mistaken picture is drawn twice, and often both drawings look reasonable: each is what the network would have "
-        "to believe for that answer.",
+        "What a capsule encodes",
+        "Input images above their reconstructions from one class capsule",
+        "A decoder reconstructs the image from the pose of one class capsule alone. The reconstruction shows what the "
+        "capsule encodes. A misclassified image is reconstructed twice, from the true and from the predicted class. "
+        "Often both look plausible.",
     ),
     "dimension_sweeps": Section(
-        "What its numbers mean",
-        "Rows of drawings in which one number of a capsule changes from left to right",
-        "Move one number of the winning capsule, leave all others alone, and draw again. A number that has found a meaning changes the "
-        "drawing in one way: slant, width, thickness, the size of a loop. Nobody told the network what to use its numbers for.",
+        "What the pose dimensions mean",
+        "Rows of reconstructions in which one pose dimension changes from left to right",
+        "One pose dimension of the predicted class is changed, all others stay, and the image is reconstructed. A "
+        "dimension with a meaning changes one property: slant, width, thickness, the size of a loop. The network was "
+        "never given these properties.",
     ),
     "couplings": Section(
         "How the routing decides",
-        "For each routing pass a map of votes, the share of votes by class, and the capsule length by class",
-        "Each small capsule of the layer below votes on what every class capsule should look like. At first it spreads its vote evenly. "
-        "Then classes whose votes agree receive more of them, pass after pass. Shares need to move only a little: votes that agree "
-        "add up to a long vector, while the others cancel out.",
+        "For each routing iteration a map of couplings, the couplings by class, and the capsule length by class",
+        "Each primary capsule votes for the pose of every class capsule. At first its couplings are uniform. In each "
+        "routing iteration, classes whose votes agree receive larger couplings. Small changes suffice: "
+        "votes that agree "
+        "add up to a long vector, the others cancel out.",
     ),
     "couplings_of_a_mistake": Section(
-        "When the routing goes astray",
-        "The same maps and bars for a mistaken picture",
-        "The same view of a picture that the network gets wrong. The truth is blue, the answer it gave is orange: see whether the wrong "
-        "class led from the first pass, or whether the routing tipped the balance.",
+        "When routing goes wrong",
+        "The same maps and bars for a misclassified image",
+        "The same view of a misclassified image. The true class is blue, the predicted class is orange. "
+        "Compare whether "
+        "the wrong class led from the first iteration or overtook later.",
     ),
 }
 CSS = """
@@ -72,7 +77,10 @@ CSS = """
   --page: #f6f7f9; --card: #fff; --ink: #1f2430; --soft: #5b6472; --line: #e2e6ec; --blue: #0072b2; --orange: #d55e00;
 }
 @media (prefers-color-scheme: dark) {
-  :root { --page: #11141a; --card: #191d25; --ink: #e8eaee; --soft: #a3adbb; --line: #2b313c; --blue: #62b5e8; --orange: #f0905a }
+  :root {
+    --page: #11141a; --card: #191d25; --ink: #e8eaee; --soft: #a3adbb; --line: #2b313c;
+    --blue: #62b5e8; --orange: #f0905a;
+  }
   .plate { filter: brightness(.93) }
 }
 * { box-sizing: border-box }
@@ -91,7 +99,10 @@ h2 { font-size: 1.4rem; line-height: 1.25; letter-spacing: -.01em; margin: 0 0 .
 p { margin: 0 0 1.2rem; max-width: 42rem; text-wrap: pretty }
 .lead { color: var(--soft); font-size: 1.15rem }
 table { border-collapse: collapse; margin: 2rem 0 0; width: 100%; max-width: 42rem; font-size: .95rem }
-th, td { text-align: left; vertical-align: top; padding: .45rem 0; border-top: 1px solid var(--line); overflow-wrap: anywhere }
+th, td {
+  text-align: left; vertical-align: top; padding: .45rem 0; border-top: 1px solid var(--line);
+  overflow-wrap: anywhere;
+}
 tr:last-child > * { border-bottom: 1px solid var(--line) }
 th { font-weight: 400; color: var(--soft); width: 30%; padding-right: 1rem }
 td { font-variant-numeric: tabular-nums }
@@ -104,7 +115,7 @@ figcaption {
   color: var(--soft); font-size: .9rem; line-height: 1.5;
 }
 footer { margin-top: 4rem; color: var(--soft); font-size: .85rem }
-/* small print stays readable on a phone: wide figures scroll sideways there */
+/* wide figures scroll sideways on a phone, so that small text stays readable */
 @media (max-width: 40rem) { body { font-size: 1rem } img { width: max(100%, calc(.72 * var(--width))) } }
 @media print { figure, tr { break-inside: avoid } body { background: none } }
 """
@@ -126,15 +137,17 @@ PAGE = """<!DOCTYPE html>
 {facts}
 </header>
 {sections}
-<footer>Made by torchcaps. This file is complete in itself: keep it, send it, open it offline.</footer>
+<footer>Made by torchcaps. This file is self-contained and works offline.</footer>
 </main>
 </body>
 </html>
 """
 
 
-def write_report(path: Path | str, title: str, facts: list[tuple[str, Any]], figures: dict[str, tuple[Figure, str]]) -> Path:
-    """Write the page to `path`; a figure of a name that SECTIONS does not know gets its name as heading."""
+def write_report(
+    path: Path | str, title: str, facts: list[tuple[str, Any]], figures: dict[str, tuple[Figure, str]]
+) -> Path:
+    """Write the page to `path`; a figure without an entry in SECTIONS gets its name as heading."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     sections = "\n".join(_section(name, figure, caption) for name, (figure, caption) in figures.items())
@@ -144,7 +157,9 @@ def write_report(path: Path | str, title: str, facts: list[tuple[str, Any]], fig
 
 
 def _table(facts: list[tuple[str, Any]]) -> str:
-    rows = "\n".join(f'<tr><th scope="row">{escape(str(name))}</th><td>{escape(str(value))}</td></tr>' for name, value in facts)
+    rows = "\n".join(
+        f'<tr><th scope="row">{escape(str(name))}</th><td>{escape(str(value))}</td></tr>' for name, value in facts
+    )
     return f"<table>\n<tbody>\n{rows}\n</tbody>\n</table>" if rows else ""
 
 

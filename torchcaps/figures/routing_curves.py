@@ -14,12 +14,12 @@ else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
 Journal = list[dict[str, Any]]
-COLOURS = {1: ORANGE, 2: GREEN, 3: BLUE, 4: SKY, 5: MUTED}  # of a curve, by iterations
-WIDE = 10  # times: errors that far apart want a log scale
+COLOURS = {1: ORANGE, 2: GREEN, 3: BLUE, 4: SKY, 5: MUTED}  # of a curve, by routing iterations
+WIDE = 10  # ratio of the largest to the smallest error above which the scale is logarithmic
 
 
 def error_by_passes(errors: Mapping[str, Mapping[int, Sequence[float]]]) -> tuple[Figure, str]:
-    """Draw test errors by data set and iterations in training, a number for every seed. With a caption."""
+    """Draw test errors of every seed by data set and routing iterations in training; return it with a caption."""
     with canvas(3.4 * len(errors), 3.0) as figure:
         for axes, (name, found) in zip(figure.subplots(1, len(errors), squeeze=False)[0], errors.items(), strict=True):
             for n_iters, values in found.items():
@@ -37,14 +37,14 @@ def error_by_passes(errors: Mapping[str, Mapping[int, Sequence[float]]]) -> tupl
             if wide:
                 log_scale(axes)
             else:
-                axes.set_ylim(0, 1.05 * max(every))  # from 0, and no point on the edge
+                axes.set_ylim(0, 1.05 * max(every))  # starts at 0, with no point on the edge
     counts = {name: ", ".join(f"{len(values)} of {n}" for n, values in found.items()) for name, found in errors.items()}
     seeds = "; ".join(f"{name}: {counted}" for name, counted in counts.items())
-    return figure, f"Every point is a seed, the line joins the means. Seeds by number of iterations: {seeds}."
+    return figure, f"Every point is one seed, the line joins the means. Seeds by number of iterations: {seeds}."
 
 
 def loss_curves(journals: Mapping[int, Journal]) -> tuple[Figure, str]:
-    """Draw the loss of training with so many routing iterations, from lines that hold `loss`. With a caption."""
+    """Draw the training loss by number of routing iterations, from metrics logs; return it with a caption."""
     ends = []
     with canvas(6.0, 3.3) as figure:
         axes = figure.subplots()
@@ -64,20 +64,20 @@ def loss_curves(journals: Mapping[int, Journal]) -> tuple[Figure, str]:
         axes.grid(visible=True, axis="y")
         axes.legend()
     return figure, (
-        f"Over the last tenth of training the mean loss is {', '.join(ends)}. Faint: as logged; "
-        "full: a running mean over about a twenty-fifth of the points."
+        f"Over the last tenth of training the mean loss is {', '.join(ends)}. Faint lines: as logged. "
+        "Strong lines: running mean over 4 % of the points."
     )
 
 
 def smooth(values: list[float], reach: int) -> list[float]:
-    """Running means over up to `reach` neighbours on either side; near the ends fewer, but as many on both."""
+    """Compute running means over up to `reach` neighbours per side, symmetric and narrower near the ends."""
     n = len(values)
     spans = [min(reach, k, n - 1 - k) for k in range(n)]
     return [sum(values[k - span : k + span + 1]) / (2 * span + 1) for k, span in enumerate(spans)]
 
 
 def log_scale(axes: Axes) -> None:
-    """Set a log scale that also names 2, 3 and 5 times each power of ten: few of those may be in sight."""
+    """Set a log scale that also labels 2, 3 and 5 times each power of ten, since few powers may be in range."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "235" else "")
@@ -98,5 +98,5 @@ def _what_came(journal: Journal) -> str:
 
 
 def marker(steps: list[int]) -> str | None:
-    """Marker for a curve of one point, since a line through it does not show."""
+    """Pick a marker for a curve of one point, since its line is invisible."""
     return "o" if len(steps) == 1 else None

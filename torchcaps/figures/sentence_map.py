@@ -1,4 +1,4 @@
-"""Which tokens and layers a class capsule used (Heinsen 2019: D^use), as a heat map of a sentence.
+"""Heat map of the tokens and layers that a class capsule used in a sentence (Heinsen 2019: D^use).
 
 Letters: k classes, n tokens, l layers of the transformer.
 """
@@ -23,10 +23,10 @@ else:
 
 
 class Explained(NamedTuple):
-    """A sentence as a network saw it."""
+    """A sentence with its predicted probabilities and the data that each class used."""
 
     words: list[str]
-    shares: Float[Tensor, " k"]  # the answer: a softmax over the scores
+    shares: Float[Tensor, " k"]  # softmax of the scores
     used: Float[Tensor, "k n l"]
 
     @property
@@ -36,12 +36,17 @@ class Explained(NamedTuple):
 
 @torch.no_grad()
 def explain(model: EMSentenceNet, encoder: TransformerEncoder | GeneratedEncoder, text: str) -> Explained:
-    """What each class used of this sentence. Model and encoder lie on one device."""
+    """Compute what each class used of this sentence. Model and encoder must be on one device."""
     if not isinstance(model, EMSentenceNet):
-        raise ValueError(f"only routing tells what a class used; {type(model).__name__} has none, take a checkpoint of an EMSentenceNet")
+        raise ValueError(
+            f"only routing tells what a class used; {type(model).__name__} has none, "
+            "take a checkpoint of an EMSentenceNet"
+        )
     (tokens,) = encoder.tokenise([text])
     device = next(model.parameters()).device
-    embeddings, present = InMemory.of(encoder, [tokens], device).take(torch.zeros(1, dtype=torch.long, device=device), len(tokens))
+    embeddings, present = InMemory.of(encoder, [tokens], device).take(
+        torch.zeros(1, dtype=torch.long, device=device), len(tokens)
+    )
     was_training = model.training
     model.eval()
     shares, used = model(embeddings, present).activity.softmax(-1), model.used(embeddings, present)
@@ -50,9 +55,9 @@ def explain(model: EMSentenceNet, encoder: TransformerEncoder | GeneratedEncoder
 
 
 def sentence_map(seen: Explained, label: int | None = None, names: Sequence[str] | None = None) -> tuple[Figure, str]:
-    """Tokens from left to right, layers from bottom to top; above, sums over the layers; below, how far it exceeds the mean of all classes.
+    """Draw the data that class `label` used, by token and layer; None means the predicted class.
 
-    `label` None: of the answer.
+    Top: sums over the layers. Middle: every layer. Bottom: difference from the mean of all classes.
     """
     n_classes, n, n_layers = seen.used.shape
     names = names or SENTIMENTS.get(n_classes) or [f"class {number}" for number in range(n_classes)]
@@ -65,20 +70,22 @@ def sentence_map(seen: Explained, label: int | None = None, names: Sequence[str]
         tall = max(1.5, 0.14 * n_layers)
         bars, cells, others = figure.subplots(3, 1, sharex=True, height_ratios=(1, tall, tall))
         bars.bar(range(n), used.sum(1).tolist(), color=BLUE)
-        bars.set(ylabel="of all layers")
+        bars.set(ylabel="all layers")
         bars.set_title(f"used by “{names[label]}” ({100 * seen.shares[label]:.0f} %)", color=INK)
         grid = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
         shown = cells.imshow(used.T.numpy(), cmap="Blues", vmin=0, **grid)
-        figure.colorbar(shown, ax=cells, label="share used", fraction=0.03, pad=0.01)
+        figure.colorbar(shown, ax=cells, label="fraction used", fraction=0.03, pad=0.01)
         most = max(float(more.abs().max()), 1e-9)
         shown = others.imshow(more.T.numpy(), cmap=gains(), vmin=-most, vmax=most, **grid)
-        figure.colorbar(shown, ax=others, label="more than the mean class", fraction=0.03, pad=0.01)
+        figure.colorbar(shown, ax=others, label="minus class mean", fraction=0.03, pad=0.01)
         for axes in (cells, others):
             axes.set(ylabel="layer")
         others.set_xticks(range(n), seen.words, rotation=60, ha="right", color=MUTED)
     token, layer = divmod(int(used.argmax()), n_layers)
     return figure, (
-        f"The answer is “{names[seen.answer]}” ({100 * seen.shares[seen.answer]:.1f} %). “{names[label]}” used {100 * used.mean():.1f} % "
-        f"of all embeddings, most of {seen.words[token]!r} in layer {layer} ({100 * used[token, layer]:.1f} %). Layer 0 comes before "
-        "the first block. A share is what the class used of a token through the parts between them, in the last pass of the routing."
+        f"Predicted: “{names[seen.answer]}” ({100 * seen.shares[seen.answer]:.1f} %). “{names[label]}” used "
+        f"{100 * used.mean():.1f} % of all embeddings, most of {seen.words[token]!r} in layer {layer} "
+        f"({100 * used[token, layer]:.1f} %). Layer 0 is the input of the first block. "
+        "Fractions are those that the class "
+        "used of a token through the part capsules, in the last routing iteration."
     )

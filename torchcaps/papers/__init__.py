@@ -3,7 +3,7 @@
 from torchcaps.papers import digits, hauser2019, heinsen2019, jeong2019, rawlinson2018, sabour2017, smoke
 from torchcaps.results.claims import Recipe, recipes_of
 
-# by paper, its modules of recipes
+# recipe modules of each paper
 PAPERS = {
     "sabour2017": sabour2017.ROWS,
     "heinsen2019": heinsen2019.ROWS,
@@ -13,7 +13,7 @@ PAPERS = {
     "digits": (digits,),
     "smoke": (smoke,),
 }
-# by paper, what `reproduce` draws from results and checkpoints
+# functions that draw the figures of each paper from results and checkpoints
 FIGURES = {
     "sabour2017": sabour2017.figures,
     "heinsen2019": heinsen2019.figures,
@@ -23,5 +23,8 @@ FIGURES = {
 }
 
 RECIPES: dict[str, Recipe] = {
-    name: recipe for paper, modules in PAPERS.items() for module in modules for name, recipe in recipes_of(paper, module).items()
+    name: recipe
+    for paper, modules in PAPERS.items()
+    for module in modules
+    for name, recipe in recipes_of(paper, module).items()
 }

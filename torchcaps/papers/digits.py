@@ -1,4 +1,4 @@
-"""The demonstration: a small CapsNet on the handwritten digits that scikit-learn carries. No download."""
+"""Recipes of the demo and the playground: small networks on scikit-learn's handwritten digits, without download."""
 
 from dataclasses import replace
 
@@ -15,44 +15,59 @@ from torchcaps.train.tasks.logits import ClassifyLogits
 _DIGITS = Run(
     data="digits",
     model="capsnet",
-    model_args={"preset": "paper", "channels": 48, "kernel": 5, "n_types": 8, "primary_kernel": 5, "hidden": (128, 256)},
+    model_args={
+        "preset": "paper",
+        "channels": 48,
+        "kernel": 5,
+        "n_types": 8,
+        "primary_kernel": 5,
+        "hidden": (128, 256),
+    },
     augment=(Shift(1),),
-    stages=(Stage(task=Classify(reconstruction_weight=0.005), epochs=20, batch=32, learning_rate=4e-3, schedule=Cosine(warmup=0.05)),),
+    stages=(
+        Stage(
+            task=Classify(reconstruction_weight=0.005),
+            epochs=20,
+            batch=32,
+            learning_rate=4e-3,
+            schedule=Cosine(warmup=0.05),
+        ),
+    ),
 )
 
 
 @reproduces(table="demo", row="digits, a stratified fifth held out", metric="test.error_percent")
 def stratified() -> Run:
-    """A fifth of the 1,797 digits, drawn by the seed with each class's share, is the test part."""
+    """Small CapsNet on 1,797 digits; a stratified random fifth is the test set."""
     return _DIGITS
 
 
 @reproduces(table="demo", row="digits, other writers held out", metric="test.error_percent")
 def writers() -> Run:
-    """The last fifth of the set, by other writers, is the test part: harder."""
+    """Small CapsNet tested on the last fifth of the digits, by other writers; this is harder."""
     return replace(_DIGITS, data="digits-writers")
 
 
 def warped() -> Run:
-    """The demonstration's network on digits turned, slanted and stretched a little: strangers' hands, for the playground."""
+    """The demo's network trained on slightly warped digits, so that it reads new handwriting in the playground."""
     return replace(_DIGITS, augment=(Warp(), Shift(1)), stages=(replace(_DIGITS.stages[0], epochs=25),))
 
 
 def pairs() -> Run:
-    """Two overlapping digits, pulled apart again: what the playground shows. Larger kernels keep its weights few."""
+    """CapsNet for two overlapping digits, for the playground. Larger kernels keep the number of weights small."""
     args = _DIGITS.model_args | {"kernel": 7, "primary_kernel": 7}
     stage = replace(_DIGITS.stages[0], task=ClassifyPairs(reconstruction_weight=0.005), epochs=100, learning_rate=4e-3)
     return replace(_DIGITS, data="digits-pairs", model_args=args, augment=(), stages=(stage,))
 
 
 def plain() -> Run:
-    """A small convolutional network without capsules, beside them in the playground."""
+    """Small convolutional network without capsules, the playground's baseline."""
     stage = replace(_DIGITS.stages[0], task=ClassifyLogits(), learning_rate=2e-3)
     return replace(_DIGITS, model="baseline", model_args={"preset": "small", "dropout": 0.2}, stages=(stage,))
 
 
 def ladder() -> Run:
-    """A small ladder capsule network on the same digits (papers/jeong2019): to see on a CPU that it learns."""
+    """Small ladder capsule network on the same digits (papers/jeong2019); it trains on a CPU."""
     args = {"channels": 48, "kernel": 5, "n_types": 8, "primary_kernel": 5, "d_class": 8, "n_kept": 16}
     stage = replace(_DIGITS.stages[0], task=ClassifyLadder(), learning_rate=2e-3)
     return replace(_DIGITS, model="lcapsnet", model_args=args, stages=(stage,))

@@ -1,4 +1,4 @@
-"""Checkpoints and results that belong to today's rows: figures are drawn of those and of nothing else."""
+"""Checkpoints and results of the current rows; figures use nothing else."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +13,13 @@ from torchcaps.train.recipe import Run
 
 
 def runs_of(paper: str, *modules: ModuleType) -> dict[str, Run]:
-    """Collect the runs of today's rows, by name."""
+    """Collect the runs of the current rows, by name."""
     made = [recipe for module in modules for recipe in recipes_of(paper, module).values()]
     return {recipe.name.removeprefix(f"{paper}/"): recipe.make() for recipe in made}
 
 
 def finished(checkpoint: Path, run: Run) -> bool:
-    """Tell whether a checkpoint is there, of today's run, and from the end of its last stage."""
+    """Check that a checkpoint exists, belongs to the current run and is the end of its last stage."""
     if not checkpoint.exists():
         return False
     about = load_checkpoint(checkpoint).about
@@ -27,7 +27,7 @@ def finished(checkpoint: Path, run: Run) -> bool:
 
 
 def results_of(paper: str, folder: Path, today: Mapping[str, Run]) -> dict[str, list[dict[str, Any]]]:
-    """Read every result of today's rows that has numbers, by recipe, in the order of the seeds."""
+    """Read every result of the current rows that has metrics, by recipe, in the order of the seeds."""
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted((folder / paper).glob("*/*.json"), key=lambda path: (path.parent.name, int(path.stem))):
         name, result = path.parent.name, read_result(path)

@@ -1,13 +1,16 @@
 """Fill the generated tables and numbers of README.md and docs/: `python -m torchcaps.papers.pages` (or `make table`).
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`; NAME is a paper, or a paper and `ema` for averaged weights, or a
-paper and `run` for the rows that have results, or a paper and `only` with the names of rows; `bare` before that leaves out what else
-was measured. `<!-- measures PAPER NAME ... -->` has a column for each of those instead, for all rows or for those after `only`.
+A table stands between `<!-- table NAME -->` and `<!-- end -->`. NAME is a paper, optionally followed by
+- `ema`: results of averaged weights;
+- `run`: only rows that have results;
+- `bare`: without further metrics;
+- `only ROW ...`: only these rows.
+`<!-- measures PAPER NAME ... -->` makes one column per metric NAME, for all rows or for those after `only`.
 
-A number in a sentence carries its source: `89.95<!-- hauser2019/mnist probe_accuracy -->` names a row, or a setting of tuning.csv, and
-a metric of the test part, an extra, `PART.METRIC` or `seconds`. It is the mean over the seeds and keeps the decimals that are written;
-`97.98 ± 0.40` has the sd too. `least`, `most` or `seed 0` behind the name is another number than the mean; `100-error_percent` is
-what is missing to 100.
+A number in a sentence carries its source: `89.95<!-- hauser2019/mnist probe_accuracy -->`. The mark names a row, or a
+setting of tuning.csv, and a test metric, an extra, `PART.METRIC` or `seconds`. The number is the mean over the seeds
+and keeps its decimals; `97.98 ± 0.40` includes the sd. `least`, `most` or `seed 0` after the name replaces the mean;
+`100-error_percent` is 100 minus the metric.
 """
 
 import re
@@ -25,17 +28,20 @@ MARKS = {
     "table": rf"(?P<paper>\w+)(?P<how> ema| run)?(?P<bare> bare)?{ONLY}?",
     "measures": rf"(?P<paper>\w+)(?P<measures>( (?!only )\w+)+){ONLY}?",
 }
-# no comment inside: a mark without an end shall not take that of the next
-MARKED = re.compile(rf"(?P<mark><!-- (?P<kind>{'|'.join(MARKS)}) (?P<words>[^<>]+) -->\n)(?:(?!<!--).)*(?P<end><!-- end -->)", re.DOTALL)
+# no comment inside: a mark without an end must not match the end of the next one
+MARKED = re.compile(
+    rf"(?P<mark><!-- (?P<kind>{'|'.join(MARKS)}) (?P<words>[^<>]+) -->\n)(?:(?!<!--).)*(?P<end><!-- end -->)", re.DOTALL
+)
 NUMBER = re.compile(
     r"(?P<written>(?<![\d.,])-?\d+(?:\.(?P<decimals>\d+))?(?: ± \d+(?:\.(?P<sd>\d+))?)?|not run yet)"
-    r"(?P<mark><!-- (?P<recipe>\w+/[\w=.,-]+) (?P<rest>100-)?(?P<name>[\w./-]+)(?: (?P<which>least|most|seed \d+))? -->)"
+    r"(?P<mark><!-- (?P<recipe>\w+/[\w=.,-]+) (?P<rest>100-)?(?P<name>[\w./-]+)"
+    r"(?: (?P<which>least|most|seed \d+))? -->)"
 )
 NAMES = re.compile(r"<!-- names [\w.]+ -->")  # filled by docs/sphinx_parts
 
 
 def filled(text: str, results: Path) -> str:
-    """The text with every marked table and number computed from the result files."""
+    """Fill every marked table and number of a text from the result files."""
     left = text
     for understood in (MARKED, NUMBER, NAMES):
         left = understood.sub("", left)
@@ -67,7 +73,7 @@ def _number(found: re.Match[str], results: Path) -> str:
 
 
 def _values(name: str, metric: str, results: Path) -> dict[int, float]:
-    """A metric by seed: of a row, or else of a setting that was tuned."""
+    """Read a metric by seed, of a row or of a tuned setting."""
     paper, _, run = name.partition("/")
     if name not in RECIPES and any(line.run == run for line in read_tuning(tuning_path(results, paper))):
         return tuned(results, paper, run, metric)
@@ -90,7 +96,7 @@ def _table(kind: str, words: str, results: Path) -> str:
 
 
 def _recipes(paper: str, names: list[str]) -> dict[str, Recipe]:
-    """The rows of a paper with these names, in their order; or all."""
+    """Select the rows of a paper with these names, in this order, or all rows."""
     if paper not in PAPERS:
         raise ValueError(f"a table of {paper!r} is marked and there is no such paper; there are {', '.join(PAPERS)}")
     recipes = {name: recipe for name, recipe in RECIPES.items() if name.startswith(f"{paper}/")}
@@ -98,7 +104,7 @@ def _recipes(paper: str, names: list[str]) -> dict[str, Recipe]:
 
 
 def all_rows(paper: str, results: Path) -> str:
-    """The page of a paper's result files: every row that has any, with the command that makes it."""
+    """Write the page of a paper's result files: every row with results and the command that reproduces it."""
     title = f"# {paper}: every row\n\n"
     page = Path("docs/papers") / f"{paper}.md"
     links = f"What holds and what does not: [the paper's page](../../{page}). " if page.exists() else ""

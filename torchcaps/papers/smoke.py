@@ -1,4 +1,4 @@
-"""Twenty steps of every model on generated images: seconds long, for tests and golden losses, not for numbers."""
+"""Smoke runs: twenty steps of every model on generated images, for tests and golden losses."""
 
 from dataclasses import replace
 
@@ -29,119 +29,146 @@ def _smoke(**model_args) -> Run:
 
 
 def capsnet() -> Run:
-    """The authors' variant."""
+    """CapsNet as in the authors' code."""
     return _smoke()
 
 
 def capsnet_paper() -> Run:
-    """The paper's text to the letter."""
+    """CapsNet exactly as in the paper's text."""
     return _smoke(preset="paper")
 
 
 def capsnet_plain() -> Run:
-    """No decoder, leaky couplings, one pass."""
+    """CapsNet without decoder, with leaky couplings and one routing iteration."""
     return _smoke(reconstruction=False, couplings="leaky", n_iters=1)
 
 
 def capsnet_shared() -> Run:
-    """One transform per class shared by all inputs, uniform couplings: the control without routing."""
+    """Control without routing: one transform per class shared by all inputs, uniform couplings."""
     return _smoke(sharing="inputs", couplings="uniform")
 
 
 def capsnet_pairs() -> Run:
-    """Two overlapping pictures at once, each decoded."""
+    """CapsNet on two overlapping images, each reconstructed."""
     stage = Stage(task=ClassifyPairs(), steps=20, batch=16, learning_rate=3e-3, ema=0.9)
     return Run(data="generated-pairs", model="capsnet", model_args=_SMALL, stages=(stage,))
 
 
 def baseline() -> Run:
-    """A convolutional network without capsules."""
+    """Convolutional network without capsules."""
     stage = Stage(task=ClassifyLogits(), steps=20, batch=16, learning_rate=3e-3, ema=0.9)
-    return Run(data="generated-16", model="baseline", model_args={"preset": "small"}, augment=(Shift(2),), stages=(stage,))
+    return Run(
+        data="generated-16", model="baseline", model_args={"preset": "small"}, augment=(Shift(2),), stages=(stage,)
+    )
 
 
 _SMALL_EM = {"channels": 8, "strides": (1, 2), "n_types": 4, "n_parts": 6}
 
 
 def em_capsnet() -> Run:
-    """EM routing twice: places to parts, parts to classes."""
+    """EM routing in two layers: positions to parts, parts to classes."""
     stage = Stage(task=ClassifyScores(), steps=20, batch=16, learning_rate=1e-2, ema=0.9)
     return Run(data="generated-16", model="em-capsnet", model_args=_SMALL_EM, augment=(Shift(2),), stages=(stage,))
 
 
 def em_capsnet_mixup() -> Run:
-    """The same as its paper trains it: RAdam, one cycle of rate and beta1, crops beyond the edge, mixed images."""
-    optimizer = RAdam(beta2=0.9)  # of a short memory, so that twenty steps go far enough for golden losses to tell anything
-    stage = Stage(task=ClassifyScores(), steps=20, batch=16, learning_rate=0.1, schedule=OneCycle(), optimizer=optimizer)
+    """EM routing with its paper's training: RAdam, one cycle of learning rate and beta1, padded crops, mixup."""
+    # a small beta2, so that twenty steps change the weights enough for golden losses
+    optimizer = RAdam(beta2=0.9)
+    stage = Stage(
+        task=ClassifyScores(), steps=20, batch=16, learning_rate=0.1, schedule=OneCycle(), optimizer=optimizer
+    )
     augment = Crop(16, border=2), Mixup()
     return Run(data="generated-16", model="em-capsnet", model_args=_SMALL_EM, augment=augment, stages=(stage,))
 
 
 def sparsecaps() -> Run:
-    """Pictures alone, latent capsules kept apart by rank and boost, which moves within the few steps."""
+    """Unsupervised latent capsules with rank mask and boosts, which change within the few steps."""
     small = _SMALL | {"n_latent": 6, "frequencies": (0.1, 0.25), "boost_every": 5}
     stage = Stage(task=Reconstruct(), steps=20, batch=16, learning_rate=3e-3, ema=0.9)
     return Run(data="generated-16", model="sparsecaps", model_args=small, augment=(Shift(2),), stages=(stage,))
 
 
 def sparsecaps_dense() -> Run:
-    """The same without the mask."""
+    """Unsupervised latent capsules without the mask."""
     stage = Stage(task=Reconstruct(), steps=20, batch=16, learning_rate=3e-3, ema=0.9)
     args = _SMALL | {"preset": "dense", "n_latent": 6}
     return Run(data="generated-16", model="sparsecaps", model_args=args, augment=(Shift(2),), stages=(stage,))
 
 
 def stackedcaps() -> Run:
-    """Three latent layers, each with a mask of its own."""
+    """Three latent layers, each with its own mask."""
     small = _SMALL | {"n_latent": 6, "frequencies": (0.1, 0.25), "boost_every": 5}
     stage = Stage(task=Reconstruct(), steps=20, batch=16, learning_rate=3e-3, ema=0.9)
     return Run(data="generated-16", model="stackedcaps", model_args=small, augment=(Shift(2),), stages=(stage,))
 
 
 def stackedcaps_em() -> Run:
-    """Two of them, routed by EM."""
+    """Two latent layers with EM routing."""
     run = stackedcaps()
     return replace(run, model_args=run.model_args | {"routing": "em", "n_layers": 2})
 
 
 def supcaps() -> Run:
-    """What these are compared with: capsules kept apart by labels."""
+    """Supervised capsules, the baseline of the unsupervised ones."""
     return replace(_smoke(), model="supcaps")
 
 
-_SMALL_LADDER = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "d_primary": 4, "d_class": 8, "n_kept": 10}
+_SMALL_LADDER = {
+    "channels": 16,
+    "kernel": 5,
+    "n_types": 4,
+    "primary_kernel": 5,
+    "d_primary": 4,
+    "d_class": 8,
+    "n_kept": 10,
+}
 
 
 def _ladder(task: ClassifyLadder, **model_args) -> Run:
     stage = Stage(task=task, steps=20, batch=16, learning_rate=3e-3, ema=0.9)
-    return Run(data="generated-16", model="lcapsnet", model_args=_SMALL_LADDER | model_args, augment=(Shift(2),), stages=(stage,))
+    return Run(
+        data="generated-16",
+        model="lcapsnet",
+        model_args=_SMALL_LADDER | model_args,
+        augment=(Shift(2),),
+        stages=(stage,),
+    )
 
 
 def lcapsnet() -> Run:
-    """The paper's equations: ten of 64 capsules kept, and regressed from each class."""
+    """Ladder network by the paper's equations: ten of 64 capsules kept and regressed from each class."""
     return _ladder(ClassifyLadder())
 
 
 def lcapsnet_shared() -> Run:
-    """One net of a kind for all classes, agreement in both directions."""
+    """Ladder network with nets shared by all classes and agreement in both directions."""
     return _ladder(ClassifyLadder(), preset="shared", agreement="both")
 
 
 def lcapsnet_withdrawn() -> Run:
-    """Nets and losses of the authors' withdrawn file."""
+    """Ladder network with the nets and losses of the authors' withdrawn file."""
     return _ladder(ClassifyLadder(withdrawn=True), preset="withdrawn")
 
 
 def em_sentences() -> Run:
-    """Sentences, with all that their paper's training has: mixed words and masks, RAdam, one cycle."""
+    """EM routing of sentences with the paper's training: mixup of embeddings and masks, RAdam, one cycle."""
     optimizer = RAdam(beta2=0.9)
-    stage = Stage(task=ClassifySentences(), steps=20, batch=16, learning_rate=0.05, schedule=OneCycle(), optimizer=optimizer, ema=0.9)
+    stage = Stage(
+        task=ClassifySentences(),
+        steps=20,
+        batch=16,
+        learning_rate=0.05,
+        schedule=OneCycle(),
+        optimizer=optimizer,
+        ema=0.9,
+    )
     args = {"d_features": 8, "n_parts": 6}
     return Run(data="generated-sentences", model="em-sentences", model_args=args, augment=(Mixup(),), stages=(stage,))
 
 
 def pooled_sentences() -> Run:
-    """The mean of their tokens through a hidden layer."""
+    """Mean of the tokens of a sentence, then one hidden layer."""
     stage = Stage(task=ClassifySentences(), steps=20, batch=16, learning_rate=1e-2, ema=0.9)
     args = {"hidden": (16,), "dropout": 0.1}
     return Run(data="generated-sentences", model="pooled-sentences", model_args=args, stages=(stage,))
@@ -151,7 +178,7 @@ _SMALL_EXPERTS = {"channels": 16, "kernel": 5, "experts": ((4, 6),)}
 
 
 def _three_stages(learn: LearnExperts, steps: int, learning_rate: float, **model_args) -> Run:
-    """Adam for the autoencoder, SGD for what is learnt by contrast."""
+    """Build three stages: Adam for the autoencoder, SGD for contrastive learning of experts and decoder."""
     by_contrast = Stage(steps=steps, batch=16, schedule=Cosine(), optimizer=SGD(l2=1e-6))
     stages = (
         Stage(task=Autoencode(), steps=20 - 2 * steps, batch=16, learning_rate=3e-3),
@@ -162,35 +189,40 @@ def _three_stages(learn: LearnExperts, steps: int, learning_rate: float, **model
 
 
 def experts() -> Run:
-    """A product of expert capsules by Algorithm 1: autoencoder, experts, decoder, each trained by itself."""
+    """Product of expert capsules by Algorithm 1: autoencoder, experts and decoder, trained one after the other."""
     return _three_stages(LearnExperts(sparse=1.0), 7, 100.0)
 
 
 def experts_persistent() -> Run:
-    """Persistent chains, on/off drawn, two sweeps each, couplings over the outputs."""
+    """Expert capsules with persistent chains, sampled states, two sweeps and couplings over the outputs."""
     learn = LearnExperts(sweeps=2, sampled=True, persistent=True)
     return _three_stages(learn, 7, 1.0, n_chains=8, rule={"over": "outputs", "n_iters": 2})
 
 
 def experts_stacked() -> Run:
-    """A second layer of experts on the first, and capsules of which two numbers do not lie on the sphere."""
+    """Two layers of experts; two pose dimensions of each capsule are off the sphere."""
     run = _three_stages(LearnExperts(), 4, 30.0, experts=((4, 6), (3, 5)), n_plain=2)
     _, learn, decode = run.stages
-    # fewer capsules below: larger couplings, and smaller rates
-    upper = replace(learn, task=LearnExperts(layer=1), learning_rate=1.0), replace(decode, task=LearnDecoder(layer=1), learning_rate=0.1)
+    # fewer capsules below: larger couplings, so smaller learning rates
+    upper = (
+        replace(learn, task=LearnExperts(layer=1), learning_rate=1.0),
+        replace(decode, task=LearnDecoder(layer=1), learning_rate=0.1),
+    )
     return replace(run, stages=(replace(run.stages[0], steps=4), learn, decode, *upper))
 
 
 def rbm() -> Run:
-    """A restricted Boltzmann machine in the place of the capsules."""
-    by_contrast = Stage(task=LearnRBM(), steps=10, batch=16, learning_rate=0.01, schedule=Cosine(), optimizer=SGD(l2=1e-4))
+    """Restricted Boltzmann machine in place of the capsules."""
+    by_contrast = Stage(
+        task=LearnRBM(), steps=10, batch=16, learning_rate=0.01, schedule=Cosine(), optimizer=SGD(l2=1e-4)
+    )
     args = {"channels": 16, "kernel": 5, "width": 24}
     stages = Stage(task=Autoencode(), steps=10, batch=16, learning_rate=3e-3), by_contrast
     return Run(data="generated-16", model="rbm", model_args=args, stages=stages)
 
 
 def rbm_linear() -> Run:
-    """A bottleneck by backpropagation."""
+    """Linear bottleneck trained by backpropagation."""
     run = rbm()
     last = Stage(task=LearnBottleneck(), steps=10, batch=16, learning_rate=3e-3)
     return replace(run, model_args=run.model_args | {"form": "linear"}, stages=(run.stages[0], last))

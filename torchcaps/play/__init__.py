@@ -1,1 +1,1 @@
-"""The playground: draw a digit and watch capsules read it, in a browser, from a server here or from plain files."""
+"""Playground: draw a digit in a browser and watch capsules classify it, from a local server or static files."""

@@ -1,7 +1,7 @@
-"""Networks as the playground shows them: a picture in, capsules pass by pass out; and from a capsule back to a picture.
+"""Networks of the playground: from an image to capsules by routing iteration, and from a capsule to an image.
 
 The server and the exported page run the same two modules, `Look` and `Draw`.
-Letters: t passes, p places of the picture, n types of capsules.
+Letters: t routing iterations, p positions in the image, n capsule types.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from torchcaps.ops import dynamic_routing_steps
 from torchcaps.pretrained import entry, open_model
 from torchcaps.train.recipe import Run
 
-N_PASSES = 5  # of routing, whatever the network was trained with: the page tells which is its own
+N_PASSES = 5  # routing iterations for every network; the page marks the number used in training
 MEASURES = {CapsNet: "length", LCapsNet: "activity", EMCapsNet: "share", Baseline: "share"}
-# those that come along, by their names in the registry, and what they are
+# bundled networks, by registry name, with a short description
 TITLES = {
     "capsnet-digits": "capsules",
     "baseline-digits": "convolutions without capsules",
@@ -33,16 +33,16 @@ TITLES = {
 
 
 class Seen(NamedTuple):
-    """One picture. What routes nothing has one pass, and no capsules."""
+    """Outputs for one image. A network without routing has one iteration and no capsules."""
 
     lengths: Float[Tensor, "t j"]
     poses: Float[Tensor, "t j e"]
-    couplings: Float[Tensor, "t p j"]  # mean over the types at a place, weighted by their lengths
-    strength: Float[Tensor, " p"]  # the lengths there, added
+    couplings: Float[Tensor, "t p j"]  # mean over the types at a position, weighted by their lengths
+    strength: Float[Tensor, " p"]  # summed lengths at a position
 
 
 class Look(nn.Module):
-    """A picture in grey levels 0..255 [1 c h w] -> Seen."""
+    """Module from an image with grey levels 0..255 [1 c h w] to Seen."""
 
     def __init__(self, model: nn.Module, augment: Sequence[Augmentation], n_passes: int = N_PASSES) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Look(nn.Module):
 
 
 class Draw(nn.Module):
-    """Capsules [k j e], all zero but for those to draw -> pictures [k h w] in 0..1."""
+    """Decoder from capsules [k j e], zero except those to draw, to images [k h w] in 0..1."""
 
     def __init__(self, model: CapsNet) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Draw(nn.Module):
 
 @dataclass(frozen=True)
 class Network:
-    """A network of pictures, with what the page has to know of it."""
+    """An image network with the facts that the page needs."""
 
     name: str
     model: nn.Module
@@ -114,7 +114,7 @@ class Network:
             "measure": MEASURES[type(self.model)],
             "pairs": self.data.n_labels == 2,
             "margin": MARGIN if self.data.n_labels == 2 else 0,
-            # how a drawing becomes a picture like those that the network was trained on
+            # how a drawing is preprocessed to look like the training images
             "style": _style(self.run.data),
             "n_passes": N_PASSES if routed else 1,
             "own_passes": self.model.classes.n_iters if routed else 1,
@@ -132,7 +132,7 @@ def _style(data: str | OwnImages) -> str:
 
 
 def _places(model: CapsNet, side: int) -> dict[str, float]:
-    """Where in the picture the first primary capsule looks, and how far apart two are, in pixels: centres of what they see."""
+    """Compute the receptive field centre of the first primary capsule and the step to the next, in pixels."""
     step = model.primary.stride
     if model.conv.padding[0]:
         return {"first": (side - step * (model.grid[0] - 1)) / 2, "step": step}
@@ -141,33 +141,39 @@ def _places(model: CapsNet, side: int) -> dict[str, float]:
 
 
 def bundled_networks() -> list[Network]:
-    """The small ones that come with the package, with their errors as the registry tells them."""
+    """Load the bundled networks, with their errors from the registry."""
     return [replace(load_network(name, name), note=note(name)) for name in TITLES]
 
 
 def note(name: str) -> str:
-    """What a bundled network is, and how often it is wrong."""
+    """Describe a bundled network and its test error."""
     wrong = next(iter(entry(name).measured["test"].values()))
-    return f"{TITLES[name]}, {wrong:.1f} % of its test {'pairs' if 'pairs' in name else 'digits'} wrong"
+    return f"{TITLES[name]}, {wrong:.1f} % error on test {'pairs' if 'pairs' in name else 'digits'}"
 
 
 def load_network(path: str | Path, name: str = "") -> Network:
-    """A checkpoint, or a trained model by its name, that takes one grey picture; others are refused by name."""
+    """Load a checkpoint or pretrained model that takes one greyscale image; refuse other models."""
     return network_of(*open_model(path, torch.device("cpu")), name)
 
 
 def network_of(model: nn.Module, run: Run, about: dict[str, Any], name: str = "") -> Network:
     if type(model) not in MEASURES:
         known = ", ".join(kind.__name__ for kind in (*MEASURES, EMSentenceNet))
-        raise ValueError(f"the playground shows {known}; {about['name']} is a {type(model).__name__}: give another checkpoint")
+        raise ValueError(
+            f"the playground shows {known}; {about['name']} is a {type(model).__name__}: give another checkpoint"
+        )
     shape = info(run.data).shape
     if shape[0] != 1 or shape[1] != shape[2]:
         raise ValueError(
-            f"the playground draws grey pictures, square and of one channel; {about['name']} takes {'x'.join(map(str, shape))}: "
+            "the playground draws grey pictures, square and of one channel; "
+            f"{about['name']} takes {'x'.join(map(str, shape))}: "
             "give one trained on digits, on MNIST or on grey pictures of your own"
         )
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     return Network(
-        name or f"{about['name']} seed {about['seed']}", model, run, f"{about['name']}, seed {about['seed']}, step {about['step']:,}"
+        name or f"{about['name']} seed {about['seed']}",
+        model,
+        run,
+        f"{about['name']}, seed {about['seed']}, step {about['step']:,}",
     )

@@ -1,4 +1,4 @@
-"""Sentences in the playground: which tokens and layers each class used."""
+"""Sentences in the playground: tokens and layers that each class used."""
 
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ LONGEST = 2000  # characters of a sentence
 
 
 class SentenceReader:
-    """A network of sentences and the transformer that embeds them, which is loaded once."""
+    """A sentence network with its transformer, which is loaded once."""
 
     def __init__(self, model: EMSentenceNet, run: Run, name: str, root: Path | None = None) -> None:
         self.model, self.name = model.eval(), name
         self.encoder = datasets.encoder_of(run.data, root).load(torch.device("cpu"))
         self.classes = list(class_names(run.data))
-        # what to begin with: the generated encoder knows but a few words
+        # first example; the generated encoder knows only a few words
         known = getattr(self.encoder, "numbers", None)
         self.example = " ".join(list(known)[1:5]) if known else "a slow start , but the last hour is wonderful"
 

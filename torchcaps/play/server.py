@@ -1,4 +1,4 @@
-"""The playground's server: one page, and three questions that it asks. What is wrong is answered in words, and nothing stops it."""
+"""Server of the playground: one page and three JSON endpoints. Bad requests get an explanation, none stops it."""
 
 import asyncio
 import json
@@ -15,13 +15,13 @@ from torchcaps.play.sentences import LONGEST, SentenceReader
 
 PAGE = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-LARGEST_BODY = 64 * 1024  # where pictures are small
-SLOWEST_BODY = 10.0  # seconds until it has arrived
-AT_ONCE = 2  # pictures looked at
-WAITING = 64  # and no more of them in line
+LARGEST_BODY = 64 * 1024  # bytes, for small images
+SLOWEST_BODY = 10.0  # seconds
+AT_ONCE = 2  # requests computed in parallel
+WAITING = 64  # requests in the queue
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HEADERS = {
-    # nothing is asked of anyone else; WebAssembly is the exported page's
+    # no external requests; the exported page needs WebAssembly
     "content-security-policy": "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; img-src 'self' data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -31,7 +31,7 @@ HEADERS = {
 
 
 class Refused(Exception):
-    """An answer for the user that is not what was asked for."""
+    """A refused request: HTTP status and message for the user."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 class Answers:
-    """What the questions are answered with; plain functions of what came."""
+    """Answers to the page's requests, as plain functions of their JSON."""
 
     def __init__(self, networks: Sequence[Network], sentences: SentenceReader | None = None) -> None:
         self.networks = {network.name: network for network in networks}
@@ -55,7 +55,7 @@ class Answers:
         }
 
     def largest_body(self) -> int:
-        """Bytes: more where a network takes large pictures, of up to four characters a pixel."""
+        """Compute the body limit in bytes, from the largest image at four characters per pixel."""
         return max([LARGEST_BODY, *(4096 + 4 * network.data.shape[1] ** 2 for network in self.networks.values())])
 
     @torch.inference_mode()
@@ -64,9 +64,13 @@ class Answers:
         side = network.data.shape[1]
         pixels = asked.get("pixels")
         if not isinstance(pixels, list) or not all(type(level) is int and 0 <= level <= 255 for level in pixels):
-            raise Refused(400, "not a picture: `pixels` must be a list of whole numbers from 0 (paper) to 255 (ink), row by row")
+            raise Refused(
+                400, "not a picture: `pixels` must be a list of whole numbers from 0 (paper) to 255 (ink), row by row"
+            )
         if len(pixels) != side * side:
-            raise Refused(400, f"wrong size: {network.name} takes {side}x{side} = {side * side} pixels, got {len(pixels)}")
+            raise Refused(
+                400, f"wrong size: {network.name} takes {side}x{side} = {side * side} pixels, got {len(pixels)}"
+            )
         seen = self.looks[network.name](torch.tensor(pixels, dtype=torch.float32).view(1, 1, side, side))
         return {name: part.tolist() for name, part in seen._asdict().items()}
 
@@ -75,7 +79,9 @@ class Answers:
         network = self._network(asked)
         about, capsules = network.about(), asked.get("capsules")
         if not about["draws"]:
-            raise Refused(400, f"{network.name} has no decoder, so it draws nothing; take one trained with reconstruction")
+            raise Refused(
+                400, f"{network.name} has no decoder, so it draws nothing; take one trained with reconstruction"
+            )
         if not isinstance(capsules, list) or not 1 <= len(capsules) <= about["n_classes"]:
             raise Refused(400, f"`capsules` must be a list of 1 to {about['n_classes']} of {{label, pose}}")
         poses = torch.zeros(len(capsules), about["n_classes"], about["d_class"])
@@ -83,7 +89,11 @@ class Answers:
             label, pose = (capsule.get("label"), capsule.get("pose")) if isinstance(capsule, dict) else (None, None)
             if type(label) is not int or not 0 <= label < about["n_classes"]:
                 raise Refused(400, f"`label` must be a class from 0 to {about['n_classes'] - 1}, got {str(label)[:40]}")
-            if not isinstance(pose, list) or len(pose) != about["d_class"] or not all(_is_number(part) for part in pose):
+            if (
+                not isinstance(pose, list)
+                or len(pose) != about["d_class"]
+                or not all(_is_number(part) for part in pose)
+            ):
                 raise Refused(400, f"`pose` must be {about['d_class']} numbers between -100 and 100")
             poses[number, label] = torch.tensor(pose, dtype=torch.float32)
         return {"pictures": self.draws[network.name](poses).flatten(1).tolist()}
@@ -107,11 +117,12 @@ class Answers:
 
 
 def _is_number(part: Any) -> bool:
-    return type(part) in (int, float) and abs(part) <= 100  # not-a-number is not; of a number too long for a float this can be asked too
+    # false for NaN, and safe for integers too large for a float
+    return type(part) in (int, float) and abs(part) <= 100
 
 
 def make_app(answers: Answers, loopback: bool = True) -> Any:
-    """The ASGI application. On loopback only names of this machine are answered: a foreign page cannot reach it by its own name."""
+    """Build the ASGI application. On loopback it checks the Host header, which stops DNS rebinding by other sites."""
     try:
         from starlette.applications import Starlette
         from starlette.responses import JSONResponse, Response
@@ -141,14 +152,14 @@ def make_app(answers: Answers, loopback: bool = True) -> Any:
 
     async def page(request: Any) -> Any:
         name = request.path_params.get("name") or "index.html"
-        if name not in pages:  # what is asked for never becomes a path
+        if name not in pages:  # the requested name never becomes a path
             raise Refused(404, f"no such page: {name[:80]}")
         return Response(pages[name].read_bytes(), media_type=KINDS[pages[name].suffix])
 
     async def refused(request: Any, error: Exception) -> Any:
         assert isinstance(error, Refused)
         extra = {"retry-after": "1"} if error.status == 503 else {}
-        # half of a pair of UTF-16, which JSON may name and which may stand in our words, is no text
+        # JSON may hold lone UTF-16 surrogates, which cannot be encoded
         return JSONResponse({"error": error.message.encode(errors="backslashreplace").decode()}, error.status, extra)
 
     async def unforeseen(request: Any, error: Exception) -> Any:
@@ -167,13 +178,16 @@ def make_app(answers: Answers, loopback: bool = True) -> Any:
 
 
 def _guarded(app: Any, loopback: bool) -> Any:
-    """Headers on every answer; on loopback no other Host than this machine's."""
+    """Add headers to every response; on loopback refuse other Host headers."""
     from starlette.responses import JSONResponse
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in HEADERS.items())]
+                message["headers"] = [
+                    *message["headers"],
+                    *((name.encode(), value.encode()) for name, value in HEADERS.items()),
+                ]
             await send(message)
 
         if scope["type"] != "http":
@@ -181,7 +195,9 @@ def _guarded(app: Any, loopback: bool) -> Any:
             return
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
         if loopback and re.sub(r":\d*$", "", host).strip("[]") not in LOOPBACK:
-            answer = JSONResponse({"error": f"this server answers to {', '.join(LOOPBACK)} alone; --host opens it to others"}, 421)
+            answer = JSONResponse(
+                {"error": f"this server answers to {', '.join(LOOPBACK)} alone; --host opens it to others"}, 421
+            )
             await answer(scope, receive, send_with_headers)
             return
         await app(scope, receive, send_with_headers)
@@ -190,7 +206,7 @@ def _guarded(app: Any, loopback: bool) -> Any:
 
 
 async def _asked(request: Any, largest: int) -> dict[str, Any]:
-    """The body as a JSON object; whatever else it is, is refused before it is all read."""
+    """Read the body as a JSON object; refuse anything else as early as possible."""
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
         raise Refused(415, "send JSON, with content-type: application/json")
     try:
@@ -221,12 +237,14 @@ async def _body(request: Any, largest: int) -> bytes:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The socket to serve from; port 0 takes any that is free."""
+    """Open the socket to serve from; port 0 takes a free one."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
-        raise ValueError(f"cannot listen on {host}:{port} ({error}); choose another --host or --port, 0 for any that is free") from error
+        raise ValueError(
+            f"cannot listen on {host}:{port} ({error}); choose another --host or --port, 0 for any that is free"
+        ) from error
 
 
 def serve(answers: Answers, host: str, port: int, say: Callable[[str], object]) -> None:
@@ -242,5 +260,7 @@ def serve(answers: Answers, host: str, port: int, say: Callable[[str], object]) 
         if host in LOOPBACK:
             say(f"playground: http://{name}:{number}  (for this machine alone; --host 0.0.0.0 opens it to the network)")
         else:
-            say(f"playground: http://{name}:{number}  (OPEN TO THE NETWORK: anyone who reaches this address can use it)")
+            say(
+                f"playground: http://{name}:{number}  (OPEN TO THE NETWORK: anyone who reaches this address can use it)"
+            )
         uvicorn.Server(uvicorn.Config(app, log_level="warning", limit_concurrency=1000)).run(sockets=[at])

@@ -1,6 +1,6 @@
-"""The playground as plain files: the same page, with the networks as ONNX models that onnxruntime-web runs in the browser.
+"""Playground as static files: the same page, with ONNX models that onnxruntime-web runs in the browser.
 
-onnxruntime-web is not ours to ship: it is copied from a package that npm installed or packed.
+onnxruntime-web is not part of torchcaps; it is copied from an npm package.
 """
 
 import json
@@ -22,8 +22,8 @@ HOW = "run `npm install onnxruntime-web`, or `npm pack onnxruntime-web` and give
 
 
 def export_web(folder: Path, networks: Sequence[Network], runtime: Path | None = None) -> list[Path]:
-    """Write the page, the models and the runtime into a folder; any server of plain files shows it."""
-    wanted = _runtime(runtime)  # first: without it the rest is of no use
+    """Write page, models and runtime into a folder that any static file server can serve."""
+    wanted = _runtime(runtime)  # first, since nothing works without it
     files = {path.name: path.read_bytes() for path in sorted(PAGE.iterdir()) if path.is_file()}
     for number, network in enumerate(networks):
         files |= {f"network-{number}-{part}.onnx": content for part, content in onnx_parts(network).items()}
@@ -33,7 +33,7 @@ def export_web(folder: Path, networks: Sequence[Network], runtime: Path | None =
 
 
 def onnx_parts(network: Network) -> dict[str, bytes]:
-    """`look`, and `draw` where it has a decoder, as ONNX."""
+    """Export `look`, and `draw` if the network has a decoder, as ONNX."""
     side, about = network.data.shape[1], network.about()
     parts = {"look": _onnx(network.look, torch.zeros(1, 1, side, side), list(Seen._fields))}
     if network.draw is not None:
@@ -49,7 +49,7 @@ def _onnx(module: nn.Module, example: torch.Tensor, outputs: list[str]) -> bytes
 
 
 def _runtime(given: Path | None) -> dict[str, bytes]:
-    """The two files of onnxruntime-web, from a folder of its package or from the archive that `npm pack` writes."""
+    """Read the two files of onnxruntime-web from its package folder or from an `npm pack` archive."""
     installed = (base / "node_modules/onnxruntime-web" for base in (Path.cwd(), *Path.cwd().parents))
     found = given or next((path for path in installed if path.is_dir()), None)
     if found is None:

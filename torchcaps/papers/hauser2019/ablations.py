@@ -1,11 +1,11 @@
-"""Rows that change a few values of those in figure 2, and the paper's future work, capsules on S^m x R^n x (0, 1)."""
+"""Ablations of the rows of figure 2, and the paper's future work: capsules on S^m x R^n x (0, 1)."""
 
 from torchcaps.papers.hauser2019.rows import BESIDE, ERROR, digits, mnist, mnist_letter
 from torchcaps.results.claims import Variant, variants
 
 _MEASURED = {"metric": ERROR, "beside": BESIDE}
 _TWO_OFF = "capsules on S^13 x R^2 x (0, 1), force 30, decoder's l2 0.03"
-# force and l2 of the decoder that go with two pose dimensions off the sphere, chosen on held-out digits (tuning.csv)
+# force and l2 for two pose dimensions off the sphere, chosen on held-out digits (tuning.csv)
 _CHOSEN = {"n_plain": 2, "sparse": 30.0, "stages.2.optimizer.l2": 0.03}
 
 LETTER = variants(
@@ -21,7 +21,7 @@ MNIST = variants(
             "our changes, but three iterations for W",
             {"rule": {"n_iters": 3}, "stages.1.learning_rate": 300.0},
         ),
-        # every input capsule spends one vote; couplings are about 1 / 20
+        # couplings of an input capsule sum to 1 and are about 1 / 20
         "mnist-outputs": Variant(
             "our changes, but couplings that sum to 1 over the outputs, three iterations",
             {"rule": {"n_iters": 3, "over": "outputs"}, "stages.1.learning_rate": 1.0},

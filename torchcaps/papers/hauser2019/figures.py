@@ -1,4 +1,4 @@
-"""Figures 1 and 2, the growth phase and what the force on experts costs: those whose runs are there."""
+"""Figures 1 and 2, the growth phase and the trade-off of the force on experts, for available runs."""
 
 from functools import cache
 from pathlib import Path
@@ -38,7 +38,7 @@ ARCHITECTURES = {"mnist": "figure-1", "mnist-letter": "figure-1-letter", "digits
 
 
 def figures(results: Path, runs: Path, root: Path | None, device: torch.device) -> dict[str, tuple[Figure, str]]:
-    """Figures by name, with captions. `results` holds result files, `runs` checkpoints; what is missing is left out."""
+    """Draw all figures that result files in `results` and checkpoints in `runs` allow, by name, with captions."""
     made, today = {}, _today()
     for recipe, name in SHEETS.items():
         checkpoint = runs / "hauser2019" / recipe / "0" / "checkpoint.safetensors"
@@ -59,9 +59,11 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
 
 
 def tried(results: Path) -> list[Setting]:
-    """Settings tried on held-out digits, a dot for each seed."""
+    """Draw the settings tried on held-out digits, one dot per seed."""
     lines = read_tuning(tuning_path(results, "hauser2019"))
-    purity, probe = ({line.run: line for line in lines if line.metric == name} for name in ("restricted_n_pure", "probe_accuracy"))
+    purity, probe = (
+        {line.run: line for line in lines if line.metric == name} for name in ("restricted_n_pure", "probe_accuracy")
+    )
     return [_setting(line, probe[run], seed) for run, line in purity.items() for seed in line.by_seed]
 
 
@@ -81,11 +83,11 @@ def _setting(purity: Line, probe: Line, seed: int) -> Setting:
 
 @cache
 def _today() -> dict[str, Run]:
-    """Runs of today's rows, by name."""
+    """Collect the runs of the current rows, by name."""
     return runs_of("hauser2019", rows, ablations)
 
 
 def _titles() -> dict[str, str]:
-    """Words of each row, by name."""
+    """Collect the text of each row, by name."""
     found = recipes_of("hauser2019", rows) | recipes_of("hauser2019", ablations)
     return {name.removeprefix("hauser2019/"): recipe.claim.row for name, recipe in found.items()}

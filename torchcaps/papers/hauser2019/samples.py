@@ -1,4 +1,4 @@
-"""Sheets of samples, one image's way through the network, and the growth of the weights."""
+"""Sheets of samples, the path of one image through the network, and the growth of the weights."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +30,13 @@ TITLES = {
 }
 
 
-def sample_sheets(model: nn.Module, data: Labelled, device: torch.device, *, row: str, seed: int = 0) -> tuple[Figure, str]:
-    """Draw figure 2: a column for each capsule, four samples each, one seed and nothing chosen.
+def sample_sheets(
+    model: nn.Module, data: Labelled, device: torch.device, *, row: str, seed: int = 0
+) -> tuple[Figure, str]:
+    """Draw figure 2: one column per capsule, four samples each, one seed, no selection.
 
     Three sheets: the complete domain, the same noise negated, and the same noise turned to the half of the sphere that
-    training visits. `row`: words for what was trained.
+    training visits. `row`: text of the trained row.
     """
     pictures = sampled_pictures(model.to(device), ROWS, seed, device)
     mean_image = as_seen(data.images).mean(0).to(device)
@@ -52,13 +54,15 @@ def sample_sheets(model: nn.Module, data: Labelled, device: torch.device, *, row
     swapped = inverted(pictures["complete"], mean_image) != inverted(pictures["negated"], mean_image)
     words = (
         f"{row}. Each column is one of {n} capsules, each row a sample: Gaussian noise in its "
-        f"{model.encoders[-1].d_out} pose dimensions, all other capsules silent; one seed, nothing chosen. "
+        f"{model.encoders[-1].d_out} pose dimensions, all other capsules silent; one seed, no selection. "
         f"Negating the noise turns {int(swapped.sum())} of {swapped.numel()} images from negative to positive or back"
     )
     return figure, f"{words}. {AFTER.format('2')}"
 
 
-def architecture(model: nn.Module, image: Float[Tensor, "c h w"], device: torch.device, *, row: str) -> tuple[Figure, str]:
+def architecture(
+    model: nn.Module, image: Float[Tensor, "c h w"], device: torch.device, *, row: str
+) -> tuple[Figure, str]:
     """Draw figure 1 from the model: one image on its way up to the experts and down again."""
     model.to(device)
     images = image.unsqueeze(0).to(device)
@@ -76,7 +80,7 @@ def architecture(model: nn.Module, image: Float[Tensor, "c h w"], device: torch.
         f"Up: lengths of\n{n_in} capsules of {d_in}",
         f"Up: poses of\n{n_out} experts of {d_out}",
         "Down: lengths of\nthe decoded capsules",
-        "Down: image drawn\nfrom the experts",
+        "Down: reconstruction\nfrom the experts",
         "For comparison:\nautoencoder alone",
     ]
     with canvas(10.5, 2.6, layout="none") as figure:
@@ -98,13 +102,13 @@ def architecture(model: nn.Module, image: Float[Tensor, "c h w"], device: torch.
     words = (
         f"{row}. A test image, the lengths of its {n_in} lowest capsules (a small map for each of "
         f"{model.n_types} types), the poses of the {n_out} experts, the capsules that the decoder U makes of "
-        "them, and the image of those; last, the image without any capsules between"
+        "them, and their image; last, the reconstruction by the autoencoder alone"
     )
     return figure, f"{words}. {AFTER.format('1')}"
 
 
 def _lengths(axes: Axes, model: nn.Module, poses: Float[Tensor, "1 i d"]) -> None:
-    """Show a map of lengths for each type, in a rectangle of maps."""
+    """Show one map of lengths per type, in a grid of maps."""
     maps = rearrange(length(poses)[0], "(n h w) -> n 1 h w", h=model.grid[0], w=model.grid[1]).cpu()
     side = int(len(maps) ** 0.5)
     while len(maps) % side:
@@ -123,7 +127,9 @@ def _scale(figure: Figure, picture: Any, left: float, top: float, width: float, 
     bar.set_label(words, fontsize=8, labelpad=-8)
 
 
-def growth_curve(journal: list[dict[str, Any]], every: int, title: str = "The paper's initialisation N(0, 0.01)") -> tuple[Figure, str]:
+def growth_curve(
+    journal: list[dict[str, Any]], every: int, title: str = "The paper's initialisation N(0, 0.01)"
+) -> tuple[Figure, str]:
     """Draw how the experts wake, by the probes of the stage that trains them.
 
     `every`: steps between probes, and before the first one; a thinned journal need not hold the stage's first step.
@@ -131,7 +137,8 @@ def growth_curve(journal: list[dict[str, Any]], every: int, title: str = "The pa
     lines = [line for line in journal if "probed_dreamt_on" in line]
     if not lines:
         raise ValueError(
-            "growth_curve needs the journal of a run whose experts were probed; give their stage probe_every, and run it again"
+            "growth_curve needs the journal of a run whose experts were probed; give their stage probe_every, "
+            "and run it again"
         )
     before = lines[0]["step"] - every
     with canvas(7.0, 3.1) as figure:
@@ -139,7 +146,7 @@ def growth_curve(journal: list[dict[str, Any]], every: int, title: str = "The pa
         for name, words, colour in (
             ("probed_on", "probability of an expert being on, given an image", BLUE),
             ("probed_dreamt_on", "the same after one sweep down and up", ORANGE),
-            ("probed_missed", "share of the capsules not reconstructed", GREEN),
+            ("probed_missed", "fraction of the capsules not reconstructed", GREEN),
         ):
             steps, values = series(lines, name)
             shown = [max(value, 1e-38) for value in values]

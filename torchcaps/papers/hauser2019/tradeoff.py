@@ -1,4 +1,4 @@
-"""Capsules that keep to one class against what a linear probe reads, for every setting tried on held-out digits."""
+"""Trade-off between pure capsules and linear probe accuracy, for every setting tried on held-out digits."""
 
 import math
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ else:
 
 MARKERS = "o", "D", "^"
 SIZE = 5.5  # of a marker, in points
-SIZES = {"^": 1.7 * SIZE}  # so that it is seen where another falls on it
+SIZES = {"^": 1.7 * SIZE}  # visible below an overlapping dot
 TEXT = 7.5
 Box = tuple[float, float, float, float]  # left, low, right, high
 
 
 class Setting(NamedTuple):
-    """One dot: the force, its goal (the share of images an expert should be on for), and what came of it."""
+    """One dot: the force, its goal (fraction of images for which an expert should be on), and the results."""
 
     force: float
     goal: float
@@ -28,7 +28,7 @@ class Setting(NamedTuple):
     probe_accuracy: float
     n_plain: int = 0  # pose dimensions off the sphere
     l2: float = 0.01  # the decoder's
-    row: str = ""  # the row that has this setting, if there is one
+    row: str = ""  # the row with this setting, if any
 
     @property
     def at(self) -> tuple[float, float]:
@@ -36,7 +36,7 @@ class Setting(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The corner of the plot that is shaded: at least so many capsules, and this probe."""
+    """Shaded corner of the plot: minimum number of pure capsules and minimum probe accuracy."""
 
     n_pure: int
     probe_accuracy: float
@@ -47,15 +47,18 @@ class Wanted(NamedTuple):
 
 
 def purity_against_probe(settings: Sequence[Setting], wanted: Wanted) -> tuple[Figure, str]:
-    """Draw a dot for every setting: its colour the force, its form the decoder's l2; the wanted corner is shaded.
+    """Draw one dot per setting: colour is the force, shape the decoder's l2; the wanted corner is shaded.
 
-    Settings with all dimensions on the sphere have one panel, labelled by goal, with a line through those of one force.
-    Settings with some off it have another, labelled by how many, and by the goal where it is not the usual one. Rows
-    have a ring and their name.
+    The first panel holds settings with all dimensions on the sphere, labelled by goal; lines join those of one force.
+    The second holds settings with dimensions off the sphere, labelled by their number and any unusual goal.
+    Rows have a ring and their name.
     """
     forces, decays = sorted({setting.force for setting in settings}), sorted({setting.l2 for setting in settings})
     if not settings or len(decays) > len(MARKERS):
-        raise ValueError(f"purity_against_probe draws settings of 1 to {len(MARKERS)} l2, got {len(settings)} settings of {len(decays)}")
+        raise ValueError(
+            f"purity_against_probe draws settings of 1 to {len(MARKERS)} l2, "
+            f"got {len(settings)} settings of {len(decays)}"
+        )
     sphere, off = ([setting for setting in settings if bool(setting.n_plain) == plain] for plain in (False, True))
     panels = [those for those in (sphere, off) if those]
     with canvas(4.3 * len(panels) + 0.9, 3.9) as figure:
@@ -74,17 +77,19 @@ def purity_against_probe(settings: Sequence[Setting], wanted: Wanted) -> tuple[F
             for setting in sorted(those, key=lambda setting: -setting.l2):  # large ones below
                 _dot(axes, setting, markers[setting.l2], colours[setting.force])
             _label(axes, those)
-        columns[0].set_ylabel(f"capsules of {wanted.n_capsules} that keep to one class")
+        columns[0].set_ylabel(f"pure capsules (one class), of {wanted.n_capsules}")
         _legend(figure, colours, markers, wanted)
     return figure, _words(settings, wanted)
 
 
 def _frame(axes: Axes, settings: Sequence[Setting], wanted: Wanted) -> None:
-    """Set limits with room for the words, shade the corner, and title the panel."""
+    """Set limits with room for labels, shade the corner, and title the panel."""
     probes = [wanted.probe_accuracy, *(setting.probe_accuracy for setting in settings)]
     room = 0.09 * (max(probes) - min(probes)) + 0.05
     left, right = min(probes) - room, max(probes) + room
-    axes.fill_between([wanted.probe_accuracy, right], wanted.n_pure, wanted.n_capsules, color=PALE, alpha=0.35, linewidth=0)
+    axes.fill_between(
+        [wanted.probe_accuracy, right], wanted.n_pure, wanted.n_capsules, color=PALE, alpha=0.35, linewidth=0
+    )
     axes.text(right, wanted.n_capsules - 0.3, "both high ", ha="right", va="top", fontsize=8, color=MUTED)
     axes.set(xlim=(left, right), ylim=(0, wanted.n_capsules), xlabel="linear probe on held-out digits, % correct")
     if any(setting.n_plain for setting in settings):
@@ -106,7 +111,9 @@ def _dot(axes: Axes, setting: Setting, marker: str, colour: Any) -> None:
         zorder=4,
     )
     if setting.row:
-        axes.plot(*setting.at, "o", color="none", markersize=2 * SIZE, markeredgecolor=INK, markeredgewidth=0.9, zorder=4)
+        axes.plot(
+            *setting.at, "o", color="none", markersize=2 * SIZE, markeredgecolor=INK, markeredgewidth=0.9, zorder=4
+        )
 
 
 def _joined(axes: Axes, settings: Sequence[Setting], colours: dict[float, Any]) -> None:
@@ -118,7 +125,7 @@ def _joined(axes: Axes, settings: Sequence[Setting], colours: dict[float, Any]) 
 
 
 def _behind(axes: Axes, settings: Sequence[Setting]) -> None:
-    """Draw the other panel's dots in grey where they fall into this one."""
+    """Draw the other panel's dots in grey where they fall into this panel."""
     shown = [setting for setting in settings if setting.probe_accuracy > axes.get_xlim()[0]]
     for setting in shown:
         axes.plot(*setting.at, "o", color=PALE, markersize=SIZE)
@@ -128,7 +135,7 @@ def _behind(axes: Axes, settings: Sequence[Setting]) -> None:
 
 
 def _label(axes: Axes, settings: Sequence[Setting]) -> None:
-    """Label each dot where the words cover no dot and no other word; settings that fall on one dot share theirs."""
+    """Label each dot where the label covers no other dot or label; overlapping dots share one label."""
     goals = [setting.goal for setting in settings]
     usual = max(sorted(set(goals)), key=goals.count)
     words: dict[tuple[float, float], list[str]] = {}
@@ -137,7 +144,9 @@ def _label(axes: Axes, settings: Sequence[Setting]) -> None:
     axes.figure.draw_without_rendering()  # the layout decides where dots are
     dots = {at: tuple(72 / axes.figure.dpi * axes.transData.transform(at)) for at in words}  # in points
     sizes = {setting.at: (2 * SIZE if setting.row else SIZE) for setting in settings}
-    taken = [(x - sizes[at] / 2, y - sizes[at] / 2, x + sizes[at] / 2, y + sizes[at] / 2) for at, (x, y) in dots.items()]
+    taken = [
+        (x - sizes[at] / 2, y - sizes[at] / 2, x + sizes[at] / 2, y + sizes[at] / 2) for at, (x, y) in dots.items()
+    ]
     edge = 72 / axes.figure.dpi * axes.transAxes.transform((1, 0))[0]
     taken.append((edge, -math.inf, math.inf, math.inf))  # no word leaves its panel to the right
     clear = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.2}  # lines pass below the words, dots above
@@ -151,7 +160,7 @@ def _label(axes: Axes, settings: Sequence[Setting]) -> None:
 
 
 def _said(setting: Setting, usual: float) -> str:
-    """Words beside a dot: dimensions off the sphere, or else the goal; the goal too where it is not the usual one."""
+    """Format the label of a dot: dimensions off the sphere, or else the goal, or both if the goal is unusual."""
     about = f"{setting.goal:g}"
     if setting.n_plain:
         about = f"{setting.n_plain}" if setting.goal == usual else f"{setting.n_plain}, goal {about}"
@@ -159,7 +168,7 @@ def _said(setting: Setting, usual: float) -> str:
 
 
 def _free(dot: tuple[float, float], size: float, text: str, taken: Sequence[Box]) -> tuple[float, float, Box]:
-    """Place beside a dot where a text covers least, in points from the dot, and its box."""
+    """Find the offset in points where a label covers least, and its box."""
     width, height = 0.62 * TEXT * len(text), TEXT
     tried = []
     for up in (0.5 * TEXT, 0, -0.5 * TEXT, TEXT, -TEXT):
@@ -171,7 +180,7 @@ def _free(dot: tuple[float, float], size: float, text: str, taken: Sequence[Box]
 
 
 def _shared(one: Box, other: Box) -> float:
-    """Area that two boxes share."""
+    """Compute the overlap area of two boxes."""
     across, up = (min(one[side + 2], other[side + 2]) - max(one[side], other[side]) for side in (0, 1))
     return max(0.0, across) * max(0.0, up)
 
@@ -182,7 +191,9 @@ def _legend(figure: Figure, colours: dict[float, Any], markers: dict[float, str]
 
     blank = {"linestyle": "none", "markersize": SIZE}
     lines = [Line2D([], [], marker="none", label="force towards\nsparse experts", **blank)]
-    lines += [Line2D([], [], marker="s", color=colour, label=f"{force:g}", **blank) for force, colour in colours.items()]
+    lines += [
+        Line2D([], [], marker="s", color=colour, label=f"{force:g}", **blank) for force, colour in colours.items()
+    ]
     lines += [
         Line2D([], [], marker="none", label=" ", **blank),
         Line2D([], [], marker="none", label="l2 of the decoder", **blank),
@@ -196,8 +207,8 @@ def _legend(figure: Figure, colours: dict[float, Any], markers: dict[float, str]
 def _words(settings: Sequence[Setting], wanted: Wanted) -> str:
     both = sum(map(wanted.met, settings))
     return (
-        "Each dot is a setting on held-out digits. Colour: the force on the experts. Form: the decoder's l2. Label: "
-        "the goal of the force, a share of the images, or how many pose dimensions are off the sphere. Rows have "
+        "Each dot is a setting on held-out digits. Colour: the force on the experts. Shape: the decoder's l2. Label: "
+        "the goal of the force, a fraction of the images, or the number of pose dimensions off the sphere. Rows have "
         f"a ring. {both or 'none'} of {len(settings)} settings {'have' if both > 1 else 'has'} {wanted.n_pure} "
-        f"capsules and a probe of {wanted.probe_accuracy:g} % at once."
+        f"pure capsules and a probe accuracy of {wanted.probe_accuracy:g} %."
     )

@@ -21,21 +21,21 @@ else:
 
 Journal = list[dict[str, Any]]
 ByView = Mapping[int, float]  # the official number of a view -> percent error
-FEW = 10  # epochs: between so few a line alone would look like more than was measured
+FEW = 10  # epochs: up to this number every point gets a marker
 COLOURS = (BLUE, ORANGE, GREEN, SKY, INK)
 STEP = {"azimuth": 20, "elevation": 5}  # degrees from one view to the next
 
 
 class Watched(NamedTuple):
-    """The journals of a network's runs, and what they were evaluated on."""
+    """Metrics logs of a network's runs, and the data they were evaluated on."""
 
     journals: Sequence[Journal]
-    part: str  # as the lines of the journals name it
-    which: str  # in words: 2,500 test images
+    part: str  # its name in the metrics log
+    which: str  # description: 2,500 test images
 
 
 class Band(NamedTuple):
-    """By epoch, the mean over runs, and the standard deviation over the batches of a run."""
+    """Mean over runs by epoch, and the standard deviation over the batches of a run."""
 
     epochs: list[int]
     means: Float[Tensor, " t"]
@@ -44,7 +44,7 @@ class Band(NamedTuple):
 
 
 def validation_curves(found: Mapping[str, Watched]) -> tuple[Figure, str]:
-    """Draw a column for each network, by name: the loss above the accuracy."""
+    """Draw one column per network: the loss above the accuracy."""
     losses = {name: band(seen.journals, f"watched_{seen.part}_loss") for name, seen in found.items()}
     errors = {name: band(seen.journals, f"watched_{seen.part}_error_percent") for name, seen in found.items()}
     with canvas(max(4.2, 3.0 * len(found)), 5.0) as figure:
@@ -65,11 +65,13 @@ def validation_curves(found: Mapping[str, Watched]) -> tuple[Figure, str]:
 
 
 def _curve_words(found: Mapping[str, Watched], errors: Mapping[str, Band]) -> str:
-    names: dict[str, list[str]] = {}  # by what they were evaluated on
+    names: dict[str, list[str]] = {}  # by evaluation data
     for name, seen in found.items():
         names.setdefault(seen.which, []).append(name)
     on = "; ".join(f"{which} ({', '.join(those)})" for which, those in names.items())
-    ends = "; ".join(f"{name} {100 - errors[name].means[-1]:.2f} % after {errors[name].epochs[-1]} epochs" for name in found)
+    ends = "; ".join(
+        f"{name} {100 - errors[name].means[-1]:.2f} % after {errors[name].epochs[-1]} epochs" for name in found
+    )
     n_runs = ", ".join(f"{len(seen.journals)} of {name}" for name, seen in found.items())
     words = (
         f"Loss and accuracy after each epoch, on {on}; no run was stopped and no step chosen by them. Runs: {n_runs}. "
@@ -89,7 +91,10 @@ def band(journals: Sequence[Journal], name: str) -> Band:
     epochs = sorted(set.intersection(*(set(run) for run in found))) if found else []
     if not epochs:
         steps = [len(series(journal, name)[0]) for journal in journals]
-        raise ValueError(f"validation_curves needs journal lines with 'epoch' and {name!r}, got {steps} of them; give the stage a Watch")
+        raise ValueError(
+            f"validation_curves needs journal lines with 'epoch' and {name!r}, got {steps} of them; "
+            "give the stage a Watch"
+        )
     values = torch.tensor([[run[epoch] for epoch in epochs] for run in found], dtype=torch.float64)  # [runs t 2]
     return Band(epochs, values[..., 0].mean(0), values[..., 1].mean(0), values[..., 0])
 
@@ -99,26 +104,28 @@ def _draw(axes: Axes, found: Band, colour: str) -> None:
     axes.fill_between(found.epochs, low, high, color=colour, alpha=0.15, linewidth=0, label="sd over batches")
     for number, run in enumerate(found.each if len(found.each) > 1 else ()):
         label = "one run" if number == 0 else None
-        axes.plot(found.epochs, run.numpy(), color=SKY if colour == BLUE else colour, linewidth=0.6, alpha=0.6, label=label)
+        axes.plot(
+            found.epochs, run.numpy(), color=SKY if colour == BLUE else colour, linewidth=0.6, alpha=0.6, label=label
+        )
     marker = "o" if len(found.epochs) <= FEW else None
     axes.plot(found.epochs, found.means.numpy(), color=colour, marker=marker, markersize=4, label="mean of runs")
     axes.grid(axis="y")
 
 
 def errors_at(wrong: Bool[Tensor, " n"], views: Int64[Tensor, " n"]) -> dict[int, float]:
-    """Compute the percentage of wrong answers for every view that there is."""
+    """Compute the percent error of every view."""
     return {int(view): 100 * wrong[views == view].double().mean().item() for view in views.unique()}
 
 
 def errors_by_view(found: Mapping[str, Mapping[str, Sequence[ByView]]]) -> tuple[Figure, str]:
-    """Draw the error of every run by view: a panel for what varies, a colour for each network."""
+    """Draw the error of every run by view: one panel per varied angle, one colour per network."""
     names = dict.fromkeys(name for networks in found.values() for name in networks)
-    colours = dict(zip(names, COLOURS, strict=False))  # a network keeps its own, whatever else a panel shows
+    colours = dict(zip(names, COLOURS, strict=False))  # the same colour in all panels
     with canvas(4.2 * len(found), 3.6) as figure:
         for axes, (vary, networks) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
             for number, view in enumerate(FAMILIAR[vary]):
                 middle, half = in_degrees(vary, view), STEP[vary] / 2
-                label = "views trained on, in another light" if number == 0 else None
+                label = "training views, other lighting" if number == 0 else None
                 axes.axvspan(middle - half, middle + half, color=FAINT, linewidth=0, zorder=0, label=label)
             for name, runs in networks.items():
                 _network(axes, vary, name, runs, colours[name])
@@ -126,10 +133,12 @@ def errors_by_view(found: Mapping[str, Mapping[str, Sequence[ByView]]]) -> tuple
             axes.set_ylim(bottom=0)
         handles, words = axes.get_legend_handles_labels()
         figure.legend(handles, words, loc="outside lower center", ncols=len(words))
-    n_runs = "; ".join(f"{vary}: {', '.join(f'{len(runs)} of {name}' for name, runs in some.items())}" for vary, some in found.items())
+    n_runs = "; ".join(
+        f"{vary}: {', '.join(f'{len(runs)} of {name}' for name, runs in some.items())}" for vary, some in found.items()
+    )
     return figure, (
-        "Test error by viewpoint. Shaded: views that were trained on, tested in another light; all others were never "
-        "seen. Trained on toys of the official test part, and tested on the same toys. "
+        "Test error by viewpoint. Shaded: training views, tested in other lighting; all other views are new. "
+        "Trained on toys of the official test set, and tested on the same toys. "
         f"Lines are means over runs ({n_runs}), points are runs."
     )
 
@@ -139,4 +148,6 @@ def _network(axes: Axes, vary: str, name: str, runs: Sequence[ByView], colour: s
     degrees = [in_degrees(vary, view) for view in views]
     for run in runs if len(runs) > 1 else ():
         axes.plot(degrees, [run[view] for view in views], "o", color=colour, markersize=3, alpha=0.4)
-    axes.plot(degrees, [mean(run[view] for run in runs) for view in views], color=colour, marker="o", markersize=3, label=name)
+    axes.plot(
+        degrees, [mean(run[view] for run in runs) for view in views], color=colour, marker="o", markersize=3, label=name
+    )

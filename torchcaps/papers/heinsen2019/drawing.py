@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
-ROWS = {  # of figures 6 and 7: the label, and the value of a vector that does not move
+ROWS = {  # rows of figures 6 and 7: label, and the value of a vector that does not move
     "distance": ("distance to the\nfirst view / norm", 0),
     "norm": ("norm / norm in\nthe first view", 1),
     "cosine": ("cosine with\nthe first view", 1),
@@ -25,7 +25,7 @@ ROWS = {  # of figures 6 and 7: the label, and the value of a vector that does n
 
 
 def pose_changes(found: Tracks, vary: str, number: int) -> tuple[Figure, str]:
-    """Draw figure 6 (azimuth) or 7 (elevation): a column for each pose vector, a line for each toy, and the mean."""
+    """Draw figure 6 (azimuth) or 7 (elevation): one column per pose vector, one line per toy, and the mean."""
     moved = changes(found.poses)
     n_vectors = found.poses.shape[2]
     with canvas(2.1 * n_vectors, 5.5) as figure:
@@ -34,7 +34,7 @@ def pose_changes(found: Tracks, vary: str, number: int) -> tuple[Figure, str]:
             for vector, axes in enumerate(row):
                 _lines(axes, found, getattr(moved, name)[..., vector], still)
             row[0].set_ylabel(words)
-            if name != "cosine":  # one toy whose first vector is next to nothing must not flatten all the others
+            if name != "cosine":  # a toy with a tiny first vector must not flatten all the others
                 row[0].set_ylim(bottom=0, top=max(1.2, 1.2 * getattr(moved, name).flatten().quantile(0.98).item()))
         for vector in range(n_vectors):
             grid[0, vector].set_title(f"Pose vector {vector + 1}")
@@ -55,9 +55,9 @@ def _legend(figure: Figure, found: Tracks) -> None:
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], color=BLUE, linewidth=2.2, label="mean of all toys")]
-    lines.append(Line2D([], [], color=SKY, linewidth=1, label="a toy that is always recognised"))
+    lines.append(Line2D([], [], color=SKY, linewidth=1, label="a toy that is always classified correctly"))
     if not found.right.all():
-        lines.append(Line2D([], [], color=ORANGE, linewidth=1, label="a toy that is not always recognised"))
+        lines.append(Line2D([], [], color=ORANGE, linewidth=1, label="a toy that is ever misclassified"))
     figure.legend(handles=lines, loc="outside lower center", ncols=len(lines))
 
 
@@ -71,16 +71,18 @@ def _change_words(found: Tracks, moved: Changes, vary: str, number: int) -> str:
         for name, part in zip(Changes._fields, mean, strict=True)
     )
     return (
-        f"{len(found.toys)} toys of the test part, {len(found.degrees)} views each, {_kept(vary)}. Poses are those of "
-        f"the capsule of the toy's own class, which wins in {sure} of {n} images; a toy for which it does not always "
-        f"win is orange. Dark blue is the mean over toys; over toys and vectors: {at}. "
+        f"{len(found.toys)} toys of the test set, {len(found.degrees)} views each, {_kept(vary)}. Poses are those of "
+        f"the capsule of the toy's own class, which is predicted for {sure} of {n} images; a toy that is ever "
+        f"misclassified is orange. Dark blue is the mean over toys; over toys and vectors: {at}. "
         f"After figure {number} of Heinsen (2019)."
     )
 
 
 def _kept(vary: str) -> str:
     """Name the settings that stay fixed."""
-    said = {name: f"{name} {in_degrees(name, value)} degrees" for name, value in FIXED[vary].items() if name != "lighting"}
+    said = {
+        name: f"{name} {in_degrees(name, value)} degrees" for name, value in FIXED[vary].items() if name != "lighting"
+    }
     return f"{' and '.join(said.values())} and light {FIXED[vary]['lighting']}"
 
 
@@ -102,7 +104,7 @@ def pose_trajectories(found: dict[str, Tracks]) -> tuple[Figure, str]:
         "Each polygon is one image: its corners are the pose vectors of the capsule of the toy's class, joined in "
         "order, in two dimensions that keep the distances between all vectors of a panel as well as they can "
         f"(multidimensional scaling; stress {min(lost):.2f} to {max(lost):.2f}). Circles: the first vector in the "
-        "first (open) and the last view (full). The colour goes with the view; a toy that is not always recognised "
+        "first (open) and the last view (full). Colour shows the view; a toy that is ever misclassified "
         "has its name in orange. "
         f"{'; '.join(f'{vary}: {_kept(vary)}' for vary in found)}. After figure 4 of Heinsen (2019)."
     )
@@ -123,7 +125,9 @@ def _trajectory(axes: Axes, poses: Float[Tensor, "v r e"]) -> float:
     corners = rearrange(plane.points, "(v r) q -> v r q", v=len(poses))
     colours = colormaps["viridis"]([view / max(len(poses) - 1, 1) for view in range(len(poses))])
     for polygon, colour in zip(corners, colours, strict=True):
-        axes.plot(polygon[:, 0].numpy(), polygon[:, 1].numpy(), "-o", color=colour, linewidth=0.9, markersize=2, alpha=0.85)
+        axes.plot(
+            polygon[:, 0].numpy(), polygon[:, 1].numpy(), "-o", color=colour, linewidth=0.9, markersize=2, alpha=0.85
+        )
     for view, fill in ((0, "none"), (-1, "full")):
         axes.plot(*corners[view, 0].tolist(), "o", color=colours[view], fillstyle=fill, markersize=8)
     bare(axes).set_aspect("equal", adjustable="datalim")
@@ -136,7 +140,9 @@ def _colour_key(figure: Figure, row: Any, degrees: list[int], vary: str) -> None
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    bar = figure.colorbar(ScalarMappable(Normalize(degrees[0], degrees[-1]), "viridis"), ax=list(row), pad=0.01, aspect=14)
+    bar = figure.colorbar(
+        ScalarMappable(Normalize(degrees[0], degrees[-1]), "viridis"), ax=list(row), pad=0.01, aspect=14
+    )
     bar.set_label(f"{vary}, degrees")
     bar.outline.set_visible(False)
 
@@ -145,12 +151,15 @@ def _circle_key(figure: Figure) -> None:
     from matplotlib.lines import Line2D
 
     shown = (("none", "first pose vector, first view"), ("full", "first pose vector, last view"))
-    circles = [Line2D([], [], color=MUTED, marker="o", linestyle="", fillstyle=fill, markersize=8, label=words) for fill, words in shown]
+    circles = [
+        Line2D([], [], color=MUTED, marker="o", linestyle="", fillstyle=fill, markersize=8, label=words)
+        for fill, words in shown
+    ]
     figure.legend(handles=circles, loc="outside lower center", ncols=2)
 
 
 def stereo_pairs(data: Labelled, factors: Factors) -> tuple[Figure, str]:
-    """Draw figure 9: a toy of each category under every azimuth, the left eye's image above the right eye's."""
+    """Draw figure 9: a toy of each category under every azimuth, the left camera's image above the right one's."""
     toys, degrees, indices = sequences(data.labels, factors, "azimuth")
     first = {category: at for at, (category, _) in reversed(list(enumerate(toys)))}
     tile = 0.46
@@ -167,5 +176,6 @@ def stereo_pairs(data: Labelled, factors: Factors) -> tuple[Figure, str]:
         rows[-1].set_xlabel("azimuth, degrees")
     return (
         figure,
-        f"The first toy of each category of the test part, both eyes, {_kept('azimuth')}. After figure 9 of Heinsen (2019).",
+        f"The first toy of each category of the test set, both cameras, {_kept('azimuth')}. "
+        "After figure 9 of Heinsen (2019).",
     )

@@ -1,4 +1,4 @@
-"""All figures of the paper and of its extensions: each is drawn where its results, checkpoints and data are there."""
+"""All figures of the paper and its extensions; figures without results, checkpoints or data are left out."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ Drawn = dict[str, tuple[Figure, str]]  # by the name of the file, with captions
 Results = Mapping[str, Sequence[Mapping[str, Any]]]  # by row
 
 BY_ITERATIONS = {1: "smallnorb-r1", 2: "smallnorb-r2", 3: "smallnorb", 4: "smallnorb-r4", 5: "smallnorb-r5"}
-NETWORKS = {"EM routing": "", "CNN": "-cnn"}  # on new viewpoints: how their rows' names end
+NETWORKS = {"EM routing": "", "CNN": "-cnn"}  # networks on new viewpoints, by the ending of their rows' names
 WATCHED = {  # the columns of figure 8
     "smallnorb": "smallNORB, EM routing",
     "smallnorb-capsnet": "smallNORB, CapsNet",
@@ -41,23 +41,27 @@ WATCHED = {  # the columns of figure 8
 
 
 def figures(results: Path, runs: Path, root: Path | None, device: torch.device) -> Drawn:
-    """Draw what is there: `results` holds result files, `runs` checkpoints of today's rows."""
+    """Draw all figures that result files in `results` and checkpoints in `runs` allow."""
     today = rows_today()
     found = results_of("heinsen2019", results, today)
     return from_results(found, today, root) | from_checkpoint(runs / "heinsen2019", today, root, device)
 
 
 def rows_today() -> dict[str, Run]:
-    """Runs of all rows by name."""
+    """Collect the runs of all rows by name."""
     return runs_of("heinsen2019", rows, sentences)
 
 
 def from_results(found: Results, today: Mapping[str, Run], root: Path | None) -> Drawn:
-    """Figure 8, the error by iterations and the error by view."""
+    """Draw figure 8, the error by iterations and the error by view."""
     made: Drawn = {}
     if seen := watched(found, today):
         made["figure-8"] = validation_curves(seen)
-    errors = {n: [part["metrics"]["test"]["error_percent"] for part in found[row]] for n, row in BY_ITERATIONS.items() if row in found}
+    errors = {
+        n: [part["metrics"]["test"]["error_percent"] for part in found[row]]
+        for n, row in BY_ITERATIONS.items()
+        if row in found
+    }
     if len(errors) > 1:
         made["error-by-passes"] = error_by_passes({"smallNORB": errors})
     if views := by_view(found, root):
@@ -66,7 +70,7 @@ def from_results(found: Results, today: Mapping[str, Run], root: Path | None) ->
 
 
 def from_checkpoint(runs: Path, today: Mapping[str, Run], root: Path | None, device: torch.device) -> Drawn:
-    """Draw toys and the poses of their class capsules, as the first seed of the row has them."""
+    """Draw toys and the poses of their class capsules, from the first seed of the row."""
     checkpoint = runs / "smallnorb" / "0" / "checkpoint.safetensors"
     if not finished(checkpoint, today["smallnorb"]):
         return {}
@@ -75,7 +79,7 @@ def from_checkpoint(runs: Path, today: Mapping[str, Run], root: Path | None, dev
 
 
 def of_viewpoints(model: nn.Module, data: Labelled, root: Path | None, augment: Sequence[Augmentation]) -> Drawn:
-    """Figures 4, 6, 7 and 9; none without the table of viewpoints. `augment` is the run's."""
+    """Draw figures 4, 6, 7 and 9; none without the table of viewpoints."""
     try:
         factors = smallnorb.factors("test", root)
     except DataError:
@@ -90,18 +94,20 @@ def of_viewpoints(model: nn.Module, data: Labelled, root: Path | None, augment: 
 
 
 def watched(found: Results, today: Mapping[str, Run]) -> dict[str, Watched]:
-    """Learning curves of the rows in figure 8, by the name of the column."""
+    """Collect learning curves of the rows in figure 8, by column."""
     seen = {}
     for row, name in WATCHED.items():
         if row in found:
             rule, about = today[row].stages[0].watch, info(today[row].data)
             n = min(rule.n_images, {"test": about.n_test, "validation": about.n_validation}[rule.part])
-            seen[name] = Watched([result["curve"] for result in found[row]], rule.part, f"{n:,} {rule.part} {about.kind}")
+            seen[name] = Watched(
+                [result["curve"] for result in found[row]], rule.part, f"{n:,} {rule.part} {about.kind}"
+            )
     return seen
 
 
 def by_view(found: Results, root: Path | None) -> dict[str, dict[str, list[dict[int, float]]]]:
-    """Compute the errors of every run by view, by what varies and network. None without data and viewpoints."""
+    """Compute errors by view for every varied angle, network and run; empty without data and viewpoints."""
     try:
         factors = smallnorb.factors("test", root)
     except DataError:

@@ -1,4 +1,4 @@
-"""Poses of a toy's class capsule as the viewpoint moves: the numbers behind figures 4, 6 and 7. Nothing here draws.
+"""Poses of a toy's class capsule as the viewpoint changes, for figures 4, 6 and 7. Nothing here draws.
 
 Letters beyond the usual: `k` toys, `v` views, `r` the pose vectors of a capsule (the rows of its pose matrix), `p`
 points, `q` dimensions of points.
@@ -18,35 +18,35 @@ from torchcaps.data.augment import Augmentation
 from torchcaps.data.sets.smallnorb import Factors
 from torchcaps.figures.numbers import as_input
 
-# fixed while the other varies; the paper does not say
+# fixed while the other varies; not given in the paper
 FIXED = {"azimuth": {"elevation": 4, "lighting": 0}, "elevation": {"azimuth": 0, "lighting": 0}}
 AT_ONCE = 18  # images
 LEAST = 1e-12
 
 
 class Tracks(NamedTuple):
-    """Toys under views in order."""
+    """Images and poses of toys under ordered views."""
 
     toys: list[tuple[int, int]]  # category, instance
     degrees: list[int]  # of the views
-    indices: Int64[Tensor, "k v"]  # where in the data each view lies
-    poses: Float[Tensor, "k v r e"]  # of the capsule of the toy's own class
-    right: Bool[Tensor, "k v"]  # whether that capsule wins
+    indices: Int64[Tensor, "k v"]  # index of each view in the data set
+    poses: Float[Tensor, "k v r e"]  # poses of the capsule of the toy's class
+    right: Bool[Tensor, "k v"]  # whether that class is predicted
 
 
 class Changes(NamedTuple):
-    """Each pose vector beside itself under the first view."""
+    """Comparison of each pose vector with the same vector in the first view."""
 
-    distance: Float[Tensor, "*k v r"]  # as a share of its first norm
+    distance: Float[Tensor, "*k v r"]  # relative to its norm in the first view
     norm: Float[Tensor, "*k v r"]  # likewise
     cosine: Float[Tensor, "*k v r"]
 
 
 class Scaled(NamedTuple):
-    """Points in the plane in place of points of more dimensions."""
+    """Projection of points to the plane."""
 
     points: Float[Tensor, "p 2"]
-    stress: float  # root of the squared errors of all distances, as a share of the squared distances
+    stress: float  # root of the squared errors of all distances, relative to the squared distances
 
 
 def in_degrees(vary: str, number: int) -> int:
@@ -54,12 +54,17 @@ def in_degrees(vary: str, number: int) -> int:
     return 10 * number if vary == "azimuth" else 30 + 5 * number
 
 
-def sequences(labels: Int64[Tensor, " n"], factors: Factors, vary: str) -> tuple[list[tuple[int, int]], list[int], Int64[Tensor, "k v"]]:
-    """List every toy (category, instance), the degrees of `vary`, and where its images lie; the rest is `FIXED`."""
+def sequences(
+    labels: Int64[Tensor, " n"], factors: Factors, vary: str
+) -> tuple[list[tuple[int, int]], list[int], Int64[Tensor, "k v"]]:
+    """List every toy (category, instance), the degrees of `vary` and the indices of its images; the rest is `FIXED`."""
     if vary not in FIXED:
         raise ValueError(f"views vary by {' or '.join(FIXED)}; got {vary!r}")
     if len(labels) != len(factors.instance):
-        raise ValueError(f"{len(labels):,} images need as many viewpoints, got {len(factors.instance):,}; give those of the same part")
+        raise ValueError(
+            f"{len(labels):,} images need as many viewpoints, got {len(factors.instance):,}; "
+            "give those of the same part"
+        )
     wanted = torch.ones(len(labels), dtype=torch.bool)
     for name, value in FIXED[vary].items():
         wanted &= getattr(factors, name) == value
@@ -68,7 +73,9 @@ def sequences(labels: Int64[Tensor, " n"], factors: Factors, vary: str) -> tuple
         found.setdefault((int(labels[index]), int(factors.instance[index])), {})[int(views[index])] = index
     numbers = sorted({number for toy in found.values() for number in toy})
     if not found or any(sorted(toy) != numbers for toy in found.values()):
-        raise ValueError(f"some toy lacks an image for some {vary}; give a whole part of smallNORB and its own viewpoints")
+        raise ValueError(
+            f"some toy lacks an image for some {vary}; give a whole part of smallNORB and its own viewpoints"
+        )
     toys = sorted(found)
     return (
         toys,
@@ -77,8 +84,10 @@ def sequences(labels: Int64[Tensor, " n"], factors: Factors, vary: str) -> tuple
     )
 
 
-def tracks(model: nn.Module, data: Labelled, factors: Factors, vary: str, augment: Sequence[Augmentation] = ()) -> Tracks:
-    """Show the model every toy of the sequences; `augment` is its run's, as evaluation applies it."""
+def tracks(
+    model: nn.Module, data: Labelled, factors: Factors, vary: str, augment: Sequence[Augmentation] = ()
+) -> Tracks:
+    """Run the model on every toy of the sequences, preprocessed by the `augment` of its run as in evaluation."""
     toys, degrees, indices = sequences(data.labels, factors, vary)
     poses, right = [], []
     with evaluating(model):

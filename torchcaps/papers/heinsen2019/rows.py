@@ -23,7 +23,7 @@ _STAGE = Stage(task=ClassifyScores(), epochs=50, batch=20, learning_rate=5e-4, s
 
 
 def _smallnorb() -> Run:
-    """The row's training, with nothing measured beside the last step's error."""
+    """Keep a row's training, and measure only the error of the last step."""
     return Run(
         data="smallnorb",
         model="em-capsnet",
@@ -33,9 +33,11 @@ def _smallnorb() -> Run:
     )
 
 
-@reproduces(table="2", row="EM routing, the paper's settings", metric=ERROR, printed=0.9, selected="best of 10", beside=BESIDE)
+@reproduces(
+    table="2", row="EM routing, the paper's settings", metric=ERROR, printed=0.9, selected="best of 10", beside=BESIDE
+)
 def smallnorb() -> Run:
-    """smallNORB at 96x96, both eyes as two channels, three routing iterations.
+    """smallNORB at 96x96, both cameras as two channels, three routing iterations.
 
     H200, 20 min a seed; 2.30 % error (3 seeds). Measured beside it: averaged weights, half of the average from the last
     700 steps, and batch normalisation with statistics of unmixed images.
@@ -51,7 +53,9 @@ def smallnorb_capsnet() -> Run:
     """
     args = {"preset": "official", "n_iters": 3, "reconstruction": False}
     stage = replace(_STAGE, task=Classify(), watch=Watch())
-    return Run(data="smallnorb-48", model="capsnet", model_args=args, augment=(Crop(48, border=8), Mixup(0.2)), stages=(stage,))
+    return Run(
+        data="smallnorb-48", model="capsnet", model_args=args, augment=(Crop(48, border=8), Mixup(0.2)), stages=(stage,)
+    )
 
 
 @reproduces(table="2", row="CNN without capsules, trained alike, 272K parameters", metric=ERROR)
@@ -107,13 +111,15 @@ TWO_ITERATIONS = variants(
 
 
 def _new(vary: str, network: str) -> Variant:
-    """Test on views that were never trained on; beside them on familiar ones in another light.
+    """Test on new views, and on training views in other lighting.
 
-    Training takes official TEST toys, whose viewpoints are the only ones at hand: not to be set beside table 2.
+    Training uses official TEST toys, the only ones with viewpoints: do not compare with table 2.
     """
     name = f"smallnorb-viewpoint-{vary}"
     changes = {"data": name, "tests": (f"{name}-familiar",), "watch": None}
-    return Variant(f"new {vary}s, {network} (trained on official test toys)", changes, beside=(f"{name}-familiar.error_percent",))
+    return Variant(
+        f"new {vary}s, {network} (trained on official test toys)", changes, beside=(f"{name}-familiar.error_percent",)
+    )
 
 
 NEW_VIEWS = variants(

@@ -1,7 +1,7 @@
 """Tables 3 and 4: the Stanford Sentiment Treebank, classified from frozen embeddings. Page: docs/papers/heinsen2019.md.
 
 The paper routes the layers of GPT-2 large, the rows here those of all-mpnet-base-v2. Settings were chosen on the
-validation part; all that were tried: results/heinsen2019/tuning.csv.
+validation set; results/heinsen2019/tuning.csv lists all of them.
 """
 
 from dataclasses import replace
@@ -23,8 +23,8 @@ _STAGE = Stage(
     optimizer=RAdam(),
     watch=_WATCH,
 )
-# votes of two numbers are small, so the compiled step may hold them; the kernels write out 128 products a vote and
-# compile for long
+# votes of two dimensions are small, so the compiled step can hold them; the kernels unroll 128 products per vote
+# and compile slowly
 _ROUTING = {"n_iters": 3, "depth": True, "cost": "separate", "backend": "reference"}
 _ACCURACY = "test.accuracy_percent"
 
@@ -34,11 +34,13 @@ def sst5_gpt2_large() -> Run:
 
     The weights of GPT-2 large have to be put into the encoder's folder.
     """
-    return Run(data="sst5-gpt2-large", model="em-sentences", model_args=_ROUTING, augment=(Mixup(0.2),), stages=(_STAGE,))
+    return Run(
+        data="sst5-gpt2-large", model="em-sentences", model_args=_ROUTING, augment=(Mixup(0.2),), stages=(_STAGE,)
+    )
 
 
 def sst2_gpt2_large() -> Run:
-    """The same with two labels, 138,944 parameters: not run."""
+    """The paper's network with two labels, 138,944 parameters: not run."""
     return replace(sst5_gpt2_large(), data="sst2-gpt2-large")
 
 
@@ -53,7 +55,7 @@ def sst5() -> Run:
 
 @reproduces(table="4", row="EM routing, SST-2, all-mpnet-base-v2 (paper: GPT-2 large)", metric=_ACCURACY, printed=95.6)
 def sst2() -> Run:
-    """Two labels, no neutral phrases; no mixup, which is better on the validation part.
+    """Two labels, no neutral phrases; no mixup, which is better on the validation set.
 
     H200, 1 min a seed; 93.67 % accuracy (3 seeds).
     """
@@ -61,7 +63,7 @@ def sst2() -> Run:
 
 
 def _mean_of_tokens() -> Run:
-    """A linear map of the means over the tokens, all layers side by side: the same phrases, no mixup."""
+    """Linear probe on the mean over tokens of all layers; the same phrases, no mixup."""
     stage = replace(_STAGE, learning_rate=1e-4)
     return Run(data="sst5-mpnet", model="pooled-sentences", model_args={"hidden": (), "layers": "all"}, stages=(stage,))
 

@@ -1,7 +1,7 @@
-"""Parts of the ladder left out or replaced, on affine digits: what each claim of the paper rests on.
+"""Ablations of the ladder network on affine digits.
 
-15x15 kernels and K = 70 of 1152 are the paper's best. Two parts are left out with 9x9 too, where more capsules take
-turns at being kept.
+15x15 kernels and K = 70 of 1152 are the paper's best. Two ablations also run with 9x9
+kernels, where more capsules take turns at being kept.
 """
 
 from torchcaps.papers.jeong2019 import rows

@@ -1,4 +1,4 @@
-"""Table 3: time of a training step on 100 images, ladder capsule networks beside CapsNets in one run."""
+"""Table 3: time of a training step on 100 images, ladder capsule networks and CapsNets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +17,9 @@ from torchcaps.train.step import TrainingStep
 
 BATCH = 100
 LADDER, CAPSNET = "jeong2019/mnist-k70", "sabour2017/mnist-r3-recon"
-YARDSTICK = "CapsNet, r = 3"  # what the others are divided by
+YARDSTICK = "CapsNet, r = 3"  # denominator of the ratios
 REFERENCE = ", reference ops"
-# seconds for one iteration, on hardware that the paper does not name
+# seconds per training step, on unnamed hardware
 PRINTED = {
     "L-CapsNet, K = 50": 0.2034, "L-CapsNet, K = 70": 0.2159, "L-CapsNet, K = 100": 0.2953,
     "CapsNet, r = 3": 1.732, "CapsNet, r = 4": 2.123, "CapsNet, r = 5": 2.656,
@@ -28,7 +28,7 @@ PRINTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One network. `reference`: without kernels, and with routing as it is defined."""
+    """One network. `reference`: reference ops instead of kernels."""
 
     name: str
     run: Run
@@ -41,11 +41,11 @@ class Found(NamedTuple):
     contender: Contender
     n_parameters: int
     both_ms: float  # forward and backward
-    whole: Trained  # everything, the optimiser too
+    whole: Trained  # including the optimiser
 
 
 def contenders() -> list[Contender]:
-    """Networks of the paper's table, CapsNets by kernels and by the reference, and two more to compare sizes."""
+    """List the networks of the paper's table, CapsNets with kernels and reference ops, and two more sizes."""
     made = [Contender(name=f"L-CapsNet, K = {k}", run=_alike(LADDER, n_kept=k)) for k in (50, 70, 100)]
     made.append(Contender(name="L-CapsNet, K = 70, shared nets", run=_alike(LADDER, preset="shared")))
     routed = [Contender(name=f"CapsNet, r = {r}", run=_alike(CAPSNET, n_iters=r)) for r in (3, 4, 5)]
@@ -61,7 +61,7 @@ def bench_ladder(
     only: Sequence[str] = (),
     say: Callable[[str], object] = lambda text: None,
 ) -> None:
-    """Print the table with the paper's ratios. Kernels that do not learn as the reference does get no time."""
+    """Print the table with the paper's ratios. Kernels whose losses differ from the reference get no time."""
     found = []
     for contender in _select(contenders(), only):
         found.append(_measure(contender, device, steps))
@@ -77,14 +77,14 @@ def bench_ladder(
 
 
 def _alike(row: str, **model_args) -> Run:
-    """Build a run with the paper's batch, one optimiser, and nothing in the step that only one of the networks has."""
+    """Build a run with the paper's batch size, the same optimiser, and no step that only some networks have."""
     run = RECIPES[row].make()
     stage = replace(RECIPES[CAPSNET].make().stages[0], task=run.stages[0].task, batch=BATCH, ema=0.0)
     return replace(run, model_args=run.model_args | model_args, augment=(), stages=(stage,))
 
 
 def _select(all_of_them: list[Contender], only: Sequence[str]) -> list[Contender]:
-    # not split at commas: names have them
+    # not split at commas, which names contain
     chosen = [one for one in all_of_them if not only or any(part in one.name for part in only)]
     if not chosen:
         names = "\n  ".join(one.name for one in all_of_them)
@@ -100,7 +100,7 @@ def _measure(contender: Contender, device: torch.device, steps: int) -> Found:
 
 
 def _forward_and_backward(step: TrainingStep, device: torch.device) -> Callable[[], object]:
-    """Build the step without its optimiser; on CUDA a graph, as the step itself is one."""
+    """Build a step without its optimiser; on CUDA as a graph, like the full step."""
     if device.type != "cuda":
         return step.gradients
     side = torch.cuda.Stream(device)
@@ -116,7 +116,7 @@ def _forward_and_backward(step: TrainingStep, device: torch.device) -> Callable[
 
 
 def _wrong(found: Sequence[Found]) -> dict[str, str]:
-    """Explain, by name, which networks do not learn alike by kernels and by the reference."""
+    """Explain, by name, which networks train differently with kernels and with the reference."""
     plain = {one.contender.name.removesuffix(REFERENCE): one for one in found if one.contender.reference}
     fast = {one.contender.name: one for one in found if not one.contender.reference}
     losses = {name: (one.whole.losses, plain[name].whole.losses) for name, one in fast.items() if name in plain}

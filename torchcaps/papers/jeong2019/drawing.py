@@ -1,4 +1,4 @@
-"""Drawing of figures 1, 2 and 4: which capsules are active, which are kept, and what is regressed from a class.
+"""Figures 1, 2 and 4: active capsules, kept capsules, and poses regressed from a class.
 
 One letter beyond the usual: `k` a kept capsule, or a rank.
 """
@@ -22,7 +22,7 @@ else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
 Images = UInt8[Tensor, "n c h w"]
-BATCH = 50  # images: the couplings of all of them lie in memory
+BATCH = 50  # images per batch: the couplings of all of them are held in memory
 AFTER = "After figure {} of Jeong, Lee and Kim (2019)"
 COLOURS = (BLUE, GREEN, ORANGE)
 TITLE = 8.5  # font size where titles have two lines
@@ -30,7 +30,7 @@ EQUAL = 0.1  # a coupling before any routing, ten classes
 
 
 class Coupled(NamedTuple):
-    """Means over images of the most active primary capsules, the most active first."""
+    """Most active primary capsules, averaged over images, the most active first."""
 
     lengths: Float[Tensor, "k"]
     couplings: Float[Tensor, "k"]  # to one class, after the last iteration
@@ -39,8 +39,8 @@ class Coupled(NamedTuple):
 class Ranked(NamedTuple):
     """Mean activity of the most active capsules by rank."""
 
-    by_image: Float[Tensor, "k"]  # sorted in every image, so that each may have another capsule at a rank
-    by_capsule: Float[Tensor, "k"]  # each capsule's mean first, then sorted
+    by_image: Float[Tensor, "k"]  # sorted in every image, so a rank may hold different capsules
+    by_capsule: Float[Tensor, "k"]  # mean of each capsule, then sorted
 
 
 def most_coupled(model: nn.Module, images: Images, label: int, most: int = 100) -> Coupled:
@@ -59,7 +59,7 @@ def most_coupled(model: nn.Module, images: Images, label: int, most: int = 100) 
 
 
 def most_active(model: nn.Module, images: Images, most: int = 300) -> Ranked:
-    """Rank the primary capsules of any network that has some."""
+    """Rank the primary capsules of any network by mean activity."""
     by_image, by_capsule, n = 0.0, 0.0, 0
     for seen in _seen(model, images):
         activity = model.primary_capsules(seen).activity
@@ -88,7 +88,7 @@ def coupled_bars(found: Coupled, label: int, n_images: int) -> tuple[Figure, str
 
 
 def activity_curves(found: Mapping[int, Ranked], label: int, n_images: int) -> tuple[Figure, str]:
-    """Draw figure 4, a curve for each number of kept capsules. With a caption."""
+    """Draw figure 4, one curve per number of kept capsules. With a caption."""
     gaps = []
     with canvas(8.0, 3.0) as figure:
         axes = figure.subplots(1, 2, sharey=True)
@@ -145,15 +145,15 @@ def pruning_and_ladder(model: nn.Module, image: UInt8[Tensor, "c h w"], label: i
         _class_bars(axes["c"], classes, label)
     return figure, (
         f"An image of the digit {label}; {int(code.sum())} of {len(code)} primary capsules are kept. "
-        f"Class {first}, the answer, regresses the kept poses with a mean squared error of {misfits[first]:.3f} "
+        f"Class {first}, the prediction, regresses the kept poses with a mean squared error of {misfits[first]:.3f} "
         f"and an activity of {classes[first]:.2f}; "
-        f"class {second}, the next, with {misfits[second]:.3f} and {classes[second]:.2f}. "
+        f"class {second}, the second best, with {misfits[second]:.3f} and {classes[second]:.2f}. "
         f"{AFTER.format(2)}, of a real digit."
     )
 
 
 def _seen(model: nn.Module, images: Images) -> Iterator[Float[Tensor, "b c h w"]]:
-    """Yield the images as evaluation shows them, a few at a time, on the model's device."""
+    """Yield batches of images, preprocessed as in evaluation, on the model's device."""
     if not len(images):
         raise ValueError("a mean over images needs one at least, and none came; is the class in the data?")
     device = next(model.parameters()).device
@@ -170,7 +170,7 @@ def _maps(
     code: Float[Tensor, "i"],
     grid: tuple[int, int],
 ) -> None:
-    """Activities over types and places, and under them which capsules the code keeps."""
+    """Draw activities by type and position, above the capsules that the code keeps."""
     by_place = {"h": grid[0], "w": grid[1]}
     n_kept = int(code.sum())
     for axes, values, title in (
@@ -182,14 +182,14 @@ def _maps(
         axes.set_title(title, fontsize=TITLE)
         axes.set(ylabel="type of capsule", yticks=[0, len(rows) - 1], yticklabels=[1, len(rows)])
         axes.set(xticks=[0, rows.shape[1] - 1], xticklabels=[1, rows.shape[1]])
-    below.set_xlabel("place in the image")
+    below.set_xlabel("position in the image")
     above.tick_params(labelbottom=False)
     bar = figure.colorbar(shown, ax=[above, below], location="bottom", shrink=0.8, aspect=25, pad=0.03)
     bar.set_label("activity, or code")
 
 
 def _poses(axes: Axes, values: Float[Tensor, "k d"], title: str) -> Any:
-    """Poses in rows, blue above zero and red below; what is drawn, for a colour bar."""
+    """Draw poses in rows, blue above zero and red below; return the image for a colour bar."""
     n, d = values.shape
     shown = axes.imshow(values.numpy(), cmap="RdBu", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
     axes.set_title(title, fontsize=TITLE)
@@ -199,7 +199,7 @@ def _poses(axes: Axes, values: Float[Tensor, "k d"], title: str) -> Any:
 
 
 def _class_bars(axes: Axes, classes: Float[Tensor, "j"], label: int) -> None:
-    """Activity of every class, the label's in blue."""
+    """Draw the activity of every class, the label's in blue."""
     numbers = range(len(classes))
     axes.barh(numbers, classes.tolist(), color=[BLUE if j == label else PALE for j in numbers])
     for j in numbers:

@@ -1,4 +1,4 @@
-"""Figures 1, 2 and 4, each where its checkpoints are there. Figure 1 shows a CapsNet, so a row of Sabour 2017."""
+"""Figures 1, 2 and 4; figures without checkpoints are left out. Figure 1 shows a CapsNet, a row of Sabour 2017."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ KEPT = {50: "jeong2019/mnist-k50", 70: "jeong2019/mnist-k70", 100: "jeong2019/mn
 
 
 def figures(results: Path, runs: Path, root: Path | None, device: torch.device) -> dict[str, tuple[Figure, str]]:
-    """Draw figures by the paper's number, with captions; those whose checkpoints `runs` does not hold are left out."""
+    """Draw figures by the paper's number, with captions; figures without a checkpoint in `runs` are left out."""
     today, made = _today(), {}
     found = {name: _model(runs, name, run, device) for name, run in today.items()}
     if all(model is None for model in found.values()):
@@ -43,13 +43,13 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
 
 
 def _today() -> dict[str, Run]:
-    """The runs that are shown, by name."""
+    """Collect the runs shown in the figures, by name."""
     from torchcaps.papers import RECIPES  # which is made of this paper too
 
     return {name: RECIPES[name].make() for name in (CAPSNET, *KEPT.values())}
 
 
 def _model(runs: Path, name: str, run: Run, device: torch.device) -> nn.Module | None:
-    """Seed 0's network, if it is of today's run and finished."""
+    """Load the network of seed 0, if it belongs to the current run and is finished."""
     checkpoint = runs / name / "0" / "checkpoint.safetensors"
     return load_model(checkpoint, device)[0] if finished(checkpoint, run) else None

@@ -1,4 +1,4 @@
-"""Networks that test what the paper says in a sentence, or why our numbers differ from it."""
+"""Networks that test remarks of the paper, or why our numbers differ from it."""
 
 from dataclasses import replace
 
@@ -8,7 +8,9 @@ from torchcaps.papers.rawlinson2018.rows import AFFINE_TEST, WINS, like_sparse, 
 from torchcaps.results.claims import Variant, reproduces, variants
 from torchcaps.train.recipe import Run
 
-_STEERED = {"boost_gain": 0.02}  # our rule: log boosts move by 0.02 · (1 / 16 - share of the batch won), every batch
+_STEERED = {
+    "boost_gain": 0.02
+}  # our rule: every batch, log boosts change by 0.02 · (1 / 16 - fraction of the batch won)
 _DEPTH = {"table": "depth", "metric": "test.squared_error"}
 _LAYERS = tuple(f"extras.layer_{number}_activity_middle" for number in (1, 2, 3))
 
@@ -51,7 +53,7 @@ def stack_sparse() -> Run:
     return replace(run, model="stackedcaps", model_args=args, stages=(replace(run.stages[0], steps=10_000),))
 
 
-# 8 types of 4x4 poses in place of 32 types of 8 dimensions: half as many numbers, and votes that fit in memory
+# 8 types of 4x4 poses in place of 32 types of 8 dimensions: half as many dimensions, and votes that fit in memory
 _EM = {"routing": "em", "n_types": 8, "d_primary": 16}
 STACKS = variants(
     stack_sparse,

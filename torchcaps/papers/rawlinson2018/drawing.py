@@ -1,4 +1,4 @@
-"""Drawing of figures 2 to 5: single capsules, support by rank, who wins, pose dimensions; and of networks by depth."""
+"""Figures 2 to 5: single capsules, support by rank, winning capsules, pose dimensions; and activity by depth."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ def apart(model: nn.Module, image: Tensor) -> tuple[Float[Tensor, "k c h w"], Fl
 
 
 def single_capsules(model: nn.Module, data: Labelled, words: str) -> tuple[Figure, str]:
-    """Figure 2: (a) the input, all capsules decoded, each alone; (b) all but one; (c) what leaving one out changes."""
+    """Draw figure 2: (a) input, decoded from all capsules and from each alone; (b) all but one; (c) the difference."""
     image = data.images[0]
     alone, without = apart(model, image)
     changes = without[1:] - without[:1]
@@ -68,7 +68,7 @@ def single_capsules(model: nn.Module, data: Labelled, words: str) -> tuple[Figur
             axes = bare(place(figure, left + start * tile, top + 0.24, len(pictures) * tile, tile))
             _sheet(axes, pictures[None], cmap="gray_r", vmin=0, vmax=1)
         top = 2 * (tile + 0.32) + 0.05
-        write(figure, left, top, "(c) change by leaving it out: blue is more ink, orange is less", fontsize=8.5)
+        write(figure, left, top, "(c) change when it is left out: blue is more ink, orange is less", fontsize=8.5)
         axes = bare(place(figure, left + 2 * tile, top + 0.24, len(changes) * tile, tile))
         most = max(float(changes.abs().max()), 1e-6)
         _sheet(axes, changes[None], cmap=gains(), vmin=-most, vmax=most)
@@ -79,7 +79,7 @@ def single_capsules(model: nn.Module, data: Labelled, words: str) -> tuple[Figur
 
 
 def ranked_support(extras: Mapping[str, Mapping[str, Any]]) -> tuple[Figure, str]:
-    """Figure 3: support of each rank as a share of the first, one line per network."""
+    """Draw figure 3: support of each rank relative to the first, one line per network."""
     with canvas(5.6, 3.2) as figure:
         axes = figure.subplots()
         for name, told in extras.items():
@@ -97,7 +97,7 @@ def ranked_support(extras: Mapping[str, Mapping[str, Any]]) -> tuple[Figure, str
 
 
 def rank_frequencies(panels: Mapping[str, Mapping[str, Any]], aim: tuple[float, float] | None) -> tuple[Figure, str]:
-    """Figure 4: how often each capsule has each rank, one panel per network. `aim`: the range that boosts aim at."""
+    """Draw figure 4: how often each capsule has each rank, one panel per network. `aim`: target range of the boosts."""
     with canvas(4.5 * len(panels), 3.6) as figure:
         wins = {}
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -106,28 +106,28 @@ def rank_frequencies(panels: Mapping[str, Mapping[str, Any]], aim: tuple[float, 
             wins[title] = rows[0][0], rows[-1][0]
             _ranks(axes, rows, aim)
             axes.set_title(title)
-        grid[0].set(ylabel="share of test images", ylim=(0, None))
+        grid[0].set(ylabel="fraction of test images", ylim=(0, None))
         figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     n = next(iter(panels.values()))["n_images"]
     said = "; ".join(f"{title}: {least:.3f} to {most:.3f}" for title, (least, most) in wins.items())
     return (
         figure,
-        f"One line per capsule, {n:,} test images, boosts frozen. Share of images won: {said}. {AFTER.format(4)}",
+        f"One line per capsule, {n:,} test images, boosts frozen. Fraction of images won: {said}. {AFTER.format(4)}",
     )
 
 
 def _ranks(axes: Axes, rows: list[list[float]], aim: tuple[float, float] | None) -> None:
-    """Lines of capsules, from the fewest wins to the most."""
+    """Draw one line per capsule, from the fewest wins to the most."""
     few, *others, most = rows
     for number, row in enumerate(others):
         label = f"the other {len(others)} capsules" if number == 0 else None
         axes.plot(range(len(row)), row, color=PALE, linewidth=1.1, label=label)
     for row, colour, label in ((few, INK, "capsule with the fewest wins"), (most, BLUE, "capsule with the most wins")):
         axes.plot(range(len(row)), row, "o-", markersize=2.5, color=colour, linewidth=1.4, label=label)
-    axes.axhline(1 / len(rows), color=GREEN, linewidth=1, linestyle=":", label=f"even share, 1/{len(rows)}")
+    axes.axhline(1 / len(rows), color=GREEN, linewidth=1, linestyle=":", label=f"uniform, 1/{len(rows)}")
     if aim:
         low, high = aim
-        label = f"aim of boosts, {low:g} to {high:g}"
+        label = f"target of boosts, {low:g} to {high:g}"
         axes.fill_between((-0.4, 0.4), low, high, color=ORANGE, alpha=0.5, linewidth=0, label=label)
     axes.set(xlabel="rank of boosted support (0: wins)", xlim=(-0.5, len(few) - 0.5))
     axes.set_xticks(range(0, len(few), max(len(few) // 5, 1)))
@@ -135,7 +135,7 @@ def _ranks(axes: Axes, rows: list[list[float]], aim: tuple[float, float] | None)
 
 
 def sweeps_of(model: nn.Module, image: Tensor) -> tuple[Float[Tensor, "e k c h w"], int]:
-    """Decode each pose dimension of the winning capsule moved from -1 to 1; also the number of that capsule."""
+    """Perturb each pose dimension of the winning capsule from -1 to 1 and decode; also return the capsule's index."""
     with evaluating(model):
         seen = as_input(model, image.unsqueeze(0))
         latent, poses = model.latent(seen), model(seen).poses[0]
@@ -147,7 +147,7 @@ def sweeps_of(model: nn.Module, image: Tensor) -> tuple[Float[Tensor, "e k c h w
 
 
 def latent_sweeps(model: nn.Module, data: Labelled, words: str) -> tuple[Figure, str]:
-    """Figure 5: the two pose dimensions of the winning capsule that alter an image most, one image of each class."""
+    """Draw figure 5: the two pose dimensions of the winning capsule that change an image most, one image per class."""
     first = {int(label): index for index, label in reversed(list(enumerate(data.labels.tolist())))}
     chosen = [first[label] for label in sorted(first)][:N_SWEPT]
     rows, names, moved = [], [], []
@@ -172,15 +172,15 @@ def latent_sweeps(model: nn.Module, data: Labelled, words: str) -> tuple[Figure,
             write(figure, left + (number + 0.5) * tile, 0.34, f"{offset:+.1f}", **where)
     return figure, (
         f"{words}. First test image of each of {len(chosen)} classes; the two pose dimensions of its winning capsule "
-        f"that alter it most. Mean change of a pixel along the strongest: {sum(moved) / len(moved):.4f}. "
+        f"that change it most. Mean change of a pixel along the strongest: {sum(moved) / len(moved):.4f}. "
         f"{AFTER.format(5)}"
     )
 
 
 def by_depth(extras: Mapping[str, Mapping[str, Any]]) -> tuple[Figure, str]:
-    """Support and activity by rank, one column per network: a flat line is a layer without winners."""
+    """Draw support and activity by rank, one column per network; a flat line is a layer without winners."""
     kinds = {"relative_support": "support / that of rank 0", "relative_activity": "activity / that of rank 0"}
-    styles = (SKY, "-"), (BLUE, "-"), (INK, "--")  # dashed, where it lies on the second
+    styles = (SKY, "-"), (BLUE, "-"), (INK, "--")  # dashed, since it coincides with the second
     with canvas(2.4 * len(extras) + 0.6, 4.8) as figure:
         grid = figure.subplots(2, len(extras), sharex=True, sharey=True, squeeze=False)
         for column, (name, told) in zip(grid.T, extras.items(), strict=True):

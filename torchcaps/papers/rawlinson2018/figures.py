@@ -1,4 +1,4 @@
-"""Figures 2 to 5 and activity by depth: each where the runs that it shows are there."""
+"""Figures 2 to 5 and activity by depth; figures without runs are left out."""
 
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ else:
     Figure = Any  # matplotlib is imported when something is drawn
 
 PAPER = "rawlinson2018"
-# by figure, the networks that it shows and the rows that they are
+# networks of each figure, and their rows
 FIGURE_3 = {
     "supervised": "mnist-supervised",
     "dense": "mnist-dense",
@@ -72,19 +72,19 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
 
 
 def _today() -> dict[str, Run]:
-    """Today's runs of the networks, by name."""
+    """Collect the current runs of the networks, by name."""
     made = recipes_of(PAPER, rows) | recipes_of(PAPER, ablations)
     return {name.removeprefix(f"{PAPER}/"): recipe.make() for name, recipe in made.items()}
 
 
 def _finished(checkpoint: Path, run: Run) -> bool:
-    """Tell whether it is of today's run, at the end of its last stage."""
+    """Check that a checkpoint belongs to the current run and is the end of its last stage."""
     about = load_checkpoint(checkpoint).about
     return about.get("ended", False) and about["stage"] == len(run.stages) - 1 and not unlike(about["run"], run)
 
 
 def _extras(results: Path, recipe: str, run: Run) -> dict[str, Any] | None:
-    """Read the extras of the row's first seed, if it is of today's run."""
+    """Read the extras of the row's first seed, if its result belongs to the current run."""
     for path in sorted((results / PAPER / recipe).glob("*.json"), key=lambda path: int(path.stem)):
         result = read_result(path)
         if not unlike(result["run"], run):

@@ -3,8 +3,8 @@
 (a) fits the classifier to 60,000 affine digits, (b) to MNIST digits; both test it on the same 10,000 affine digits. In
 (a) the same digits, under other transforms, are on both sides; "digit-disjoint" rows are what the paper lacks.
 "Pre-mask" features are those of the authors' code, "masked" those of Eq. 4, fitted to 20,000 images only. An SVM takes
-1 to 10 min of one CPU core a seed, an attack 1 min of an H200. Attacks change each pixel by at most so many percent of
-its range: `pgd-10` is 10.
+1 to 10 min of one CPU core a seed, an attack 1 min of an H200. `pgd-10` attacks
+change each pixel by at most 10 % of its range.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ _NETWORKS = recipes_of(_PAPER, rows) | recipes_of(_PAPER, ablations)
 _AFFINE, _PLACED, _CENTRED = "affnist-like/0-60000", "mnist-40/placed", "mnist-40/train"
 _FIT_DIGITS, _OTHER_DIGITS, _CENTRED_TEST = "affnist-like/fit-digits", "affnist-like/other-digits", "mnist-40/middle"
 _MASKED = {"features": "masked", "n_fit": 20_000}
-# gamma of 0.1 suits capsules; pixels lie farther apart, and get one over the sum of their variances
+# gamma of 0.1 suits capsules; pixels lie farther apart and use one over the sum of their variances
 _PIXELS = {"features": "pixels", "of": "", "classifier": Svm(gamma=None)}
-_SHARED = "the same digits on both sides"  # in the name of every row where it is so
+_SHARED = "the same digits on both sides"  # suffix of the rows' texts
 
 
 class _Fit(NamedTuple):
@@ -131,13 +131,13 @@ CLASSIFIERS = Variants({name: _named(fit.make, fit.claim()) for name, fit in _FI
 
 
 def _attack(fit: str) -> Attack:
-    """The attack on a network and the SVM that is fitted to it."""
+    """Build an attack on a network and its SVM."""
     probe = _FITS[fit].make()
     return Attack(network=probe.network, of=probe.of, fit=probe.fit)
 
 
 def _attack_supervised() -> Attack:
-    """The longest capsule answers."""
+    """Build an attack on a network that predicts by the longest capsule."""
     return Attack(network=rows.mnist_supervised(), of=f"{_PAPER}/mnist-supervised", classifier=None)
 
 
@@ -147,9 +147,9 @@ _ATTACKS = {
         "sparse + SVM, pre-mask, PGD-20 with 5 restarts, 10 %", lambda: _attack("mnist-sparse-svm")
     ),
     "attack-dense": ("dense + SVM, PGD-20 with 5 restarts, 10 %", lambda: _attack("mnist-dense-svm")),
-    # were this to mislead more than the white box does, gradients would be hidden, not absent
+    # if this transfer attack were stronger than the white box, gradients would be masked
     "transfer-to-sparse": (
-        "pictures made to mislead the supervised capsules, shown to sparse + SVM, pre-mask",
+        "adversarial images of the supervised capsules, classified by sparse + SVM, pre-mask",
         lambda: replace(_attack("mnist-sparse-svm"), source=_attack_supervised()),
     ),
 }  # fmt: skip

@@ -17,7 +17,9 @@ AFFINE_TEST = "affnist-like/60000-70000"
 SUPPORT = ("extras.relative_support_8",)
 WINS = "extras.winning_frequency_least", "extras.winning_frequency_most", *SUPPORT
 
-_STAGE = Stage(task=Reconstruct(), steps=30_000, batch=128, learning_rate=1e-3)  # the authors' decay: 0.96 every 2,000
+_STAGE = Stage(
+    task=Reconstruct(), steps=30_000, batch=128, learning_rate=1e-3
+)  # decay of the authors: 0.96 every 2,000 steps
 
 
 @reproduces(

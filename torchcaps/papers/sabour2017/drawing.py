@@ -58,10 +58,10 @@ def iterations_at_test(found: Mapping[str, Sequence[Diagnostics]]) -> tuple[Figu
             gain = [value - right_percent[iterations.index(trained)] for value in right_percent]
             left.plot(iterations, gain, "o-", color=colour, markersize=3, linewidth=1.3, label=name)
             right.plot(iterations, evenness, "o-", color=colour, markersize=3, linewidth=1.3)
-        left.set(ylabel="change of accuracy, points", title="Accuracy against training's iterations")
-        right.set(ylabel="entropy / its maximum", title="Evenness of the couplings (1: uniform)")
+        left.set(ylabel="change of accuracy, percentage points", title="Accuracy relative to training's iterations")
+        right.set(ylabel="entropy / its maximum", title="Entropy of the couplings (1: uniform)")
         for axes in (left, right):
-            axes.set_xlabel("routing iterations in the test")
+            axes.set_xlabel("routing iterations at test time")
             axes.set_xticks(iterations)
             axes.grid(visible=True, axis="y")
         figure.legend(loc="outside lower center", ncols=3, fontsize=8)
@@ -71,7 +71,7 @@ def iterations_at_test(found: Mapping[str, Sequence[Diagnostics]]) -> tuple[Figu
 
 
 def _by_iteration(journal: Journal) -> dict[int, tuple[list[int], list[float]]]:
-    """Steps and changes of each iteration that some line tells of."""
+    """Collect steps and logit changes of each iteration in the metrics log."""
     names = {name for line in journal for name in line if re.fullmatch(r"logit_change_\d+", name)}
     numbers = sorted(int(name.rpartition("_")[2]) for name in names)
     curves = {number: series(journal, f"logit_change_{number}") for number in numbers}
@@ -103,5 +103,5 @@ def _change_words(last: dict[int, float], step: int) -> str:
 
 
 def _short(value: float) -> str:
-    """Two digits, and 1e-5 as the paper writes it."""
+    """Format a number with two digits, and 1e-5 as the paper writes it."""
     return f"{value:.2g}".replace("e-0", "e-")

@@ -1,4 +1,4 @@
-"""Figures 3, 4, 5, A.1 and A.2, error by routing iterations, and routing iterations in the test."""
+"""Figures 3, 4, 5, A.1 and A.2, error by routing iterations, and routing iterations at test time."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ BY_ITERATIONS = {
     "MNIST": {1: "mnist-r1-recon", 2: "mnist-r2-recon", 3: "mnist-r3-recon", 4: "mnist-r4-recon", 5: "mnist-r5-recon"},
     "CIFAR-10": {1: "cifar10-r1", 2: "cifar10-r2", 3: "cifar10", 5: "cifar10-r5"},
 }
-ROUTED = {  # trained networks that are routed again in the test
+ROUTED = {  # trained networks, evaluated with other numbers of iterations
     "MNIST, trained with 3": "mnist-r3-recon-64",
     "MultiMNIST, trained with 3": "multimnist-4-r3",
     "smallNORB, trained with 3": "smallnorb-types",
@@ -65,7 +65,7 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
 
 
 def _errors(found: Mapping[str, list[Result]], by_n: Mapping[int, str]) -> dict[int, list[float]]:
-    """Test errors of every seed, by the iterations of those rows that have results."""
+    """Collect test errors of every seed, by routing iterations, for rows that have results."""
     rows_found = {n: found[row] for n, row in by_n.items() if row in found}
     return {n: [one["metrics"]["test"]["error_percent"] for one in results] for n, results in rows_found.items()}
 

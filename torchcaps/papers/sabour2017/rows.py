@@ -125,7 +125,7 @@ def multimnist_4_cnn() -> Run:
 
 @reproduces(row="smallNORB (a lossy copy), CapsNet, 3 iterations", printed=2.7, **_PHOTOGRAPHS)
 def smallnorb() -> Run:
-    """48x48, random light, crops of 32x32, two eyes as two channels. H200, 2 min a seed; 5.2 % error (2 seeds)."""
+    """48x48, random contrast, crops of 32x32, two cameras as channels. H200, 2 min a seed; 5.2 % error (2 seeds)."""
     return Run(
         data="smallnorb-48",
         model="capsnet",
@@ -135,9 +135,9 @@ def smallnorb() -> Run:
     )
 
 
-@reproduces(row="smallNORB (a lossy copy), the same as the authors' code has it", printed=2.7, **_PHOTOGRAPHS)
+@reproduces(row="smallNORB (a lossy copy), CapsNet, 3 iterations, as in the authors' code", printed=2.7, **_PHOTOGRAPHS)
 def smallnorb_authors() -> Run:
-    """Pixels, light and decoder as in the authors' code. H200, 3 min; 5.8 % error (1 seed)."""
+    """Pixels, contrast and decoder as in the authors' code. H200, 3 min; 5.8 % error (1 seed)."""
     return vary(smallnorb(), {"data": "smallnorb-48-thinned", "reconstruction": True, "saturates": False})
 
 
@@ -161,18 +161,23 @@ def cifar10_plain() -> Run:
         data="cifar10",
         model="capsnet",
         model_args={"preset": "official", "n_iters": 3, "reconstruction": False, "n_types": 64, "same": True},
-        augment=(Crop(24), Flip(), Light(saturates=False), Standardise()),  # the authors' order, and their light
+        augment=(
+            Crop(24),
+            Flip(),
+            Light(saturates=False),
+            Standardise(),
+        ),  # order and contrast as in the authors' code
         stages=(Stage(steps=60_000, batch=128, learning_rate=1e-3, schedule=Cosine()),),
     )
 
 
 @reproduces(row="CIFAR-10, CapsNet, 3 iterations, leaky, one model", **_CIFAR)
 def cifar10() -> Run:
-    """The same with a logit for none of the above, as the paper has it. H200, 14 min a seed; 15.0 % error (3 seeds)."""
+    """CIFAR-10 with a logit for none of the above, as in the paper. H200, 14 min a seed; 15.0 % error (3 seeds)."""
     return vary(cifar10_plain(), {"couplings": "leaky", "keep_scores": True})
 
 
-@reproduces(row="CIFAR-10, several of these, lengths added up", **_CIFAR)
+@reproduces(row="CIFAR-10, ensemble of these, capsule lengths added", **_CIFAR)
 def cifar10_ensemble() -> Ensemble:
-    """The seeds of `cifar10` together: no training of its own; 13.3 % error (3 models)."""
+    """Ensemble of the seeds of `cifar10`, without further training; 13.3 % error (3 models)."""
     return Ensemble(network=cifar10(), of="sabour2017/cifar10")

@@ -1,4 +1,4 @@
-// Opens the tabs once it is known who computes.
+// Opens the tabs once the backend is known.
 import { openBrain } from "./brain.js";
 import { openCompare } from "./compare.js";
 import { openOne } from "./one.js";
@@ -11,7 +11,7 @@ function trouble(error) {
   if (error) $("trouble").textContent = error.message;
 }
 
-// Arrow keys go from tab to tab, as a tab list does; `opened` is told which one.
+// Arrow keys move between tabs; `opened` is called with the name of the new one.
 function makeTabs(opened) {
   const all = [...document.querySelectorAll("[role=tab]")];
   function choose(tab, focus) {
@@ -50,7 +50,7 @@ try {
   makeTabs(again);
   whenRecoloured(again);
   const where = brain.about.runtime === "onnx" ? "Everything is computed in this browser" : "Everything is computed on the machine that serves this page";
-  $("about").textContent = `${where}; nothing is stored, and nothing else is asked of anyone. Networks: ${brain.about.networks.map((network) => network.name).join(", ")}.`;
+  $("about").textContent = `${where}; nothing is stored, and no other server is contacted. Networks: ${brain.about.networks.map((network) => network.name).join(", ")}.`;
   document.body.dataset.ready = "yes";
 } catch (error) {
   trouble(error);

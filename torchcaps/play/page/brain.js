@@ -1,4 +1,4 @@
-// Who computes: the server that gave this page, or ONNX models in the browser. Both answer the same two questions.
+// The backend: the server of this page, or ONNX models in the browser. Both offer the same two calls.
 
 export async function openBrain() {
   const about = await answered(await reach("models.json"));
@@ -15,7 +15,7 @@ export async function openBrain() {
 }
 
 async function reach(...what) {
-  try { return await fetch(...what); } catch { throw new Error("The server does not answer; is it still running?"); }
+  try { return await fetch(...what); } catch { throw new Error("No answer from the server; is it still running?"); }
 }
 
 async function answered(response) {
@@ -24,7 +24,7 @@ async function answered(response) {
   return body;
 }
 
-// At most one question is under way, and after it only the newest: fast drawing never piles up.
+// At most one request runs, and only the newest waits: fast drawing never queues up.
 export function newestOnly(work, failed) {
   let busy = false, waiting = null;
   return async function next(...args) {

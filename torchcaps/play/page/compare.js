@@ -1,9 +1,9 @@
-// The third tab: one drawing through every network, pass by pass.
+// The third tab: one drawing through every network, by routing iteration.
 import { newestOnly } from "./brain.js";
 import { glyph } from "./glyphs.js";
 import { exampleButtons } from "./pad.js";
 import { picture } from "./prepare.js";
-import { $, best, make, paint } from "./show.js";
+import { $, best, make, measured, paint } from "./show.js";
 
 export function openCompare(brain, trouble, pad) {
   const networks = brain.about.networks, most = Math.max(...networks.map((network) => network.n_passes));
@@ -21,12 +21,12 @@ export function openCompare(brain, trouble, pad) {
       }
       rows.push(row(network, seen, drawn));
     }
-    const head = make("tr", {}, make("th", { textContent: "network" }), ...[...Array(most).keys()].map((t) => make("th", { textContent: t ? `${t + 1} passes` : "1 pass" })));
+    const head = make("tr", {}, make("th", { textContent: "network" }), ...[...Array(most).keys()].map((t) => make("th", { textContent: t ? `${t + 1} iterations` : "1 iteration" })));
     $("compare").replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
   }, trouble);
 
   function row(network, seen, drawn) {
-    const words = `${network.note}; ${network.n_parameters.toLocaleString("en")} parameters; bars: ${network.measure}${network.pairs ? "; trained on two digits" : ""}`;
+    const words = `${network.note}; ${network.n_parameters.toLocaleString("en")} parameters; bars: ${measured(network)}${network.pairs ? "; trained on two digits" : ""}`;
     const name = make("th", { scope: "row" }, network.name, make("small", { className: "muted", textContent: words }));
     return make("tr", {}, name, ...seen.lengths.map((lengths, t) => cell(network, lengths, t, drawn[t])));
   }
@@ -42,7 +42,7 @@ export function openCompare(brain, trouble, pad) {
     if (drawn) {
       const canvas = make("canvas", { className: "picture" });
       canvas.setAttribute("role", "img");
-      canvas.setAttribute("aria-label", `drawn from capsule ${network.labels[winner]}`);
+      canvas.setAttribute("aria-label", `reconstruction from capsule ${network.labels[winner]}`);
       paint(canvas, [drawn], network.size);
       made.append(canvas);
     }

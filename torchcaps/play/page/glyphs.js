@@ -1,4 +1,4 @@
-// Ten digits as strokes through a few points of a unit square: for whoever does not draw.
+// Ten example digits as strokes through a few points of a unit square.
 const POINTS = [
   [[[.5, .05], [.25, .17], [.18, .5], [.25, .83], [.5, .95], [.75, .83], [.82, .5], [.75, .17], [.5, .05]]],
   [[[.34, .24], [.54, .06]], [[.54, .06], [.54, .95]]],

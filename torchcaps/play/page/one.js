@@ -1,11 +1,11 @@
-// The first tab: draw a digit, see the capsules' lengths, turn the winner's numbers, and watch the routing.
+// The first tab: draw a digit, see the capsule lengths, change the pose of the predicted class, and watch the routing.
 import { newestOnly } from "./brain.js";
 import { makePad } from "./pad.js";
 import { picture } from "./prepare.js";
 import { makeRouting } from "./routing.js";
-import { $, best, fillSelect, make, paint, showBars } from "./show.js";
+import { $, best, fillSelect, make, measured, paint, showBars } from "./show.js";
 
-const RANGE = .6; // no class capsule is longer than 1, and its numbers share that
+const RANGE = .6; // pose dimensions are small, since no class capsule is longer than 1
 
 export function openOne(brain, trouble, drawingChanged) {
   const networks = brain.about.networks.filter((network) => !network.pairs);
@@ -36,9 +36,9 @@ export function openOne(brain, trouble, drawingChanged) {
     const blank = !pad.strokes.length;
     $("answer-one").textContent = blank ? "–" : network.labels[winner];
     $("answer-one").classList.toggle("word", !blank && network.labels[winner].length > 2);
-    $("sure-one").textContent = blank ? "draw a digit" : `${network.measure} ${lengths[winner].toFixed(2)}`;
+    $("sure-one").textContent = blank ? "draw a digit" : `${measured(network)} ${lengths[winner].toFixed(2)}`;
     showBars($("bars-one"), lengths, network.labels, { [winner]: "best" });
-    $("turn-title").textContent = `The ${network.d_class} numbers of capsule ${network.labels[winner]}`;
+    $("turn-title").textContent = `The ${network.d_class} pose dimensions of capsule ${network.labels[winner]}`;
   }
 
   const turn = newestOnly(async () => {
@@ -53,7 +53,7 @@ export function openOne(brain, trouble, drawingChanged) {
   }
   function slider(n) {
     const input = make("input", { type: "range", min: -RANGE, max: RANGE, step: .01 });
-    input.setAttribute("aria-label", `Number ${n + 1} of the capsule`);
+    input.setAttribute("aria-label", `Pose dimension ${n + 1}`);
     const line = make("label", {}, `${n + 1}`, input, make("output"));
     input.addEventListener("input", () => { pose[n] = Number(input.value); setSlider(line, pose[n], true); turn(); });
     return line;
@@ -74,7 +74,7 @@ export function openOne(brain, trouble, drawingChanged) {
     network = next;
     $("card-turn").hidden = !network.draws;
     $("card-routing").hidden = !network.grid;
-    $("bars-title").textContent = `${{ length: "Length", activity: "Activity", share: "Share" }[network.measure]} of each class${network.measure === "share" ? "" : " capsule"}`;
+    $("bars-title").textContent = `${{ length: "Length", activity: "Activity", share: "Probability" }[network.measure]} of each class${network.measure === "share" ? "" : " capsule"}`;
     $("bars-one").replaceChildren();
     $("sliders-one").replaceChildren();
     routing.begin(network);

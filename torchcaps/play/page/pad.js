@@ -1,4 +1,4 @@
-// A pad to draw on with mouse, pen or finger, with ten finished digits for keyboards.
+// A drawing pad for mouse, pen or finger, with ten example digits for keyboards.
 import { glyph } from "./glyphs.js";
 import { colour, make } from "./show.js";
 
@@ -7,7 +7,7 @@ export function makePad(place, { name, start, changed, ink = "--ink" }) {
   canvas.setAttribute("aria-label", `${name}. Draw with mouse or finger, or choose a digit below.`);
   const clear = make("button", { className: "quiet", textContent: "Clear" });
   const undo = make("button", { className: "quiet", textContent: "Undo" });
-  const head = make("div", { className: "row" }, make("span", { textContent: "draw here, or take one:" }), make("div", { className: "row" }, undo, clear));
+  const head = make("div", { className: "row" }, make("span", { textContent: "draw here, or pick an example:" }), make("div", { className: "row" }, undo, clear));
   const examples = exampleButtons((digit) => set(glyph(digit)));
   place.classList.add("pad");
   place.append(canvas, head, examples);
@@ -60,7 +60,7 @@ export function makePad(place, { name, start, changed, ink = "--ink" }) {
 export function exampleButtons(choose) {
   const buttons = [...Array(10).keys()].map((digit) => {
     const button = make("button", { textContent: digit });
-    button.setAttribute("aria-label", `Take a finished ${digit}`);
+    button.setAttribute("aria-label", `Example ${digit}`);
     button.addEventListener("click", () => choose(digit));
     return button;
   });

@@ -1,4 +1,4 @@
-// The second tab: two digits on top of each other, pulled apart by the two longest capsules.
+// The second tab: two overlapping digits, separated by the two longest capsules.
 import { newestOnly } from "./brain.js";
 import { makePad } from "./pad.js";
 import { overlaid } from "./prepare.js";
@@ -22,7 +22,7 @@ export function openPairs(brain, trouble) {
     show();
   }, trouble);
 
-  // The longest two. Which of them has which colour is decided by the digits as they were drawn, so that colours agree.
+  // The two longest capsules, ordered like the drawings, so that colours agree.
   async function own(lengths, poses) {
     const two = lengths.map((_, n) => n).sort((a, b) => lengths[b] - lengths[a]).slice(0, 2);
     let pictures = await brain.draw(network, two.map((label) => ({ label, pose: poses[label] })));
@@ -42,7 +42,7 @@ export function openPairs(brain, trouble) {
     paint($("second-pairs"), [pictures[1]], size, ["--second-rgb"]);
     $("first-name").textContent = `capsule ${network.labels[two[0]]}`;
     $("second-name").textContent = `capsule ${network.labels[two[1]]}`;
-    $("answer-pairs").textContent = `It reads a ${network.labels[two[0]]} and a ${network.labels[two[1]]}. The two longest capsules each draw one digit; the network never sees the colours.`;
+    $("answer-pairs").textContent = `Predicted: ${network.labels[two[0]]} and ${network.labels[two[1]]}. Each of the two longest capsules is decoded to one digit; the network never sees the colours.`;
     showBars($("bars-pairs"), lengths, network.labels, { [two[0]]: "first", [two[1]]: "second" });
   }
 

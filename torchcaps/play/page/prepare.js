@@ -1,4 +1,4 @@
-// From strokes to a picture like those that a network was trained on. Strokes are lists of [x, y] in units of the pad's side.
+// Turns strokes into an image like the training images. Strokes are lists of [x, y] in units of the pad's side.
 
 function raster(strokes, side, place, width) {
   const canvas = document.createElement("canvas");
@@ -39,10 +39,10 @@ function enlarge(levels, from, to) { // bilinear, between the centres of pixels
   return out;
 }
 
-// optdigits: as tall as its frame and narrower than that, 32x32 counted in blocks of 4x4 (17 grey levels), then enlarged
+// optdigits: as tall as the frame and narrower, 32x32 pixels counted in 4x4 blocks (17 grey levels), then enlarged
 function likeOptdigits(strokes, size) {
   const fine = 128, width = fine * .12, room = fine - width - 2, { x, y, wide, tall, long } = box(strokes);
-  const up = Math.min(room / tall, 2.5 * room / long, fine * 4); // a dash or a dot is not blown up
+  const up = Math.min(room / tall, 2.5 * room / long, fine * 4); // a dash or a dot is not enlarged too much
   const across = Math.min(up, (.8 * fine - width) / wide);
   const levels = raster(strokes, fine, (p) => [fine / 2 + (p[0] - x) * across, fine / 2 + (p[1] - y) * up], width);
   return enlarge(average(levels, fine, 8).map((level) => Math.round(level * 16) / 16), 8, size);
@@ -59,7 +59,7 @@ function likeMnist(strokes, size) {
   return average(placed(side / 2 - mx / mass, side / 2 - my / mass), side, size);
 }
 
-// A user's own pictures: the whole pad
+// A user's own images: the whole pad
 function asDrawn(strokes, size) {
   const side = 4 * size;
   return average(raster(strokes, side, (p) => [p[0] * side, p[1] * side], .09 * side), side, size);
@@ -69,12 +69,12 @@ const bytes = (levels) => Uint8Array.from(levels, (level) => Math.round(255 * Ma
 const STYLES = { optdigits: likeOptdigits, mnist: likeMnist, plain: asDrawn };
 const digit = (strokes, network, size) => (strokes.length ? STYLES[network.style](strokes, size) : new Float32Array(size * size));
 
-// One digit, in grey levels; in the middle where the network expects two.
+// One digit in grey levels, centred if the network expects two.
 export function picture(strokes, network) {
   return network.pairs ? overlaid([strokes], network, 0, 0) : bytes(digit(strokes, network, network.size));
 }
 
-// Digits added on the network's larger frame, the first moved one way and the second the other; clipped.
+// Adds two digits on the larger frame, shifted in opposite directions, and clips.
 export function overlaid(drawings, network, aside, upward) {
   const { size, margin } = network, small = size - 2 * margin, sum = new Float32Array(size * size);
   drawings.forEach((strokes, k) => {

@@ -1,4 +1,4 @@
-// Lines from places of the picture to classes, as thick as the coupling; the passes follow one another.
+// Draws couplings as lines from image positions to classes, for each routing iteration.
 import { $, best, paint } from "./show.js";
 
 const SPACE = "http://www.w3.org/2000/svg", TOP = 14;
@@ -27,7 +27,7 @@ export function makeRouting() {
     image = draw("image", { class: "shown", x: 10, y: TOP, width: SIDE, height: SIDE, opacity: .5 });
     svg.append(image);
     const names = network.labels.map((name) => (name.length > 9 ? `${name.slice(0, 8)}…` : name));
-    const aside = 27 + 9.5 * Math.max(...names.map((name) => name.length)); // where bars begin, beside the longest name
+    const aside = 27 + 9.5 * Math.max(...names.map((name) => name.length)); // start of the bars, right of the longest name
     long = bar + 36 - aside;
     const y = (j) => TOP + (j + .5) * SIDE / network.n_classes;
     links = [];
@@ -65,7 +65,7 @@ export function makeRouting() {
     if (!seen) return;
     const t = pass.value - 1, winner = best(seen.lengths[t]), couplings = seen.couplings[t], most = Math.max(...seen.strength, 1e-6);
     const equal = 1 / network.n_classes, above = (share) => Math.max(0, share - equal);
-    const top = Math.max(...seen.couplings.flat(2).map(above), .02); // over all passes: lines grow as the routing goes on
+    const top = Math.max(...seen.couplings.flat(2).map(above), .02); // over all iterations, so that lines grow during routing
     $("pass-number").textContent = pass.value;
     links.forEach((several, p) => {
       const strength = seen.strength[p] / most;
@@ -82,10 +82,10 @@ export function makeRouting() {
       for (const part of [row.fill, row.name]) part.classList.toggle("best", j === winner);
     });
     const mean = seen.strength.reduce((sum, strength, p) => sum + strength * couplings[p][winner], 0) / Math.max(seen.strength.reduce((a, b) => a + b, 0), 1e-6);
-    const own = network.own_passes === t + 1 ? ", as it was trained" : "";
-    $("routing-words").textContent = `Each place of the picture spreads what it sees over the classes; the thicker a line, the more it exceeds an equal share (the thickest of all passes: ${(100 * (top + equal)).toFixed(0)} %). After pass ${t + 1} of ${network.n_passes}${own}: `
-      + `capsule ${network.labels[winner]} has length ${seen.lengths[t][winner].toFixed(2)} and is given ${(100 * mean).toFixed(0)} % of all that the places say`
-      + (t === 0 ? "; in the first pass all classes are given the same." : ".");
+    const own = network.own_passes === t + 1 ? ", as in training" : "";
+    $("routing-words").textContent = `Each line is the coupling of an image position to a class; a thick line is far above uniform (largest coupling: ${(100 * (top + equal)).toFixed(0)} %). After iteration ${t + 1} of ${network.n_passes}${own}: `
+      + `capsule ${network.labels[winner]} has length ${seen.lengths[t][winner].toFixed(2)} and receives ${(100 * mean).toFixed(0)} % of the couplings`
+      + (t === 0 ? "; in the first iteration, couplings are uniform." : ".");
   }
 
   function stop() { clearInterval(playing); playing = null; $("play-routing").textContent = "▶ Play"; }

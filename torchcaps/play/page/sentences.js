@@ -1,4 +1,4 @@
-// The fourth tab, where a network of sentences is loaded: which tokens and layers a class used.
+// The fourth tab, if a sentence network is loaded: tokens and layers that a class used.
 import { newestOnly } from "./brain.js";
 import { $, best, make } from "./show.js";
 
@@ -16,7 +16,7 @@ export function openSentences(brain, trouble) {
 
   function show() {
     const used = seen.used[label], top = Math.max(...used.flat(), 1e-9), sums = used.map((layers) => layers.reduce((a, b) => a + b, 0)), most = Math.max(...sums, 1e-9);
-    $("sentence-words").textContent = `${about.name} says: ${about.classes[best(seen.shares)]} (${(100 * Math.max(...seen.shares)).toFixed(0)} %). Below, what “${about.classes[label]}” used; choose another class to see its share.`;
+    $("sentence-words").textContent = `${about.name} predicts: ${about.classes[best(seen.shares)]} (${(100 * Math.max(...seen.shares)).toFixed(0)} %). Below, the data that “${about.classes[label]}” used; choose another class to see its map.`;
     $("sentence-classes").replaceChildren(...seen.shares.map((share, n) => {
       const line = make("button", { className: `bar ${n === label ? "best" : ""}`, type: "button" }, make("b", { textContent: about.classes[n] }), make("i"), make("span", { textContent: share.toFixed(2) }));
       line.setAttribute("role", "radio");
@@ -26,7 +26,7 @@ export function openSentences(brain, trouble) {
       return line;
     }));
     $("tokens").replaceChildren(...seen.words.map((word, n) => {
-      const token = make("span", { textContent: word, title: `${sums[n].toFixed(3)} of all layers` });
+      const token = make("span", { textContent: word, title: `${sums[n].toFixed(3)}, sum over layers` });
       token.style.setProperty("--share", sums[n] / most);
       return token;
     }));

@@ -1,8 +1,9 @@
-// Small things that several tabs show.
+// Helpers that several tabs share.
 
 export const $ = (id) => document.getElementById(id);
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 export const best = (numbers) => numbers.indexOf(Math.max(...numbers));
+export const measured = (network) => (network.measure === "share" ? "probability" : network.measure);
 
 export function make(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -15,7 +16,7 @@ function rgb(name) {
   return text.startsWith("#") ? [1, 3, 5].map((n) => parseInt(text.slice(n, n + 2), 16)) : text.split(" ").map(Number);
 }
 
-// Levels 0..1 as ink of a colour; several pictures lie over each other like transparent inks, or on dark paper like lights.
+// Paints levels 0..1 in a colour; several images are blended by multiplying, or on a dark page by adding light.
 export function paint(canvas, pictures, size, inks = ["--ink"]) {
   canvas.width = canvas.height = size;
   const pen = canvas.getContext("2d"), image = pen.createImageData(size, size), paper = rgb("--sunk"), colours = inks.map(rgb);
@@ -33,10 +34,10 @@ export function paint(canvas, pictures, size, inks = ["--ink"]) {
   pen.putImageData(image, 0, 0);
 }
 
-// One line per class; `marks` says which class of the style sheet a line gets.
+// One line per class; `marks` gives the CSS class of a line.
 export function showBars(place, numbers, names, marks) {
   if (place.children.length !== numbers.length) {
-    place.style.setProperty("--name", `${Math.min(12, Math.max(...names.map((name) => name.length)))}ch`); // bars begin below each other
+    place.style.setProperty("--name", `${Math.min(12, Math.max(...names.map((name) => name.length)))}ch`); // aligns the bars
     place.replaceChildren(...numbers.map((_, n) => make("div", { className: "bar" }, make("b", { textContent: names[n], title: names[n] }), make("i"), make("span"))));
   }
   numbers.forEach((number, n) => {
@@ -53,5 +54,5 @@ export function fillSelect(select, field, networks, changed) {
   select.addEventListener("change", () => changed(networks[select.value]));
 }
 
-// Called after the system turned light or dark: canvases do not follow by themselves.
+// Called when the colour scheme changes, since canvases do not update by themselves.
 export const whenRecoloured = (again) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);

@@ -1,7 +1,7 @@
-// The networks as ONNX models in this browser: no server computes, and nothing leaves the page.
+// Runs the networks as ONNX models in this browser: no server computes, and no data leaves the page.
 import * as ort from "./ort.wasm.bundle.min.mjs";
 
-ort.env.wasm.numThreads = 1; // more need headers that plain file servers do not send
+ort.env.wasm.numThreads = 1; // more threads need headers that static file servers do not send
 ort.env.wasm.wasmPaths = { wasm: new URL("ort-wasm-simd-threaded.wasm", import.meta.url).href };
 
 // [2, 3] numbers in a row become two rows of three
@@ -18,7 +18,7 @@ export async function openInBrowser(about) {
     if (!opened.has(file)) opened.set(file, ort.InferenceSession.create(file));
     return opened.get(file);
   };
-  let line = Promise.resolve(); // a session answers one at a time
+  let line = Promise.resolve(); // a session runs one request at a time
   const run = (network, part, numbers, dims) => {
     const answer = line.then(async () => (await model(network, part)).run({ given: new ort.Tensor("float32", numbers, dims) }));
     line = answer.catch(() => {});
