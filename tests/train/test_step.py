@@ -12,6 +12,7 @@ from torchcaps.data.batches import Batches
 from torchcaps.papers import RECIPES
 from torchcaps.train.checkpoint import tensors_sha256
 from torchcaps.train.step import WARM_UP, TrainingStep
+from torchcaps.train.tasks import WithoutGradients
 
 CPU = torch.device("cpu")
 # Adam and an average; RAdam whose beta1 changes, and images that are mixed; a model whose buffers count the steps; SGD and no
@@ -24,7 +25,7 @@ def make_step(recipe: str = "smoke/capsnet", n_steps: int = 6, device: torch.dev
     torch.manual_seed(0)
     batches = Batches(load(run.data, "train"), 16, run.augment, device)
     batches.new_epoch(torch.Generator().manual_seed(0))
-    stage = next((stage for stage in run.stages if not stage.task.backpropagates), run.stages[0])
+    stage = next((stage for stage in run.stages if isinstance(stage.task, WithoutGradients)), run.stages[0])
     return TrainingStep(replace(stage, **changed), run.build().to(device), batches, n_steps, device)
 
 
