@@ -232,6 +232,15 @@ def test_gradient_reaches_every_parameter(preset, sharing, rng):
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+def test_a_black_picture_trains():
+    """Zero features everywhere: the gradient of the whole network stays finite."""
+    model = CapsNet((1, 12, 12), 3, preset="paper", **SMALL)
+    for parameter in (model.conv.bias, model.primary.bias, model.classes.bias):
+        nn.init.zeros_(parameter)
+    total_loss(model, torch.zeros(2, 1, 12, 12), torch.arange(2)).backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_one_transform_for_all_classes_still_tells_them_apart(preset):
     """The authors' biases are all 0.1: with nothing else between the classes, all capsules would be the same."""

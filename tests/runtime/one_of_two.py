@@ -7,7 +7,6 @@ one_of_two.py OUT NAME ... trains these smoke recipes and nothing else.
 import json
 import os
 import signal
-import socket
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,12 +32,6 @@ def made(name: str, steps: int | None = None, **stage) -> Run:
     args = run.model_args | ({"dropped": 0.0} if run.model in ("experts", "rbm") else {})
     changes = stage | ({"steps": steps} if steps else {})
     return replace(run, model_args=args, stages=tuple(replace(part, **changes) for part in run.stages))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 # fmt: off
