@@ -97,8 +97,8 @@ def gradients(args):
 
 
 @pytest.mark.parametrize("weight", ["ijde", "njde"])
-def test_same_inputs_same_bits(rng, device, weight):
-    args = arguments(rng, device, weight, **(LARGE["mnist"] | {"n": 32} if device == "cuda" else {}))
+def test_same_inputs_same_bits(gpu_only, rng, weight):
+    args = arguments(rng, "cuda", weight, **LARGE["mnist"], n=32)
     assert all(torch.equal(one, two) for one, two in zip(gradients(args), gradients(args), strict=True))
 
 
