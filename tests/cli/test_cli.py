@@ -18,6 +18,7 @@ from torchcaps.papers import RECIPES
 from torchcaps.probes.kinds import FrozenClassifier, Linear
 from torchcaps.results.claims import Claim, Recipe
 from torchcaps.results.store import pack, read_result
+from torchcaps.results.verify import Check
 from torchcaps.train import Options, train
 
 HOME = Path(__file__).parents[2]
@@ -68,7 +69,13 @@ def test_data_ls_names_every_set(command):
     assert "missing" in out
 
 
-def test_train_eval_figures_and_verify_fit_together(command, trained):
+@pytest.fixture
+def any_commit(monkeypatch):
+    """Verification starts a Python for the code of the commit, which takes seconds; tested in results/test_store."""
+    monkeypatch.setattr("torchcaps.results.verify.check_commit", lambda result: Check("commit", True, ""))
+
+
+def test_train_eval_figures_and_verify_fit_together(command, trained, any_commit):
     assert {path.name for path in trained.iterdir()} >= {"checkpoint.safetensors", "metrics.jsonl", "result.json"}
     error = json.loads((trained / "result.json").read_text())["metrics"]["test"]["error_percent"]
     code, out, _ = command("eval", str(trained / "checkpoint.safetensors"), "--device", "cpu")
@@ -83,7 +90,7 @@ def test_train_eval_figures_and_verify_fit_together(command, trained):
     assert "20 steps again" in out
 
 
-def test_verify_ends_with_1_on_a_changed_number(command, trained):
+def test_verify_ends_with_1_on_a_changed_number(command, trained, any_commit):
     result = json.loads((trained / "result.json").read_text())
     result["metrics"]["test"]["error_percent"] = 0.0
     Path("changed.json").write_text(json.dumps(result))

@@ -9,8 +9,13 @@ import signal
 import sys
 from pathlib import Path
 
+import torch._inductor  # noqa: F401 - training imports it: once here, and not in every child
+
 from torchcaps.papers import RECIPES
+from torchcaps.runtime import metrics_log
 from torchcaps.train import Options, checkpoint, train
+
+metrics_log.find_spec = lambda name: None  # TensorBoard takes longer to import than all of this
 
 written, in_checkpoint = 0, False
 write_whole, fsync, replace = checkpoint.write_whole, os.fsync, os.replace
