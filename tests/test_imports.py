@@ -101,7 +101,7 @@ def test_importing_the_package_needs_nothing_optional_and_does_nothing():
     script = """
 import sys, torch
 before = torch.random.get_rng_state(), torch.get_default_dtype(), torch.get_num_threads()
-import torchcaps
+import torchcaps, torchcaps.figures.report
 assert torch.equal(before[0], torch.random.get_rng_state()) and before[1:] == (torch.get_default_dtype(), torch.get_num_threads())
 print(*sorted({"sklearn", "matplotlib", "PIL", "tensorboard", "triton", "pytest"} & set(sys.modules)))
 """

@@ -102,7 +102,7 @@ def test_a_rule_that_is_never_met_is_told(whole, tmp_path):
     [
         ({"views": ("placed",)}, "views are of held-out images, and this run holds none out"),
         ({"stages": (Stage(stop=Stop(accuracy=99.0)),)}, "a stage stops by 'validation', and this run has test; stop by one of those"),
-        ({"data": "generated-pairs", "keep_scores": True}, "generated-pairs has two classes in a picture"),
+        ({"data": "generated-pairs", "keep_scores": True}, "generated-pairs has two classes in an image"),
     ],
     ids=str,
 )
@@ -133,7 +133,7 @@ def test_a_probe_writes_into_the_journal_and_changes_nothing(whole, tmp_path):
 
 def test_a_task_without_a_probe_says_so(tmp_path):
     run = RECIPES["smoke/baseline"].make()
-    with pytest.raises(TypeError, match=r"ClassifyLogits must define probe\(model, images\), or its stage has probe_every=0"):
+    with pytest.raises(ValueError, match=r"asks ClassifyLogits for probes, and it has no probe\(model, images\)"):
         smoke(tmp_path, run=replace(run, stages=(replace(run.stages[0], probe_every=8),)))
 
 
@@ -281,9 +281,9 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
 def test_a_signal_during_the_last_evaluation_is_not_swallowed(tmp_path, monkeypatch):
     evaluate = Classify.evaluate
 
-    def interrupted(self, model, data, device):
+    def interrupted(self, *args):
         os.kill(os.getpid(), signal.SIGTERM)
-        return evaluate(self, model, data, device)
+        return evaluate(self, *args)
 
     with monkeypatch.context() as patch:
         patch.setattr(Classify, "evaluate", interrupted)
