@@ -21,8 +21,9 @@ test: .venv/done $(if $(filter Linux,$(shell uname)),.venv/kernels/done)
 	$(PYTEST)
 	$(if $(filter Linux,$(shell uname)),TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(PYTEST) tests/kernels)
 
-test-slow: .venv/done
+test-slow: .venv/done $(if $(filter Linux,$(shell uname)),.venv/kernels/done)
 	$(BIN)/python -m pytest -q -m "slow or data"
+	$(if $(filter Linux,$(shell uname)),TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(BIN)/python -m pytest -q -m slow tests/kernels)
 
 # wants a chromium, Debian's say; ONNXRUNTIME_WEB names the .tgz of `npm pack onnxruntime-web` for the page as plain files
 test-browser: .venv/done

@@ -1,5 +1,6 @@
-"""One command of the command line, called in this process."""
+"""One command of the command line, called in this process, and where others may meet."""
 
+import socket
 import sys
 
 from torchcaps import cli
@@ -16,6 +17,12 @@ def run(capsys, monkeypatch, *words: str) -> tuple[int, str, str]:
         code = end.code or 0
     said = capsys.readouterr()
     return code, said.out, said.err
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def refuses(answer: tuple[int, str, str], *parts: str) -> None:

@@ -17,7 +17,7 @@ DOCS = HOME / "docs"
 sys.path.append(str(DOCS))
 
 from sphinx_parts.docstrings import as_rst, fields_of  # noqa: E402
-from sphinx_parts.public_names import marked, offered  # noqa: E402
+from sphinx_parts.public_names import marked, offered, told_by, written  # noqa: E402
 
 # modules with names that no page tells: for those who work on torchcaps
 INTERNAL = {"torchcaps.bench", "torchcaps.data.sources.files"}
@@ -34,6 +34,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_the_documentation_builds_offline_with_every_page_and_every_public_name(tmp_path):
     """One test, so that it is built once, whoever shares out the tests."""
     for module in ("sphinx", "furo", "myst_parser"):
@@ -73,6 +74,17 @@ def _every_public_name_is_told(site: Path) -> None:
         module = importlib.import_module(name)
         missing = [each for each in offered(module) if f"{name}.{each}" not in told and id(getattr(module, each)) not in things]
         assert not missing, f"of {name}: {missing}"
+
+
+def test_every_public_name_is_written_on_its_page():
+    """As the pages are before sphinx reads them: told in full in one place, by a line and a link in the others."""
+    modules = marked(DOCS / "api")
+    assert len(modules) >= 20
+    for name in modules:
+        module = importlib.import_module(name)
+        page = "\n".join(written(module, told_by(modules)))
+        missing = [each for each in offered(module) if not re.search(rf"[. `]{each}\b", page)]
+        assert offered(module) and not missing, f"of {name}: {missing}"
 
 
 def test_every_module_that_says_what_is_public_has_a_page():

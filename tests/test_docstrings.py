@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -30,11 +31,13 @@ def codes_of(source: str) -> dict[str, str]:
     return found
 
 
-CODES = {
-    f"{path.relative_to(HOME).as_posix()} {name}".strip(): code
-    for path in sorted(HOME.rglob("*.py"))
-    for name, code in codes_of(path.read_text()).items()
-}
+@cache
+def codes() -> dict[str, str]:
+    return {
+        f"{path.relative_to(HOME).as_posix()} {name}".strip(): code
+        for path in sorted(HOME.rglob("*.py"))
+        for name, code in codes_of(path.read_text()).items()
+    }
 
 
 def given(name: str) -> dict:
@@ -60,7 +63,7 @@ def given(name: str) -> dict:
 def test_all_of_them_are_known():
     source = '"""One.\n\n    x = 1\n\n    y = 2\n\nTwo:\n- a\n  b\n"""\ndef f():\n    """F.\n\n        f()\n\n    Two."""'
     assert codes_of(source) == {"": "x = 1\n\ny = 2\n\n", "f": "f()\n\n"}
-    assert set(CODES) == set(EXTRAS) | FORMULAS, "code in a docstring that no test runs"
+    assert set(codes()) == set(EXTRAS) | FORMULAS, "code in a docstring that no test runs"
 
 
 @pytest.mark.parametrize("name", EXTRAS)
@@ -68,4 +71,4 @@ def test_code_of_a_docstring_runs(name, tmp_path, monkeypatch):
     extra, module = EXTRAS[name]
     pytest.importorskip(module, reason=f"pip install 'torchcaps[{extra}]'")
     monkeypatch.chdir(tmp_path)
-    exec(compile(CODES[name], name, "exec"), given(name))
+    exec(compile(codes()[name], name, "exec"), given(name))

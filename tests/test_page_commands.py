@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from one_of_two import free_port
+from commands import free_port
 from test_pages import HOME, PAGES, SHELLS, blocks_of, commands
 
 from torchcaps.data.sets.generated import generate

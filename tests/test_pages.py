@@ -3,6 +3,7 @@
 import re
 import shlex
 import socket
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,9 +139,14 @@ def commands(text: str) -> list[tuple[list[str], bool]]:
     return [(words[1:], whole) for words, whole in found if words[:1] == ["torchcaps"]]
 
 
+@cache
+def whole_command():
+    return typer.main.get_command(cli.app)
+
+
 def understood(words: list[str], whole: bool) -> None:
     """By the command line's own parser, which runs nothing."""
-    command = typer.main.get_command(cli.app)
+    command = whole_command()
     context = command.make_context("torchcaps", [], resilient_parsing=True)
     while hasattr(command, "get_command"):
         if not words:

@@ -178,7 +178,7 @@ def expert_net(model=models.ExpertNet):
 
 
 def neuron_net(model=models.NeuronNet):
-    for form in ("rbm", "linear"):
+    for form in ("neurons", "linear"):
         made = model((1, 12, 12), 3, form=form, width=5, channels=4, kernel=3)
         images = torch.rand(2, 1, 12, 12)
         differentiate(made(images))

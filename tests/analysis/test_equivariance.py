@@ -52,6 +52,12 @@ def known(digits):
     return known_digits(digits, FRAME, seeded(), copies=4)
 
 
+@pytest.fixture
+def drawn_once(known, monkeypatch):
+    """Nobody draws these pictures again: `equivariance` would make the same ones."""
+    monkeypatch.setattr("torchcaps.analysis.equivariance.known_digits", lambda *args, **how: known)
+
+
 def square(row: int, column: int, side: int = 3) -> Labelled:
     """Ink from this place on, a class of its own."""
     image = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
@@ -100,7 +106,7 @@ def test_what_a_pose_holds_is_found_and_what_it_does_not_hold_is_not(digits, kno
     assert found.n_features == 8 and found.error_percent == 0
 
 
-def test_to_know_the_class_earns_nothing(digits, known, rng):
+def test_to_know_the_class_earns_nothing(drawn_once, digits, known, rng):
     poses = one_hot(known.labels, 10) + 0.1 * torch.randn(len(known.labels), 10, generator=rng)
     assert max(equivariance(Told(poses, known.labels), digits, CPU).r2.values()) <= 0.02
 
@@ -121,7 +127,7 @@ def test_every_class_has_a_space_of_its_own(rng):
     assert explain(poses, torch.zeros_like(classes), factors, parts).r2.item() < 0.02
 
 
-def test_shuffled_factors_are_not_found(known, digits, rng):
+def test_shuffled_factors_are_not_found(drawn_once, known, digits, rng):
     shuffled = known.factors[torch.randperm(len(known.factors), generator=rng)]
     poses = linear_poses(shuffled, known.labels, rng)
     assert max(equivariance(Told(poses, known.labels), digits, CPU).r2.values()) <= 0.02
@@ -135,7 +141,7 @@ def test_labels_decide_who_is_right_but_not_what_is_explained(digits, known, rng
     assert found.error_percent == pytest.approx(90, abs=6)
 
 
-def test_numbers_that_never_change_say_nothing_and_break_nothing(known, digits, rng):
+def test_numbers_that_never_change_say_nothing_and_break_nothing(drawn_once, known, digits, rng):
     constant = torch.full((len(known.labels), 3), 0.1)
     alone = equivariance(Told(constant, known.labels), digits, CPU)
     assert all(-0.05 < value <= 0 for value in alone.r2.values())
@@ -196,7 +202,7 @@ def test_deviations_are_about_the_mean_of_each_class():
 
 def test_the_same_seed_gives_the_same_numbers(digits):
     model = Baseline(preset="small")
-    first, again, other = (equivariance(model, digits, CPU, copies=2, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (equivariance(model, digits, CPU, copies=1, seed=seed) for seed in (0, 0, 1))
     assert first == again
     assert first.r2 != other.r2
 
@@ -302,7 +308,7 @@ def test_models_are_measured_as_they_are_evaluated_and_left_as_they_were(make, d
     assert found.n_features == (16 if make is CapsNet else 32)
 
 
-def test_a_table_puts_models_side_by_side_and_json_holds_a_result(digits, known):
+def test_a_table_puts_models_side_by_side_and_json_holds_a_result(drawn_once, digits, known):
     one = equivariance(Told(known.factors.float(), known.labels), digits, CPU)
     other = replace(one, r2=dict.fromkeys(FACTORS, -0.25), n_features=192)
     lines = side_by_side({"capsnet": one, "cnn": other}).splitlines()

@@ -82,12 +82,12 @@ def test_fewer_pictures_than_features_are_whitened_alike(rng):
 
 def test_the_judge_knows_real_pictures_and_learns_from_training_images_alone():
     train, test = (load("generated-16", part) for part in ("train", "test"))
-    judge = sample_quality.train_judge(train, test, CPU, 0, steps=25)
+    judge = sample_quality.train_judge(train, test, CPU, 0, steps=15)
     same, other = (
         sample_quality.train_judge(train, Labelled(test.images[:8], labels), CPU, 0, 1) for labels in (test.labels[:8], test.labels[1:9])
     )
     assert all(torch.equal(a, b) for a, b in zip(other.net.parameters(), same.net.parameters(), strict=True))
-    assert judge.error_percent < 40
+    assert judge.error_percent < 50
     classes, features = judge(test.images.float() / 255)
     assert 100 * (classes != test.labels).double().mean().item() == pytest.approx(judge.error_percent)
     assert features.shape == (len(test.labels), 128)

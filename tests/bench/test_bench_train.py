@@ -14,7 +14,13 @@ CPU = torch.device("cpu")
 
 
 def lines(recipe: str = "smoke/capsnet") -> list[str]:
-    return train.bench_train(RECIPES[recipe], CPU, 10).splitlines()
+    return train.bench_train(RECIPES[recipe], CPU, 4).splitlines()
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Chunks of four steps, one of which is timed."""
+    monkeypatch.setattr(train, "CHUNK", 4)
 
 
 def test_a_step_is_timed_beside_the_reference():
@@ -22,7 +28,7 @@ def test_a_step_is_timed_beside_the_reference():
     assert fast.startswith("smoke/capsnet: ") and "routing: blocked (batch 16, " in fast
     assert plain.startswith("  with the reference ops: ") and "routing: reference; " in plain
     assert all("ms per step" in line and "images/s" in line and "MiB" in line for line in (fast, plain))
-    assert checked.startswith("  checked: mean losses of the first 2 x 10 steps 0.0") and checked.endswith("(allowed 0.3 %)")
+    assert checked.startswith("  checked: mean losses of the first 2 x 4 steps 0.0") and checked.endswith("(allowed 0.3 %)")
 
 
 @pytest.mark.parametrize("wrong", [lambda poses: poses.detach(), lambda poses: 1.05 * poses, lambda poses: poses * math.nan])

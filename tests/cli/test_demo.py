@@ -14,10 +14,11 @@ from torchcaps.train import Interrupted
 @pytest.fixture
 def seconds_long(monkeypatch):
     short = {
-        name: replace(demo_module.RECIPES[name], make=lambda make=demo_module.RECIPES[name].make: make().quick())
+        name: replace(demo_module.RECIPES[name], make=lambda make=demo_module.RECIPES[name].make: make().quick(steps=8))
         for name in demo_module.SPLITS
     }
     monkeypatch.setattr(demo_module, "RECIPES", short)
+    monkeypatch.setattr("torchcaps.figures.canvas.DPI", 40)
 
 
 def test_it_prints_both_accuracies_and_writes_the_whole_report(seconds_long, tmp_path):

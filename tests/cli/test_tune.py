@@ -43,6 +43,7 @@ def test_every_setting_leaves_a_line_and_no_test_set_is_seen(command):
     assert len(read_tuning(path)) == len(lines)
 
 
+@pytest.mark.slow
 def test_workers_train_apart_and_the_lines_are_the_same(command):
     code, _, err = command(*ROW, "--vary", "n_iters=1,2", "--seeds", "0", "--hold-out", "64", "--workers", "2")
     assert code == 0, err

@@ -16,18 +16,8 @@ class Layer(torch.nn.Module):
 
 
 def test_registered_as_torch_library_wants_it(rng, device):
-    args = [x.requires_grad_() for x in arguments(rng, device).values()]
+    args = [x.requires_grad_() for x in arguments(rng, device, b=2, i=2, d=1, e=1).values()]
     torch.library.opcheck(route, (*args, 3, 3, False, False))
-
-
-def test_compile_and_export_see_one_op(rng, device, fresh_dynamo):
-    args = arguments(rng, device)
-    wanted = Layer()(**args)
-    whole = torch.compile(Layer(), fullgraph=True, backend="aot_eager")
-    assert torch.equal(whole(**args), wanted)
-    exported = torch.export.export(Layer(), tuple(args.values()))
-    assert [node.name for node in exported.graph.nodes].count("dynamic_routing") == 1
-    assert torch.equal(exported.module()(*args.values()), wanted)
 
 
 def test_compiled_gradients_are_those_of_the_op(rng, device, fresh_dynamo):
@@ -37,12 +27,13 @@ def test_compiled_gradients_are_those_of_the_op(rng, device, fresh_dynamo):
         assert torch.equal(one, other)
 
 
-def test_is_exported_for_any_batch_and_any_number_of_inputs(rng, device):
+def test_is_exported_as_one_op_for_any_batch_and_any_number_of_inputs(rng, device):
     poses, weight, bias = arguments(rng, device, "jde").values()
     free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("count")}
-    exported = torch.export.export(Layer(), (poses, weight, bias), dynamic_shapes=(free, None, None)).module()
-    more = torch.randn(5, 9, poses.shape[-1], generator=rng).to(device)
-    assert torch.equal(exported(more, weight, bias), Layer()(more, weight, bias))
+    exported = torch.export.export(Layer(), (poses, weight, bias), dynamic_shapes=(free, None, None))
+    assert [node.name for node in exported.graph.nodes].count("dynamic_routing") == 1
+    more = torch.randn(5, 6, poses.shape[-1], generator=rng).to(device)
+    assert torch.equal(exported.module()(more, weight, bias), Layer()(more, weight, bias))
 
 
 def test_a_frozen_weight_gets_no_gradient(rng, device):

@@ -35,7 +35,7 @@ def test_other_rules(rng, device, weight, couplings):
     compare_routing(partial(dynamic_routing, couplings=couplings), arguments(rng, device, weight), backend="triton")
 
 
-@pytest.mark.parametrize("n_iters", [1, 2, 4])
+@pytest.mark.parametrize("n_iters", [1, 4])
 def test_any_number_of_passes(rng, device, n_iters):
     compare_routing(partial(dynamic_routing, n_iters=n_iters), arguments(rng, device), backend="triton")
 
@@ -55,7 +55,7 @@ def test_several_tiles_of_images_and_chunks_of_inputs(rng, device, weight, monke
     args = arguments(rng, device, weight, b=18, i=14, n=2, j=2, d=3)
     sizes = Sizes.of(args["poses"], args["weight"], 2, low=False, tile=16)
     assert (sizes.image_tiles, sizes.input_tiles, sizes.blocks, sizes.chunks) == (2, 4, 2, 2)
-    compare_routing(dynamic_routing, args, backend="triton")
+    compare_routing(partial(dynamic_routing, n_iters=2), args, backend="triton")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -97,8 +97,8 @@ def gradients(args):
 
 
 @pytest.mark.parametrize("weight", ["ijde", "njde"])
-def test_same_inputs_same_bits(rng, device, weight):
-    args = arguments(rng, device, weight, **(LARGE["mnist"] | {"n": 32} if device == "cuda" else {}))
+def test_same_inputs_same_bits(gpu_only, rng, weight):
+    args = arguments(rng, "cuda", weight, **LARGE["mnist"], n=32)
     assert all(torch.equal(one, two) for one, two in zip(gradients(args), gradients(args), strict=True))
 
 

@@ -58,9 +58,10 @@ def both(pairs, b, i, j, r, d, e, dtype, n_iters):
 
 
 with compiled_instead_of_run() as names:
-    both((), 20, 5184, 64, 4, 4, 4, torch.float32, 3)
-    both((3,), 2, 3, 5, 2, 3, 2, torch.bfloat16, 2)
+    both((3,), 2, 3, 5, 1, 2, 1, torch.bfloat16, 2)
     if "more" in sys.argv:
+        both((), 20, 5184, 64, 4, 4, 4, torch.float32, 3)
+        both((3,), 2, 3, 5, 2, 3, 2, torch.bfloat16, 2)
         both((64,), 20, 64, 5, 4, 4, 4, torch.float32, 3)
         both((577,), 5, 577, 33, 4, 4, 4, torch.bfloat16, 2)
         both((), 2, 300, 200, 1, 16, 2, torch.float32, 2)
@@ -77,7 +78,7 @@ for name, kernel in zip(names, compiled, strict=True):
 
 @pytest.mark.parametrize("words", [(), pytest.param(("more",), marks=pytest.mark.slow)], ids=str)
 def test_every_kernel_compiles_for_the_h200_without_spilling(words):
-    """At the shape that is benched, and for parameters of every pair; with `more` for larger poses of every pair and long ones."""
+    """A small problem; with `more` the shape that is benched, larger poses of every pair and long ones."""
     here, root = Path(__file__).parent, Path(__file__).parents[2]
     env = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"} | {
         "PYTHONPATH": os.pathsep.join([str(root), str(here), os.environ.get("PYTHONPATH", "")])

@@ -113,11 +113,14 @@ def test_without_n_in_any_number_of_inputs_will_do(sharing, options):
             layer(bad)
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 4), (2, 7, 4), (2, 6, 1), (6,), (4, 6)])
-def test_routed_refuses_other_shapes(shape):
-    message = f"RoutedCapsules expects [..., 6 capsules, 4 numbers each], got {list(shape)}"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        RoutedCapsules(6, 3, 4, 5)(torch.ones(shape))
+@pytest.mark.parametrize(("sharing", "options"), [("none", {}), ("places", {"n_types": 2}), ("inputs", {}), ("all", {})])
+def test_routed_refuses_other_shapes(sharing, options):
+    """One capsule in place of six above all, which einsum would broadcast without a word."""
+    layer = RoutedCapsules(6, 3, 4, 5, sharing=sharing, **options)
+    for shape in [(2, 1, 4), (2, 7, 4), (2, 6, 1), (6,), (4, 6)]:
+        message = f"RoutedCapsules expects [..., 6 capsules, 4 numbers each], got {list(shape)}"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            layer(torch.ones(shape))
 
 
 @pytest.mark.parametrize(

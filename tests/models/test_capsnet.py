@@ -62,7 +62,12 @@ def test_every_model_comes_back_from_a_file(name, rng):
     assert torch.equal(model(images).poses, other(images).poses)
 
 
-@pytest.mark.parametrize("name", REGISTRY)
+def some(*quick: str) -> list:
+    """These of the models at once; the others take seconds each."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in REGISTRY]
+
+
+@pytest.mark.parametrize("name", some("capsnet", "em-capsnet"))  # ladders and masks: test_lcapsnet, test_sparsecaps
 def test_every_model_compiles_whole(name, fresh_dynamo, rng):
     model, images = REGISTRY[name](), torch.rand(2, 1, 12, 12, generator=rng)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -72,7 +77,7 @@ def test_every_model_compiles_whole(name, fresh_dynamo, rng):
     torch.testing.assert_close(*results)
 
 
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize("name", some("capsnet", "sparsecaps"))  # the others as files of ONNX: integrations/test_export
 def test_every_model_exports_with_a_free_batch_axis(name, rng):
     class Poses(nn.Module):
         """A saved program returns plain tensors: it must load where torchcaps is not installed."""
@@ -224,6 +229,15 @@ def test_gradient_reaches_every_parameter(preset, sharing, rng):
     model = CapsNet((1, 12, 12), 3, preset=preset, sharing=sharing, **SMALL)
     total_loss(model, torch.rand(6, 1, 12, 12, generator=rng), torch.arange(6) % 3).backward()
     assert {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()} == set()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_black_picture_trains():
+    """Zero features everywhere: the gradient of the whole network stays finite."""
+    model = CapsNet((1, 12, 12), 3, preset="paper", **SMALL)
+    for parameter in (model.conv.bias, model.primary.bias, model.classes.bias):
+        nn.init.zeros_(parameter)
+    total_loss(model, torch.zeros(2, 1, 12, 12), torch.arange(2)).backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 

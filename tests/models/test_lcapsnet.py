@@ -1,7 +1,7 @@
 """L-CapsNet: capsules and parameters counted by hand, its three presets, what it is told of and what learns."""
 
 import re
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -153,13 +153,18 @@ def test_sections_3_to_5_of_the_paper_in_loops(rng):
     assert found.item() == pytest.approx(wanted.item(), rel=1e-9)
 
 
-@pytest.mark.parametrize("preset", ["paper", "shared"])
-@pytest.mark.parametrize("n_kept", [50, 70, 100])
-@pytest.mark.parametrize(("size", "kernels"), [(28, (9, 9)), (28, (9, 15)), (40, (9, 9)), (40, (15, 15))])
-def test_every_row_of_table_2_starts_where_classes_can_be_told_apart(size, kernels, n_kept, preset):
+ROWS = list(product([(28, (9, 9)), (28, (9, 15)), (40, (9, 9)), (40, (15, 15))], [50, 70, 100], ["paper", "shared"]))
+SOME = [ROWS[0], ROWS[11], ROWS[20]]  # every number of capsules, every first kernel, both presets
+
+
+@pytest.mark.parametrize(
+    ("images", "n_kept", "preset"), [row if row in SOME else pytest.param(*row, marks=pytest.mark.slow) for row in ROWS]
+)
+def test_every_row_of_table_2_starts_where_classes_can_be_told_apart(images, n_kept, preset):
     """Neither so active that nine classes push nor so silent that no gradient is left; lengths are far from both flat ends of squash.
     Few channels and small nets, which change no length; images that were not told; in the mean of four networks, which differ much where
     one net is shared by all classes."""
+    size, kernels = images
     narrow = {"channels": 32, "d_class": 16 if preset == "shared" else 4, "kernel": kernels[0], "primary_kernel": kernels[1]}
     images = load("generated" if size == 28 else "generated-40", "train").images[:24].float() / 255
     found = []
@@ -214,7 +219,7 @@ def test_other_images_are_refused():
         LCapsNet((1, 12, 12), **SMALL)(torch.rand(2, 1, 12, 11))
 
 
-@pytest.mark.parametrize("preset", ["paper", "shared"])
+@pytest.mark.parametrize("preset", ["paper", pytest.param("shared", marks=pytest.mark.slow)])
 def test_a_compiler_makes_one_graph_of_it(preset):
     """Two graphs cannot be fused, and it is slower by a sixth: torch 2.11 ends one where a `ParameterList` is sliced, 2.13 does not."""
     model = LCapsNet((1, 12, 12), preset=preset, **SMALL)

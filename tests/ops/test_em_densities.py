@@ -78,8 +78,10 @@ def test_agreement_wins_whatever_the_model(name):
     """All inputs vote alike for output 0 and every which way for output 1, so they route to output 0."""
     poses = torch.eye(6).reshape(6, 1, 6) * 4
     weight = torch.stack([torch.full((6, 1), 0.5), torch.tensor([3.0, -2.0, 1.0, -1.0, 2.0, -3.0])[:, None]])
-    *_, last = em_routing_steps(torch.full((6,), inf), poses, weight, None, torch.ones(2), torch.ones(2), density=name)
+    first, *_, last = em_routing_steps(torch.full((6,), inf), poses, weight, None, torch.ones(2), torch.ones(2), density=name)
+    assert (first.probabilities == 0.5).all()
     assert (last.probabilities[:, 0] > 0.9).all()
+    assert last.scores[0] > 4 and last.scores[1] < -4
 
 
 def test_heavy_tails_stay_with_the_crowd():
@@ -108,7 +110,7 @@ def test_k_means_does_not_look_at_the_spread():
 
 @pytest.mark.parametrize("name", DENSITIES)
 def test_nothing_of_an_input_is_lost(name):
-    """R sums to one over the outputs (section 3.4); used, ignored and gated off make one capsule (Eq. 7)."""
+    """R sums to one over the outputs (section 3.4); used, ignored and gated off make one capsule (Eq. 7), and the first two are paid."""
     args = problem("ijde")
     gates = args["scores"].sigmoid()[..., None]
     for step in em_routing_steps(**args, density=name, prior=torch.randn(N_IN, N_OUT).double()):
@@ -116,6 +118,7 @@ def test_nothing_of_an_input_is_lost(name):
         torch.testing.assert_close(step.used, gates * step.probabilities)
         assert (step.used >= 0).all() and (step.ignored >= 0).all()
         torch.testing.assert_close(step.used + step.ignored + (1 - gates), torch.ones(2, N_IN, N_OUT).double())
+        torch.testing.assert_close(step.scores, (args["beta_use"] * step.used - args["beta_ignore"] * step.ignored).sum(1))
 
 
 @pytest.mark.parametrize("name", DENSITIES)

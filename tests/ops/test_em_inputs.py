@@ -44,6 +44,17 @@ def test_a_sample_that_is_all_mask_gives_nothing_and_harms_nobody(weight):
     assert (found["scores"][0] == 0).all() and (found["poses"][0] == 0).all()
 
 
+def test_a_single_child_is_shared_out_soberly(rng):
+    """Its vote is the mean, so that the variance is 0 and the density has no end; every output fits it, and none has the better claim."""
+    votes = (10 * torch.randn(7, 3, 1, 4, generator=rng, dtype=torch.float64)).requires_grad_()  # of a pose of one number, which is 1
+    scores, beta = torch.full((7,), -INF).double(), torch.full((7, 3), 0.5).double()
+    scores[4] = INF
+    *_, last = em_routing_steps(scores, torch.ones(7, 1, 1).double(), votes, None, beta, beta)
+    torch.testing.assert_close(last.probabilities[4], torch.full((3,), 1 / 3).double(), rtol=0.1, atol=0)
+    torch.testing.assert_close(last.poses, votes[4], rtol=1e-3, atol=0)
+    assert torch.autograd.grad(last.poses.sum() + last.variances.sum(), votes)[0].isfinite().all()
+
+
 def test_a_score_of_plus_infinity_is_a_very_large_score():
     args = problem()
     certain = args | {"scores": torch.full_like(args["scores"], INF)}

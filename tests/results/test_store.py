@@ -25,7 +25,7 @@ from torchcaps.results.claims import Claim, Recipe
 from torchcaps.results.statistics import by_seed, ensemble_error_percent
 from torchcaps.results.store import make_result, pack, read_result, result_path, thin, unpack, write_result
 from torchcaps.results.tables import markdown, table
-from torchcaps.results.verify import check_commit, check_metrics, check_recipe, check_replay, verify
+from torchcaps.results.verify import Check, check_commit, check_metrics, check_recipe, check_replay, verify
 from torchcaps.train import Options, train
 from torchcaps.train.plain import to_plain
 
@@ -137,13 +137,34 @@ def test_verify_notices_another_curve(result):
     assert not check_replay(result | {"curve": curve}, RECIPES[NAME].make(), None, "cpu").passed
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result, tmp_path):
-    shutil.copytree(Path(torchcaps.__file__).parent, tmp_path / "torchcaps", ignore=shutil.ignore_patterns("__pycache__"))
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+def committed(home: Path) -> str:
+    """All files of the folder, in a repository of their own."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    git = ["git", "-C", str(home), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
         subprocess.run([*git, *words], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.slow
+def test_verify_asks_the_code_of_the_commit(result, tmp_path):
+    shutil.copytree(Path(torchcaps.__file__).parent, tmp_path / "torchcaps", ignore=shutil.ignore_patterns("__pycache__"))
+    assert check_commit(result | {"dirty": False, "commit": committed(tmp_path)}, tmp_path).passed
+
+
+# says what `torchcaps show` says, without the seconds that the whole of torchcaps takes to import
+SHOWS = """import sys
+command, name, option = sys.argv[1:]
+assert (command, option) == ("show", "--json")
+print({NAME: RUN}[name])
+"""
+
+
+def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result, tmp_path):
+    (tmp_path / "torchcaps").mkdir()
+    (tmp_path / "torchcaps" / "__main__.py").write_text(SHOWS.replace("NAME", repr(NAME)).replace("RUN", repr(json.dumps(result["run"]))))
+    head = committed(tmp_path)
     clean = result | {"dirty": False, "commit": head}
     assert check_commit(clean, tmp_path).passed
     assert "stored, then: data: mnist, generated-16" in check_commit(clean | {"run": result["run"] | {"data": "mnist"}}, tmp_path).text
@@ -155,7 +176,8 @@ def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result, tmp_path):
     assert "names no commit, but 'unknown'" in check_commit(clean | {"commit": "unknown"}, tmp_path).text
 
 
-def test_verify_makes_every_check(result):
+def test_verify_makes_every_check(result, monkeypatch):
+    monkeypatch.setattr("torchcaps.results.verify.check_commit", lambda result: Check("commit", True, ""))  # tested above
     assert [check.name for check in verify(result, RECIPES, None, True, "cpu")][-3:] == ["recipe", "commit", "replay"]
 
 

@@ -11,21 +11,22 @@ from weakref import ref
 
 import pytest
 import torch
-from one_of_two import CASES, free_port, go, made, normalise
+from commands import free_port
+from one_of_two import CASES, go, made, normalise
 
 from torchcaps.papers import RECIPES
 from torchcaps.runtime.distributed import Lost, _leave_the_lost
 from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
 
-TESTS = Path(__file__).parents[1]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS.parent), "OMP_NUM_THREADS": "1"}
+HERE = Path(__file__).parent
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"}
 CLOSE = 1e-5
 
 
 def start(rank: int, port: int, out: Path, *names: str) -> subprocess.Popen:
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     environment = os.environ | ENVIRONMENT | {name: str(value) for name, value in numbers.items()}
-    command = [sys.executable, str(TESTS / "one_of_two.py"), str(out), *names]
+    command = [sys.executable, str(HERE / "one_of_two.py"), str(out), *names]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -272,7 +273,7 @@ def test_torchrun_starts_again_after_a_worker_was_killed(rank, both, tmp_path):
     """SIGKILL in the middle: all are started again, go on from the last checkpoint, and end with the bits of an unbroken run."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "3"]
     torchrun += ["--master-port", str(free_port())]
-    command = [str(TESTS / "elastic.py"), "train", "smoke/capsnet", "--device", "cpu", "--out", str(tmp_path)]
+    command = [str(HERE / "elastic.py"), "train", "smoke/capsnet", "--device", "cpu", "--out", str(tmp_path)]
     checkpoint = tmp_path / "checkpoint.safetensors"
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     agent = subprocess.Popen([*torchrun, *command], env=ENVIRONMENT, **output)

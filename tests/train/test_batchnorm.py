@@ -60,8 +60,8 @@ def test_a_run_has_them_as_further_numbers_and_all_else_stays(tmp_path):
         train(each, name="x", seed=0, options=Options(out=tmp_path / str(n), progress=False)) for n, each in enumerate((plain, run))
     )
     assert set(one.evaluations) == {"test"} and set(other.evaluations) == {"test", "test_unmixed"}
-    assert torch.equal(one.evaluations["test"].scores, other.evaluations["test"].scores)
-    assert not torch.equal(other.evaluations["test"].scores, other.evaluations["test_unmixed"].scores)
+    assert torch.equal(one.evaluations["test"].answers, other.evaluations["test"].answers)
+    assert not torch.equal(other.evaluations["test"].answers, other.evaluations["test_unmixed"].answers)
     assert tensors_sha256(one.model.state_dict()) == tensors_sha256(other.model.state_dict())
     checks = check_metrics(make_result("x", 0, run, other), run, None)
     assert len(checks) == 2 and all(check.passed for check in checks)

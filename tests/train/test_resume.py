@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import run as command
 
 from torchcaps.papers import RECIPES
 from torchcaps.runtime.environment import noted_signals
 from torchcaps.runtime.metrics_log import read_journal
-from torchcaps.train import Interrupted, Options, train
+from torchcaps.train import Options, train
 from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
+from torchcaps.train.step import TrainingStep
 
-KILL_RUN = Path(__file__).parents[1] / "kill_run.py"
+KILL_RUN = Path(__file__).with_name("kill_run.py")
 # golden and resumed runs repeat to the bit at equal thread counts only
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": str(torch.get_num_threads())}
 
@@ -40,16 +42,28 @@ def unbroken(tmp_path_factory) -> Path:
     return out
 
 
-@pytest.mark.parametrize(("moment", "number"), [("inside", 1), ("inside", 3), ("aside", 2), ("between", 4)])
-def test_a_killed_run_resumes_to_the_same_bits(unbroken, tmp_path, moment, number):
-    killed = subprocess.run([sys.executable, str(KILL_RUN), str(tmp_path), moment, str(number)], env=ENVIRONMENT, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    whole = tmp_path / "checkpoint.safetensors"
-    survivors = number if moment == "between" else number - 1
-    assert whole.exists() == (survivors > 0)
-    if survivors:
-        assert load_checkpoint(whole).about["step"] == 3 * survivors
-    assert finish(tmp_path) == tensors_sha256(load_checkpoint(unbroken / "checkpoint.safetensors").tensors)
+# when, and how many whole checkpoints that leaves
+KILLED = {"inside-1": 0, "inside-3": 2, "aside-2": 1, "between-3": 3}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory) -> Path:
+    """Runs that were killed while they wrote a checkpoint, by moment and number of the checkpoint."""
+    out = tmp_path_factory.mktemp("killed")
+    done = subprocess.run([sys.executable, str(KILL_RUN), str(out), *KILLED], env=ENVIRONMENT, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return out
+
+
+@pytest.mark.parametrize("moment", KILLED)
+def test_a_killed_run_resumes_to_the_same_bits(unbroken, killed, moment):
+    """The last: after the checkpoint of step 9 a log line of steps 9 and 10 must still be their mean."""
+    whole = killed / moment / "checkpoint.safetensors"
+    assert whole.exists() == (KILLED[moment] > 0)
+    if whole.exists():
+        assert load_checkpoint(whole).about["step"] == 3 * KILLED[moment]
+    assert finish(killed / moment) == tensors_sha256(load_checkpoint(unbroken / "checkpoint.safetensors").tensors)
+    assert losses(killed / moment) == losses(unbroken)
 
 
 def test_the_comparison_sees_a_single_different_step(unbroken, tmp_path):
@@ -63,13 +77,6 @@ def test_stopping_anywhere_changes_nothing(unbroken, tmp_path):
     whole = dict(losses(unbroken))
     assert {step: loss for step, loss in losses(tmp_path) if step in whole and step > 12} == {s: x for s, x in whole.items() if s > 12}
     assert [step for step, _ in losses(tmp_path)] == sorted({step for step, _ in losses(tmp_path)})  # nothing written twice
-
-
-def test_a_mean_that_was_half_summed_when_the_run_stopped_is_the_same(unbroken, tmp_path):
-    """Killed after the checkpoint of step 9, a log line of steps 9 and 10 must still be their mean."""
-    subprocess.run([sys.executable, str(KILL_RUN), str(tmp_path), "between", "3"], env=ENVIRONMENT, capture_output=True)
-    finish(tmp_path)
-    assert losses(tmp_path) == losses(unbroken)
 
 
 def test_epochs_go_on_in_the_same_order_across_their_ends(tmp_path):
@@ -109,8 +116,9 @@ def test_stages_follow_each_other_and_resume(tmp_path):
     assert hashes[0] == hashes[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_leaves_cleanly(tmp_path, which):
+def test_a_signal_from_outside_saves_and_leaves_cleanly(tmp_path, which):
     """The command is told to stop in the middle; it saves, says so, and the next call goes on."""
     command = [sys.executable, "-m", "torchcaps", "train", "digits/stratified", "--out", str(tmp_path), "--device", "cpu"]
     process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -138,21 +146,21 @@ def test_one_signal_by_two_senders_is_one_and_a_later_one_leaves_at_once(monkeyp
             signal.raise_signal(signal.SIGINT)
 
 
-def test_a_signal_in_the_loop_is_an_interruption(tmp_path, monkeypatch):
-    from torchcaps.train.step import TrainingStep
-
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_leaves_cleanly(tmp_path, monkeypatch, capsys, which):
     once = TrainingStep._once
 
     def once_then_signal(self):
         once(self)
         if int(self.counter) == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), which)
 
     monkeypatch.setattr(TrainingStep, "_once", once_then_signal)
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Interrupted, match="stopped at step 4 and saved"):
-        finish(tmp_path)
-    assert signal.getsignal(signal.SIGTERM) is before
+    before = signal.getsignal(which)
+    code, _, error = command(capsys, monkeypatch, "train", "smoke/capsnet", "--out", str(tmp_path), "--device", "cpu")
+    assert code == 128 + which and "stopped at step 4 and saved" in error and "Traceback" not in error
+    assert load_checkpoint(tmp_path / "checkpoint.safetensors").about["step"] == 4
+    assert signal.getsignal(which) is before
 
 
 @pytest.mark.gpu

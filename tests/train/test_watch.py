@@ -41,7 +41,7 @@ def test_it_tells_loss_and_error_after_every_epoch_and_at_the_end_what_the_run_i
     test = trained.evaluations["test"]
     assert lines[-1]["watched_test_error_percent"] == pytest.approx(test.metrics["error_percent"])
     data = load("generated-16", "test")
-    picked = test.scores.log_softmax(-1)[torch.arange(256), data.labels]
+    picked = test.answers.log_softmax(-1)[torch.arange(256), data.labels]
     assert lines[-1]["watched_test_loss"] == pytest.approx(-picked.mean().item(), rel=1e-5)
     order = torch.randperm(256, generator=torch.Generator().manual_seed(82019))
     spread = -picked[order].view(2, BATCH).mean(1)
@@ -74,7 +74,7 @@ def test_every_second_epoch_and_a_share_of_the_images(tmp_path):
 
 def test_the_margin_loss_is_watched_without_the_reconstruction(tmp_path):
     _, trained = watched(tmp_path, "capsnet-plain", Watch(n_images=10**6))
-    scores, labels = trained.evaluations["test"].scores, load("generated-16", "test").labels
+    scores, labels = trained.evaluations["test"].answers, load("generated-16", "test").labels
     margin = 0.05 * margin_loss(scores, torch.nn.functional.one_hot(labels, 10).float()).mean()
     assert lines_of(trained)[-1]["watched_test_loss"] == pytest.approx(margin.item(), rel=1e-5)
 
@@ -91,7 +91,7 @@ def test_the_same_images_every_time_and_of_all_classes():
     ("changes", "message"),
     [
         ({"hold_out": 64}, "a stage watches 'test', and this run has validation; watch one of those"),
-        ({"data": "generated-pairs"}, "two classes in a picture: no stopping rule, no probe, no watch"),
+        ({"data": "generated-pairs"}, "two classes in an image: no stopping rule, no probe, no watch"),
     ],
 )
 def test_what_cannot_be_watched_is_refused(changes, message):

@@ -84,14 +84,17 @@ def test_extras_tell_how_far_the_kept_stand_out(model, rng):
 
 
 def test_it_learns(tmp_path):
-    """A hundred steps on bars and half rings; guessing would be wrong on nine in ten."""
+    """Seventy steps on bars and half rings; guessing would be wrong on nine in ten."""
     run = RECIPES["smoke/lcapsnet"].make()
-    run = replace(run, augment=(), stages=(replace(run.stages[0], steps=100, ema=0.0),))
+    run = replace(run, augment=(), stages=(replace(run.stages[0], steps=70, ema=0.0),))
     trained = train(run, name="x", seed=0, options=Options(out=tmp_path, progress=False))
-    assert trained.evaluations["test"].metrics["error_percent"] < 30
+    assert trained.evaluations["test"].metrics["error_percent"] < 40
 
 
-@pytest.mark.parametrize(("start", "seed"), [("told", 0), ("told", 1), ("told", 2), ("linear", 0)])
+MORE = [("told", 1), ("told", 2), ("linear", 0)]
+
+
+@pytest.mark.parametrize(("start", "seed"), [("told", 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)])
 def test_kernels_of_9x9_learn_at_once_if_classes_are_told_first(start, seed, tmp_path):
     """Thirty steps at full rate, no warm-up. Nets that start by telling nothing are still 60 to 70 % wrong then, whatever the seed."""
     args = {"channels": 64, "kernel": 9, "n_types": 8, "primary_kernel": 9, "d_class": 4, "n_kept": 18, "start": start}

@@ -91,7 +91,7 @@ def test_every_epoch_is_watched_for_figure_8_and_the_test_set_is_seen_once(run, 
     assert not any(name.startswith(("test_", "watched_test")) for line in trained.curve for name in line)
     assert [line["step"] for line in trained.curve if "validation_error_percent" in line] == [64], "once, since it is watched"
     judged, labels = trained.evaluations["validation"], load(run.data, "validation").labels
-    losses = cross_entropy(judged.scores, labels, reduction="none")
+    losses = cross_entropy(judged.answers, labels, reduction="none")
     assert lines[-1]["watched_validation_loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
     assert lines[-1]["watched_validation_error_percent"] == pytest.approx(judged.metrics["error_percent"])
     batches = losses[torch.randperm(64, generator=torch.Generator().manual_seed(82019))].view(4, 16).mean(1)

@@ -80,7 +80,7 @@ def test_two_bytes_are_enough(rng):
 def test_extras_tell_who_wins():
     """Supports (0.6, 1), (0.6, 0) and (0.6, 0.8). Doubled, the first is ahead of all: 1.2."""
     data = pictures(255, 0, 204)
-    plain, boosted = (Reconstruct().extras(Grey(0.6, boost), data, CPU) for boost in (None, 2.0))
+    plain, boosted = (Reconstruct().extras(Grey(0.6, boost), data, CPU, ()) for boost in (None, 2.0))
     assert plain["winning_frequency"] == plain["winning_frequency_without_boost"] == pytest.approx({"0": 1 / 3, "1": 2 / 3})
     assert plain["boost"] == {"0": 1.0, "1": 1.0} and boosted["boost"] == {"0": 2.0, "1": 1.0}
     assert boosted["winning_frequency"] == {"0": 1.0, "1": 0.0}
@@ -102,12 +102,11 @@ class Moved(Augmentation):
 def test_the_study_tells_who_wins_among_pictures_as_training_shows_them():
     """Supports are (0.6, brightness): the second wins where training made pictures bright, and never among them as they are."""
     model, dark = Grey(0.6, boost=1.0), pictures(0, 0, 0)
-    model.augment = (Moved(),)
-    told = Reconstruct().study(model, dark, dark, CPU, seed=0)
+    told = Reconstruct().study(model, dark, dark, CPU, seed=0, augment=(Moved(),))
     assert told["winning_frequency_as_trained"] == {"0": 0.0, "1": 1.0}
     assert (told["winning_frequency_least_as_trained"], told["winning_frequency_most_as_trained"]) == (0.0, 1.0)
-    assert Reconstruct().extras(model, dark, CPU)["winning_frequency"] == {"0": 1.0, "1": 0.0}
-    assert Reconstruct().study(Grey(0.6), dark, dark, CPU, seed=0) == {}  # without a mask nothing is steered
+    assert Reconstruct().extras(model, dark, CPU, ())["winning_frequency"] == {"0": 1.0, "1": 0.0}
+    assert Reconstruct().study(Grey(0.6), dark, dark, CPU, seed=0, augment=()) == {}  # without a mask nothing is steered
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +136,7 @@ def test_evaluation_leaves_the_statistics_alone(trained):
     before = tensors_sha256(model.state_dict())
     for part in ("train", "test"):
         Reconstruct().evaluate(model.train(), load("generated-16", part), CPU)
-        Reconstruct().extras(model, load("generated-16", part), CPU)
+        Reconstruct().extras(model, load("generated-16", part), CPU, ())
     assert model.training and tensors_sha256(model.state_dict()) == before
 
 
