@@ -1,7 +1,8 @@
-"""Draw the pictures of docs/how-routing-works.md and README's moving one: `python docs/pictures.py`. Needs `torchcaps[experiments]`.
+"""Draw the figures of docs/how-routing-works.md and the GIF of README: `python docs/pictures.py`.
 
-The hand-sized examples are those of the page, whose code is run for them; the trained networks come with the package. Nothing is
-downloaded or trained. The moving picture needs the MNIST files (`torchcaps data get mnist`) and is left as it is without them.
+Needs `torchcaps[experiments]`. The hand-sized examples are those of the page, whose code is run for them; the trained
+networks come with the package. Nothing is downloaded or trained. The GIF needs the MNIST files
+(`torchcaps data get mnist`) and is left as it is without them.
 """
 
 import contextlib
@@ -51,12 +52,18 @@ def agreement() -> Any:
                 counted = step.couplings[:, j, None] * names["votes"][:, j]
                 # votes that are the same would hide each other
                 for lift, (x, y) in zip((0.1, 0.0, -0.1) if j == 0 else (0, 0, 0), counted.tolist(), strict=True):
-                    axes.annotate("", (x, y + lift), (0, lift), arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 1.2})
+                    axes.annotate(
+                        "", (x, y + lift), (0, lift), arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 1.2}
+                    )
                 x, y = step.poses[j].tolist()
                 long = step.poses[j].norm().item()
                 if long > 0.05:
-                    axes.annotate("", (x, y - 0.3), (0, -0.3), arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 3})
-                axes.text(-0.7, -0.8, f"coupling {step.couplings[0, j]:.2f}, length {long:.2f}", fontsize=8, color=MUTED)
+                    axes.annotate(
+                        "", (x, y - 0.3), (0, -0.3), arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 3}
+                    )
+                axes.text(
+                    -0.7, -0.8, f"coupling {step.couplings[0, j]:.2f}, length {long:.2f}", fontsize=8, color=MUTED
+                )
                 axes.set_title(f"Iteration {t + 1}" if j == 0 else "")
                 if t == 0:
                     axes.set_ylabel(whole)
@@ -64,7 +71,7 @@ def agreement() -> Any:
 
 
 def em() -> Any:
-    """Draw votes for two wholes as dots, darker the more they are used, under Gaussians, in three of five iterations."""
+    """Draw votes for two wholes as dots, darker the more they are used, under Gaussians, at three iterations."""
     names = example(3)
     votes, steps = names["votes"], list(em_routing_steps(*names["arguments"], n_iters=5))
     line = torch.linspace(-10, 10, 2001)
@@ -78,10 +85,25 @@ def em() -> Any:
                 axes.plot(line.numpy(), height.numpy(), color=colour, linewidth=1)
                 # one below the other: three of the votes for A are nearly the same
                 at, size = (votes[:, j].numpy(), [-0.14, -0.29, -0.44, -0.59]), 30
-                axes.scatter(*at, s=size, c=colour, alpha=(0.06 + 0.94 * steps[t].used[:, j]).numpy(), edgecolors="none")
+                axes.scatter(
+                    *at, s=size, c=colour, alpha=(0.06 + 0.94 * steps[t].used[:, j]).numpy(), edgecolors="none"
+                )
                 axes.scatter(*at, s=size, facecolors="none", edgecolors=PALE, linewidths=0.8)
-                axes.text(0.98, 0.86, f"score {steps[t].scores[j]:.2f}", transform=axes.transAxes, ha="right", fontsize=8, color=MUTED)
-                axes.set(ylim=(-0.7, 1.25), yticks=[], title=f"Iteration {t + 1}" if j == 0 else "", xlabel="vote" if j == 1 else "")
+                axes.text(
+                    0.98,
+                    0.86,
+                    f"score {steps[t].scores[j]:.2f}",
+                    transform=axes.transAxes,
+                    ha="right",
+                    fontsize=8,
+                    color=MUTED,
+                )
+                axes.set(
+                    ylim=(-0.7, 1.25),
+                    yticks=[],
+                    title=f"Iteration {t + 1}" if j == 0 else "",
+                    xlabel="vote" if j == 1 else "",
+                )
                 axes.spines["left"].set_visible(False)
                 if column == 0:
                     axes.set_ylabel(f"whole {whole}")
@@ -96,7 +118,12 @@ def masks() -> Any:
         left.bar(range(16), factors.numpy(), color=BLUE)
         left.set(title="Sparse mask of 16 capsules", xlabel="rank by support", xticks=range(0, 16, 3))
         right.plot(misfit.numpy(), ladder_activity(misfit).numpy(), color=GREEN)
-        right.set(title="Activity of a ladder capsule", xlabel="mean squared error of the regressed parts", xlim=(0, 1), ylim=(0, 1.05))
+        right.set(
+            title="Activity of a ladder capsule",
+            xlabel="mean squared error of the regressed parts",
+            xlim=(0, 1),
+            ylim=(0, 1.05),
+        )
         for axes in (left, right):
             axes.grid(axis="y")
     return figure
@@ -104,7 +131,11 @@ def masks() -> Any:
 
 def bundled(n_labels: int) -> tuple[CapsNet, Any]:
     """The playground's capsules for one digit, or for two, and the test part of their data."""
-    found = (network for network in bundled_networks() if isinstance(network.model, CapsNet) and network.data.n_labels == n_labels)
+    found = (
+        network
+        for network in bundled_networks()
+        if isinstance(network.model, CapsNet) and network.data.n_labels == n_labels
+    )
     network = next(found)
     return network.model, load(network.run.data, "test", seed=0)  # the seed that they were trained with
 

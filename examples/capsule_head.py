@@ -1,6 +1,7 @@
 """Capsules on top of a transformer: five lines, marked below. pip install 'torchcaps[sentences]'
 
-The transformer here is tiny and untrained, so that nothing is fetched; yours is `AutoModel.from_pretrained(...)` and stays frozen
+The transformer here is tiny and untrained, so that nothing is fetched; yours is `AutoModel.from_pretrained(...)` and
+stays frozen
 if you leave out `train_encoder`. Runs in seconds on a CPU.
 
 python examples/capsule_head.py
@@ -29,8 +30,14 @@ def draw(n: int) -> tuple[list[str], torch.Tensor]:
     labels = torch.randint(2, (n,), generator=rng)
     texts = []
     for label in labels.tolist():
-        others = [PLAIN[int(torch.randint(len(PLAIN), (), generator=rng))] for _ in range(int(torch.randint(2, 8, (), generator=rng)))]
-        others.insert(int(torch.randint(len(others) + 1, (), generator=rng)), (BAD, GOOD)[label][int(torch.randint(3, (), generator=rng))])
+        others = [
+            PLAIN[int(torch.randint(len(PLAIN), (), generator=rng))]
+            for _ in range(int(torch.randint(2, 8, (), generator=rng)))
+        ]
+        others.insert(
+            int(torch.randint(len(others) + 1, (), generator=rng)),
+            (BAD, GOOD)[label][int(torch.randint(3, (), generator=rng))],
+        )
         texts.append(" ".join(others))
     return texts, labels
 
@@ -60,5 +67,8 @@ batch = tokenizer(texts, padding=True, return_tensors="pt")
 with torch.no_grad():
     scores = model(batch["input_ids"], batch["attention_mask"])
     used = model.used(batch["input_ids"][:1], batch["attention_mask"][:1])[0, int(scores[0].argmax())].sum(1)
-print(f"{texts[0]!r} is taken for {('bad', 'good')[int(scores[0].argmax())]}; used of its words, over all layers: {used.tolist()}")
+print(
+    f"{texts[0]!r} is taken for {('bad', 'good')[int(scores[0].argmax())]}; "
+    f"used of its words, over all layers: {used.tolist()}"
+)
 print(f"test accuracy {100 * (scores.argmax(-1) == labels).float().mean():.1f} %")

@@ -1,6 +1,7 @@
 """A routing layer between blocks of self-attention: forty tokens become eight capsules, which attend to each other.
 
-Heinsen 2019 proposes it in section 7; `LazyRoutedCapsules` (Heinsen 2022) forms no votes, so sequences may be long. The task: do
+Heinsen 2019 proposes it in section 7; `LazyRoutedCapsules` (Heinsen 2022) forms no votes, so sequences may be long.
+The task: do
 more of the tokens of a sequence lie below 5 or above? Runs in seconds on a CPU, with no download.
 
 python examples/routing_between_attention.py
@@ -18,7 +19,9 @@ class RoutedTransformer(nn.Module):
     def __init__(self, n_tokens: int = 10, width: int = 32, n_capsules: int = 8) -> None:
         super().__init__()
         self.embed = nn.Embedding(n_tokens, width)
-        self.before, self.after = (nn.TransformerEncoderLayer(width, 4, 64, dropout=0.0, batch_first=True) for _ in range(2))
+        self.before, self.after = (
+            nn.TransformerEncoderLayer(width, 4, 64, dropout=0.0, batch_first=True) for _ in range(2)
+        )
         self.route = LazyRoutedCapsules(None, n_capsules, width, width)  # any number of tokens -> eight capsules
         self.classes = nn.Linear(width, 2)
 

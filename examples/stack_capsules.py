@@ -15,7 +15,9 @@ images = images.float() / 255
 
 first = nn.Sequential(nn.Conv2d(1, 32, kernel_size=5), nn.ReLU())  # [b, 32, 12, 12]
 primary = PrimaryCapsules(32, n_types=4, d_out=4, kernel=5, stride=1)  # 4 types on an 8x8 grid
-middle = ConvRoutedCapsules(grid=(8, 8), n_in_types=4, n_out_types=6, d_in=4, d_out=8, kernel=4, stride=2)  # on a 3x3 grid
+middle = ConvRoutedCapsules(
+    grid=(8, 8), n_in_types=4, n_out_types=6, d_in=4, d_out=8, kernel=4, stride=2
+)  # on a 3x3 grid
 top = RoutedCapsules(n_in=middle.n_out, n_out=10, d_in=8, d_out=16)
 model = nn.Sequential(first, primary, middle, top)  # every capsule layer takes and gives Capsules(poses, activity)
 

@@ -66,13 +66,20 @@ def _every_public_name_is_told(site: Path) -> None:
     from sphinx.util.inventory import InventoryFile
 
     with (site / "objects.inv").open("rb") as file:
-        told = {name for kind, names in InventoryFile.load(file, "", posixpath.join).items() if kind.startswith("py:") for name in names}
+        told = {
+            name
+            for kind, names in InventoryFile.load(file, "", posixpath.join).items()
+            if kind.startswith("py:")
+            for name in names
+        }
     modules = marked(DOCS / "api")
     assert len(modules) >= 20
     things = {id(_thing(name)) for name in told}
     for name in modules:
         module = importlib.import_module(name)
-        missing = [each for each in offered(module) if f"{name}.{each}" not in told and id(getattr(module, each)) not in things]
+        missing = [
+            each for each in offered(module) if f"{name}.{each}" not in told and id(getattr(module, each)) not in things
+        ]
         assert not missing, f"of {name}: {missing}"
 
 
@@ -143,7 +150,11 @@ def test_every_picture_is_drawn_by_the_script_and_is_small(tmp_path):
     drawn = main(tmp_path)
     shown = re.findall(r"\]\((pictures/[^)]+)\)", "".join(page.read_text() for page in DOCS.glob("*.md")))
     committed = sorted((DOCS / "pictures").iterdir())
-    assert sorted(path.name for path in drawn) == [path.name for path in committed] == sorted(Path(link).name for link in shown)
+    assert (
+        sorted(path.name for path in drawn)
+        == [path.name for path in committed]
+        == sorted(Path(link).name for link in shown)
+    )
     assert all(path.stat().st_size < 100_000 for path in committed)
     assert all(path.read_bytes()[:4] == b"\x89PNG" and path.stat().st_size > 5_000 for path in drawn)
 
@@ -180,7 +191,8 @@ shown
     done = subprocess.run([sys.executable, "-c", OFFLINE, *args], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     index, shown = (
-        re.sub(r"<[^a/][^>]*>|</[^a][^>]*>", "", (tmp_path / "html" / page).read_text()) for page in ("index.html", "shown.html")
+        re.sub(r"<[^a/][^>]*>|</[^a][^>]*>", "", (tmp_path / "html" / page).read_text())
+        for page in ("index.html", "shown.html")
     )
     leads = {words: to for to, words in re.findall(r'<a [^>]*href="([^"]+)"[^>]*>([^<]+)</a>', index + shown)}
     assert leads["page"] == leads["record"] == "shown.html"

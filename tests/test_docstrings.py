@@ -56,12 +56,19 @@ def given(name: str) -> dict:
     for made in (model("encoder"), tokenizer("encoder")):
         made.save_pretrained("encoder")
     texts, labels = ["a great film", "a slow one"], torch.tensor([1, 0])
-    names = {"AutoModel": AutoModel, "AutoTokenizer": AutoTokenizer, "CapsuleHead": torchcaps.CapsuleHead, "torch": torch}
+    names = {
+        "AutoModel": AutoModel,
+        "AutoTokenizer": AutoTokenizer,
+        "CapsuleHead": torchcaps.CapsuleHead,
+        "torch": torch,
+    }
     return names | {"name": "encoder", "texts": texts, "labels": labels}
 
 
 def test_all_of_them_are_known():
-    source = '"""One.\n\n    x = 1\n\n    y = 2\n\nTwo:\n- a\n  b\n"""\ndef f():\n    """F.\n\n        f()\n\n    Two."""'
+    source = (
+        '"""One.\n\n    x = 1\n\n    y = 2\n\nTwo:\n- a\n  b\n"""\ndef f():\n    """F.\n\n        f()\n\n    Two."""'
+    )
     assert codes_of(source) == {"": "x = 1\n\ny = 2\n\n", "f": "f()\n\n"}
     assert set(codes()) == set(EXTRAS) | FORMULAS, "code in a docstring that no test runs"
 

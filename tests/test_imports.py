@@ -27,7 +27,12 @@ def imported(source: str, package: str) -> set[str]:
             module = ".".join(parent + (node.module or "").split(".") * bool(node.module))
             # `from torchcaps import data` names a part, `from torchcaps.data import load` names it already
             found |= {f"{module}.{name.name}" for name in node.names} if module == "torchcaps" else {module}
-        elif isinstance(node, ast.Call) and "import" in ast.unparse(node.func) and node.args and isinstance(node.args[0], ast.Constant):
+        elif (
+            isinstance(node, ast.Call)
+            and "import" in ast.unparse(node.func)
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
             found.add(str(node.args[0].value))  # importlib.import_module("torchcaps.x")
     return found
 
@@ -47,7 +52,9 @@ def complaints(path: Path, source: str) -> list[str]:
     allowed = {part, "__version__"}.union(*FLOORS[:floor])
     modules = [name.split(".") for name in imported(source, package)]
     targets = {name[1] if len(name) > 1 else "__init__" for name in modules if name[0] == "torchcaps"}
-    return [f"{path.relative_to(PACKAGE)} imports {target}, which stands behind it" for target in sorted(targets - allowed)]
+    return [
+        f"{path.relative_to(PACKAGE)} imports {target}, which stands behind it" for target in sorted(targets - allowed)
+    ]
 
 
 def test_at_the_top_stand_rooms_alone():
@@ -63,7 +70,11 @@ def test_imports_only_point_back():
 
 def test_only_kernels_import_triton():
     """Their files say so by name."""
-    told = {path for path, source in SOURCES.items() if any(name.split(".")[0] == "triton" for name in imported(source, "torchcaps"))}
+    told = {
+        path
+        for path, source in SOURCES.items()
+        if any(name.split(".")[0] == "triton" for name in imported(source, "torchcaps"))
+    }
     assert told and all(path.name.startswith("triton_") for path in told)
 
 
@@ -88,12 +99,20 @@ def test_an_import_that_points_forward_is_seen(file, source, target):
 
 
 def test_what_is_allowed_is_not_complained_of():
-    assert complaints(PACKAGE / "layers" / "routed.py", "from torchcaps.ops import squash\nfrom .capsules import Capsules") == []
     assert (
-        complaints(PACKAGE / "bench" / "ops.py", "from torchcaps.ops.testing import compare_routing\nfrom torchcaps import __version__")
+        complaints(PACKAGE / "layers" / "routed.py", "from torchcaps.ops import squash\nfrom .capsules import Capsules")
         == []
     )
-    assert complaints(PACKAGE / "utils.py", "") == ["utils has no place in the floors of tests/test_imports.py: give it one"]
+    assert (
+        complaints(
+            PACKAGE / "bench" / "ops.py",
+            "from torchcaps.ops.testing import compare_routing\nfrom torchcaps import __version__",
+        )
+        == []
+    )
+    assert complaints(PACKAGE / "utils.py", "") == [
+        "utils has no place in the floors of tests/test_imports.py: give it one"
+    ]
 
 
 def test_importing_the_package_needs_nothing_optional_and_does_nothing():
@@ -105,7 +124,9 @@ import torchcaps, torchcaps.figures.report
 assert torch.equal(before[0], torch.random.get_rng_state()) and before[1:] == (torch.get_default_dtype(), torch.get_num_threads())
 print(*sorted({"sklearn", "matplotlib", "PIL", "tensorboard", "triton", "pytest"} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
 
 

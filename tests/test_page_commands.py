@@ -26,7 +26,13 @@ def test_every_block_of_commands_is_run_by_a_test_of_this_file():
     """But for those of papers, which take hours: test_pages.py parses them."""
     guides = [page for page in PAGES if page.parent.name != "papers"]
     found = {str(page.relative_to(HOME)): len(shell_blocks(page)) for page in guides if shell_blocks(page)}
-    assert found == {"README.md": 1, "docs/own-data.md": 2, "docs/pretrained.md": 1, "docs/several-machines.md": 4, "docs/start.md": 1}
+    assert found == {
+        "README.md": 1,
+        "docs/own-data.md": 2,
+        "docs/pretrained.md": 1,
+        "docs/several-machines.md": 4,
+        "docs/start.md": 1,
+    }
 
 
 # programs that a cluster has; the two machines of its job are both this one
@@ -46,7 +52,12 @@ def typed(tmp_path):
     for name, line in PROGRAMS.items():
         (programs / name).write_text(f"#!/bin/sh\n{line}\n")
         (programs / name).chmod(0o755)
-    slurm = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_ID": "17", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    slurm = {
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_NNODES": "2",
+        "SLURM_JOB_ID": "17",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+    }
     paths = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
 
     def type_it(block: str, **replaced: str) -> str:
@@ -54,7 +65,9 @@ def typed(tmp_path):
             assert old in block, f"the page says {old} no more"
             block = block.replace(old, new)
         command = ["bash", "-e", "-c", block]
-        done = subprocess.run(command, cwd=tmp_path, env=os.environ | paths | slurm, text=True, capture_output=True, timeout=280)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=os.environ | paths | slurm, text=True, capture_output=True, timeout=280
+        )
         assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
@@ -68,7 +81,10 @@ SMALL = {"sabour2017/mnist-r3-recon": "smoke/capsnet"}
 @pytest.mark.slow
 def test_a_run_is_trained_and_released_as_the_page_says(typed, tmp_path):
     (block,) = shell_blocks("docs/pretrained.md")
-    said = typed(block, **{"sabour2017/mnist-r3-recon-64": "smoke/capsnet", "--without-decoder": "--without-decoder --folder here"})
+    said = typed(
+        block,
+        **{"sabour2017/mnist-r3-recon-64": "smoke/capsnet", "--without-decoder": "--without-decoder --folder here"},
+    )
     assert "# capsnet-mnist" in said and "left out: the decoder" in said
     assert {path.name for path in (tmp_path / "here").iterdir()} == {
         "capsnet-mnist.safetensors", "capsnet-mnist.json", "capsnet-mnist.md", "registry.json",
@@ -91,7 +107,11 @@ def test_one_machine_runs_as_the_page_says(typed, tmp_path):
 def test_two_machines_run_as_the_page_says(typed, tmp_path):
     """The same command on both, one process each."""
     block = shell_blocks("docs/several-machines.md")[2]
-    words = SMALL | {"node 8": "node 1", "head:29500": f"127.0.0.1:{free_port()}", "/shared/mnist": str(tmp_path / "shared")}
+    words = SMALL | {
+        "node 8": "node 1",
+        "head:29500": f"127.0.0.1:{free_port()}",
+        "/shared/mnist": str(tmp_path / "shared"),
+    }
     typed("srun " + block, **words)
     assert read_result(tmp_path / "shared/result.json")["processes"] == 2
 
@@ -110,14 +130,18 @@ def test_make_starts_what_the_pages_say(tmp_path):
         (programs / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
         (programs / name).chmod(0o755)
     wanted = {"demo": "torchcaps demo", "play": "torchcaps play", "test": "python -m pytest -q"}
-    lines = [line for page in ("README.md", "docs/start.md") for block in shell_blocks(page) for line in block.splitlines()]
+    lines = [
+        line for page in ("README.md", "docs/start.md") for block in shell_blocks(page) for line in block.splitlines()
+    ]
     assert {line.split()[1] for line in lines} == {*wanted}
     for line in lines:
         make, target, *_ = line.split()
         assert make == "make"
         # the environment is taken for made; bash, for the comment behind the command
         command = line.replace("make ", f"make -s -o .venv/done -o .venv/kernels/done BIN={programs} ", 1)
-        said = subprocess.run(["bash", "-e", "-c", command], cwd=HOME, check=True, capture_output=True, text=True).stdout.splitlines()
+        said = subprocess.run(
+            ["bash", "-e", "-c", command], cwd=HOME, check=True, capture_output=True, text=True
+        ).stdout.splitlines()
         assert said and all(each.startswith(wanted[target]) for each in said)
 
 
@@ -142,7 +166,12 @@ def started(words, place):
     paths = os.pathsep.join([str(HOME), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "torchcaps", *words], cwd=place, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [sys.executable, "-m", "torchcaps", *words],
+        cwd=place,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
 
 

@@ -55,7 +55,9 @@ def run(page: Path, names: dict, capsys) -> str:
             last = capsys.readouterr().out
             said.append(last)
         elif block.language == "text" and block.follows:
-            assert last.splitlines() == block.code.splitlines(), f"{page.name}, line {block.line}: the block above prints something else"
+            assert last.splitlines() == block.code.splitlines(), (
+                f"{page.name}, line {block.line}: the block above prints something else"
+            )
     return "".join(said)
 
 
@@ -131,11 +133,18 @@ def commands(text: str) -> list[tuple[list[str], bool]]:
         if block.language in SHELLS:
             for line in block.code.replace("\\\n", " ").splitlines():
                 words = shlex.split(line.removeprefix("$ "), comments=True)
-                for part in " ".join("\0" if word in ("&&", "|", ";") else shlex.quote(word) for word in words).split("\0"):
+                for part in " ".join("\0" if word in ("&&", "|", ";") else shlex.quote(word) for word in words).split(
+                    "\0"
+                ):
                     found.append((shlex.split(part), True))
-    found += [(shlex.split(span), False) for span in re.findall(r"`((?:torchcaps|torchrun) [^`]+)`", BLOCK.sub("", text))]
+    found += [
+        (shlex.split(span), False) for span in re.findall(r"`((?:torchcaps|torchrun) [^`]+)`", BLOCK.sub("", text))
+    ]
     # started by another program, as torchrun: behind its -m
-    found = [(words[words.index("-m") + 1 :] if "-m" in words and words[0] in STARTERS else words, whole) for words, whole in found]
+    found = [
+        (words[words.index("-m") + 1 :] if "-m" in words and words[0] in STARTERS else words, whole)
+        for words, whole in found
+    ]
     return [(words[1:], whole) for words, whole in found if words[:1] == ["torchcaps"]]
 
 

@@ -228,6 +228,8 @@ print(len(LAYERS), "layers", len(MODELS), "models", caught, "caught")
 
 
 def test_the_shapes_in_the_signatures_are_true():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split("\n")[0] == "11 layers 9 models 4 caught"

@@ -17,9 +17,16 @@ def tokenizer(kind: str):
     plain.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     if kind == "decoder":
         return transformers.PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<end>", unk_token="[UNK]")
-    plain.post_processor = tokenizers.processors.BertProcessing(("[SEP]", numbers["[SEP]"]), ("[CLS]", numbers["[CLS]"]))
+    plain.post_processor = tokenizers.processors.BertProcessing(
+        ("[SEP]", numbers["[SEP]"]), ("[CLS]", numbers["[CLS]"])
+    )
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=plain, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]", model_max_length=LIMIT
+        tokenizer_object=plain,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
+        model_max_length=LIMIT,
     )
 
 
@@ -27,7 +34,13 @@ def model(kind: str):
     torch.manual_seed(0)
     if kind == "decoder":
         config = transformers.GPT2Config(
-            vocab_size=len(WORDS), n_embd=SIZE, n_layer=N_BLOCKS, n_head=2, n_positions=LIMIT, bos_token_id=4, eos_token_id=4
+            vocab_size=len(WORDS),
+            n_embd=SIZE,
+            n_layer=N_BLOCKS,
+            n_head=2,
+            n_positions=LIMIT,
+            bos_token_id=4,
+            eos_token_id=4,
         )
         return transformers.GPT2Model(config).eval()
     config = transformers.BertConfig(

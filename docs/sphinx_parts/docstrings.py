@@ -1,4 +1,4 @@
-"""Docstrings of torchcaps are plain text with `code`; sphinx reads reStructuredText, to which `[*b i d]` is half an emphasis."""
+"""Turn docstrings, plain text with `code`, into reStructuredText, to which `[*b i d]` is half an emphasis."""
 
 import inspect
 import re
@@ -12,7 +12,7 @@ FIELD = re.compile(r"    (\w+): .*?  # (?!noqa)(.+)")
 
 
 def as_rst(lines: list[str]) -> list[str]:
-    """The same text for sphinx: code is code and links to the names it knows, indented blocks are code, and the rest is literal."""
+    """Convert to sphinx: code links to the names it knows, indented blocks are code, and the rest is literal."""
     made: list[str] = []
     for indented, block in _blocks(lines):
         made += ["::", "", *(f"    {line}" for line in block)] if indented else _paragraphs(block)
@@ -69,7 +69,8 @@ def _process(app: Any, what: str, name: str, thing: Any, options: Any, lines: li
 
 
 def _skip(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
-    """Fields of a NamedTuple say "Alias for field number 0", where signature and comments say more; and what others' classes hand
+    """Fields of a NamedTuple say "Alias for field number 0", where signature and comments say more; and what others'
+    classes hand
     down is told by them."""
     alias = str(getattr(thing, "__doc__", "")).startswith("Alias for field number")
     foreign = inspect.isroutine(thing) and not str(thing.__module__).startswith("torchcaps")

@@ -24,7 +24,13 @@ class NameLinks(SphinxTransform):
         for node in list(self.document.findall(nodes.literal)):
             name = node.astext().removeprefix("torchcaps.").removesuffix("()")
             if name in whole and isinstance(node.parent, nodes.paragraph | nodes.entry):
-                about = {"refdomain": "py", "reftype": "obj", "reftarget": whole[name], "refexplicit": True, "refwarn": True}
+                about = {
+                    "refdomain": "py",
+                    "reftype": "obj",
+                    "reftarget": whole[name],
+                    "refexplicit": True,
+                    "refwarn": True,
+                }
                 node.replace_self(addnodes.pending_xref("", node.deepcopy(), refdoc=self.env.docname, **about))
 
 

@@ -1,7 +1,8 @@
 """Pages of names that nobody lists by hand: `<!-- names torchcaps.ops -->` stands for all that the module offers.
 
-A module offers what its `__all__` says, or else what it defines itself, has no underscore and has a docstring. What a package
-takes from its files stands under the name of the file, with what that file's own docstring says. A name that another page tells
+A module offers what its `__all__` says, or else what it defines itself, has no underscore and has a docstring. What a
+package takes from its files stands under the name of the file, with that file's own docstring. A name that another
+page tells
 too, as those of `torchcaps` itself do, gets a line and a link.
 """
 
@@ -33,7 +34,11 @@ def marked(folder: Path) -> tuple[str, ...]:
 @cache
 def told_by(modules: tuple[str, ...]) -> dict[int, str]:
     """Where a thing is told in full, by its identity: in the module that is deepest in the package."""
-    found = [(name.count("."), f"{name}.{each}", getattr(import_module(name), each)) for name in modules for each in _offered(name)]
+    found = [
+        (name.count("."), f"{name}.{each}", getattr(import_module(name), each))
+        for name in modules
+        for each in _offered(name)
+    ]
     return {id(thing): whole for _, whole, thing in sorted(found, key=lambda entry: entry[:2])}
 
 
@@ -48,7 +53,10 @@ def written(module: ModuleType, told: dict[int, str]) -> Iterator[str]:
     elsewhere = [name for name, whole in here.items() if told[id(getattr(module, name))] != whole]
     if elsewhere:
         yield "| name | what it is |\n|---|---|"
-        yield from (f"| {{py:obj}}`{name} <{told[id(getattr(module, name))]}>` | {_summary(getattr(module, name))} |" for name in elsewhere)
+        yield from (
+            f"| {{py:obj}}`{name} <{told[id(getattr(module, name))]}>` | {_summary(getattr(module, name))} |"
+            for name in elsewhere
+        )
         yield ""
     names = sorted((name for name in here if name not in elsewhere), key=lambda name: _place(module, name))
     for home, group in groupby(names, key=lambda name: _home(module, name)):
@@ -99,7 +107,11 @@ def _directive(module: ModuleType, name: str) -> list[str]:
         return [f".. autofunction:: {module.__name__}.{name}"]
     keys = ", ".join(f"``{key}``" for key in thing) if isinstance(thing, dict) else ""
     # a path is told from the package on: where this machine has it is nobody's business
-    said = thing.relative_to(_root(module)) if isinstance(thing, Path) and thing.is_relative_to(_root(module)) else repr(thing)
+    said = (
+        thing.relative_to(_root(module))
+        if isinstance(thing, Path) and thing.is_relative_to(_root(module))
+        else repr(thing)
+    )
     about = f"Keys: {keys}" if keys else f"``{said}``"
     return [f".. py:currentmodule:: {module.__name__}", "", f".. py:data:: {name}", "", f"   {about}"]
 

@@ -1,7 +1,8 @@
-"""Links of a page to what lies beside docs/, as `../../torchcaps/ops/squash.py`: they work in the repository, and shall work in the site.
+"""Links of a page to files beside docs/, as `../../torchcaps/ops/squash.py`, that work in the repository and the site.
 
-With an address (`make docs REPOSITORY=https://example.org/torchcaps/blob/main`) they lead there. Without one the site holds a copy
-of a file, and the name of a folder is no link. A file that is shown whole on a page (`pages_of` in conf.py) is that page. Links of such
+With an address (`make docs REPOSITORY=https://example.org/torchcaps/blob/main`) they lead there. Without one the site
+holds a copy of a file, and the name of a folder is no link. A file that is shown whole on a page (`pages_of` in conf.py)
+is that page. Links of such
 a file are read from where it lies.
 """
 
@@ -28,12 +29,20 @@ class RepositoryLinks(SphinxTransform):
         target = node["reftarget"] + ".md" * (node.get("refdomain") == "doc")  # myst has taken the ending off
         page = self.env.doc2path(self.env.docname)
         written_in = Path(node.source or page)  # another file, where a page shows one
-        path = (docs / target if node.get("refdomain") == "doc" and written_in == Path(page) else written_in.parent / target).resolve()
+        path = (
+            docs / target if node.get("refdomain") == "doc" and written_in == Path(page) else written_in.parent / target
+        ).resolve()
         if not path.is_relative_to(docs.parent) or path.is_relative_to(docs) or not path.exists():
             return  # a page, or sphinx says that it is missing
         name, words = str(path.relative_to(docs.parent)), [child.deepcopy() for child in node]
         if shown := self.config.pages_of.get(name):
-            about = {"refdomain": "doc", "reftarget": shown, "reftargetid": None, "reftype": "myst", "refexplicit": True}
+            about = {
+                "refdomain": "doc",
+                "reftarget": shown,
+                "reftargetid": None,
+                "reftype": "myst",
+                "refexplicit": True,
+            }
             node.replace_self(addnodes.pending_xref("", *words, refdoc=self.env.docname, **about))
         elif address := self.config.repository:
             node.replace_self(nodes.reference("", "", *words, refuri=f"{address.rstrip('/')}/{name}"))
@@ -42,7 +51,9 @@ class RepositoryLinks(SphinxTransform):
         else:
             # from the root of the pages, as sphinx has it
             target = "/" + os.path.relpath(path, docs)
-            node.replace_self(addnodes.download_reference("", "", *words, reftarget=target, refdoc=self.env.docname, refexplicit=True))
+            node.replace_self(
+                addnodes.download_reference("", "", *words, reftarget=target, refdoc=self.env.docname, refexplicit=True)
+            )
 
 
 def setup(app: Any) -> dict[str, bool]:

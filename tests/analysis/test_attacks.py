@@ -21,7 +21,10 @@ def pair(*pixels: float) -> torch.Tensor:
 
 
 def test_the_lead_is_that_of_the_best_wrong_class():
-    assert lead_of_the_wrong(torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]]), torch.tensor([0, 2])).tolist() == [-1.0, 1.0]
+    assert lead_of_the_wrong(torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]]), torch.tensor([0, 2])).tolist() == [
+        -1.0,
+        1.0,
+    ]
 
 
 def test_one_step_goes_as_far_as_allowed_and_stays_a_picture():
@@ -36,7 +39,9 @@ def test_many_steps_reach_the_corner_and_mislead_where_the_ball_allows_it():
     """0.9 against 0.6 becomes 0.8 against 0.8: not yet wrong at 0.1; at 0.11 it is."""
     images, labels = pair(0.9, 0.3), torch.tensor([0])
     for strength, wrong in ((0.05, False), (0.11, True)):
-        changed = pgd(scores, answers, images, labels, strength, steps=5, restarts=2, rng=torch.Generator().manual_seed(0))
+        changed = pgd(
+            scores, answers, images, labels, strength, steps=5, restarts=2, rng=torch.Generator().manual_seed(0)
+        )
         assert ((changed - images).abs() <= strength + 1e-6).all()
         assert bool(answers(changed) != labels) == wrong
 

@@ -5,7 +5,15 @@ import pytest
 import torch
 
 from torchcaps.analysis import classifiers
-from torchcaps.analysis.classifiers import SvmDecision, fit_linear, fit_svm, load_svm, principal_components, processes, save_svm
+from torchcaps.analysis.classifiers import (
+    SvmDecision,
+    fit_linear,
+    fit_svm,
+    load_svm,
+    principal_components,
+    processes,
+    save_svm,
+)
 
 SVC = pytest.importorskip("sklearn.svm").SVC
 
@@ -23,7 +31,9 @@ def test_the_machines_are_those_of_scikit_learn(blobs, largest, monkeypatch):
     monkeypatch.setattr("torchcaps.analysis.classifiers.LARGEST_KERNEL", largest)
     features, labels = blobs
     ours = fit_svm(features[:100], labels[:100], C=100.0, gamma=0.1)
-    theirs = SVC(C=100.0, gamma=0.1, decision_function_shape="ovo").fit(features[:100].double().numpy(), labels[:100].numpy())
+    theirs = SVC(C=100.0, gamma=0.1, decision_function_shape="ovo").fit(
+        features[:100].double().numpy(), labels[:100].numpy()
+    )
     asked = features[100:]
     assert ours.predict(asked).tolist() == theirs.predict(asked.double().numpy()).tolist()
     np.testing.assert_allclose(ours.pairs(asked).numpy(), theirs.decision_function(asked.double().numpy()), atol=1e-8)
@@ -41,7 +51,9 @@ def test_several_processes_fit_the_same(blobs):
 
 def test_of_equal_votes_the_first_class_wins():
     """Three classes that beat each other in a circle, one vote each."""
-    machine = SvmDecision(torch.zeros(1, 2), torch.zeros(3, 1), torch.tensor([1.0, -1.0, 1.0]), torch.tensor([2, 5, 7]), gamma=1.0)
+    machine = SvmDecision(
+        torch.zeros(1, 2), torch.zeros(3, 1), torch.tensor([1.0, -1.0, 1.0]), torch.tensor([2, 5, 7]), gamma=1.0
+    )
     assert machine.predict(torch.zeros(4, 2)).tolist() == [2] * 4
     assert machine(torch.zeros(1, 2)).tolist() == [[0.0, 0.0, 0.0]]  # sums of margins: 1 - 1, -1 + 1, 1 - 1
 

@@ -88,7 +88,9 @@ class Told(nn.Module):
         return self.poses[part], self.classes[part]
 
 
-def linear_poses(factors: torch.Tensor, classes: torch.Tensor, rng: torch.Generator, noise: float = 0.01) -> torch.Tensor:
+def linear_poses(
+    factors: torch.Tensor, classes: torch.Tensor, rng: torch.Generator, noise: float = 0.01
+) -> torch.Tensor:
     """Eight numbers, another mixture of the factors in every class, about another mean."""
     low, high = torch.tensor(list(RANGES.values())).double()[: factors.shape[1]].T
     mix = torch.randn(10, factors.shape[1], 8, generator=rng).double()
@@ -296,7 +298,9 @@ def test_a_network_without_capsules_gives_what_its_last_layer_sees(digits):
 
 @pytest.mark.parametrize("make", [CapsNet, Baseline])
 def test_models_are_measured_as_they_are_evaluated_and_left_as_they_were(make, digits):
-    small = {"channels": 8, "kernel": 9, "n_types": 2, "reconstruction": False} if make is CapsNet else {"preset": "small"}
+    small = (
+        {"channels": 8, "kernel": 9, "n_types": 2, "reconstruction": False} if make is CapsNet else {"preset": "small"}
+    )
     model, seen = make((1, 32, 30), 10, **small), []
     model.register_forward_pre_hook(lambda model, inputs: seen.append((model.training, inputs[0])))
     found = equivariance(model, digits, CPU, augment=(Shift(2), Standardise()), copies=1)

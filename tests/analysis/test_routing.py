@@ -37,9 +37,13 @@ def data():
 
 
 def test_entropy_by_hand():
-    couplings = torch.tensor([[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0], [0.2, 0.2, 0.0, 0.0]])
+    couplings = torch.tensor(
+        [[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0], [0.2, 0.2, 0.0, 0.0]]
+    )
     torch.testing.assert_close(entropies(couplings), torch.tensor([log(4), 0.0, log(2), log(2)]))
-    assert entropies(couplings).mean().item() / log(4) == pytest.approx(coupling_entropy(couplings)), "the metric says the same"
+    assert entropies(couplings).mean().item() / log(4) == pytest.approx(coupling_entropy(couplings)), (
+        "the metric says the same"
+    )
 
 
 def test_histogram_by_hand():
@@ -66,7 +70,9 @@ def test_long_inputs_weigh_more(data):
         active = model.primary_capsules(images).activity
         nats = entropies(list(model.steps(images))[1].couplings)
     assert row["entropy_nats"] == pytest.approx(nats.mean().item())
-    assert row["entropy_nats_by_length"] == pytest.approx(((active * nats).sum(-1) / active.sum(-1)).mean().item(), rel=1e-5)
+    assert row["entropy_nats_by_length"] == pytest.approx(
+        ((active * nats).sum(-1) / active.sum(-1)).mean().item(), rel=1e-5
+    )
     assert row["entropy_share_by_length"] < row["entropy_share"]
 
 
@@ -143,7 +149,13 @@ def test_a_type_without_weights_is_dead(data):
         model.primary.weight[8:16], model.primary.bias[8:16] = 0, 0
         model.classes.weight[:, 4], model.classes.bias[4] = 0, 0
     dead = diagnose(model, data, CPU)["dead"]
-    assert dead == {"threshold": 0.01, "primary_types": [1], "n_primary_types": 3, "class_capsules": [4], "n_class_capsules": 10}
+    assert dead == {
+        "threshold": 0.01,
+        "primary_types": [1],
+        "n_primary_types": 3,
+        "class_capsules": [4],
+        "n_class_capsules": 10,
+    }
 
 
 def test_a_type_that_speaks_once_is_not_dead(data):

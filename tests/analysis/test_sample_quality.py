@@ -84,7 +84,8 @@ def test_the_judge_knows_real_pictures_and_learns_from_training_images_alone():
     train, test = (load("generated-16", part) for part in ("train", "test"))
     judge = sample_quality.train_judge(train, test, CPU, 0, steps=15)
     same, other = (
-        sample_quality.train_judge(train, Labelled(test.images[:8], labels), CPU, 0, 1) for labels in (test.labels[:8], test.labels[1:9])
+        sample_quality.train_judge(train, Labelled(test.images[:8], labels), CPU, 0, 1)
+        for labels in (test.labels[:8], test.labels[1:9])
     )
     assert all(torch.equal(a, b) for a, b in zip(other.net.parameters(), same.net.parameters(), strict=True))
     assert judge.error_percent < 50
@@ -112,5 +113,7 @@ def test_a_study_tells_everything_that_the_table_shows():
     assert len(found["restricted_modal_share"]) == len(found["restricted_spread"]) == 4 and found["n_pictures"] == 12
     pixels = first.images.double().flatten(1) / 255
     classes = [pixels[first.labels == label] for label in first.labels.unique()]
-    assert found["test_spread"] == pytest.approx([(own - own.mean(0)).square().sum(1).mean().sqrt().item() for own in classes], rel=1e-4)
+    assert found["test_spread"] == pytest.approx(
+        [(own - own.mean(0)).square().sum(1).mean().sqrt().item() for own in classes], rel=1e-4
+    )
     assert found == sample_quality.study(model, first, first, CPU, 0, 3, 5)  # one seed, one answer

@@ -55,7 +55,12 @@ def wrong_for(*backends: str):
 
 
 def test_every_op_is_timed_on_a_cpu(table):
-    text = table(dynamic(2, 7, 3, 4, 5, backends=BOTH), em(2, 7, 3, 2, 4, 4), local(2, 3, 2, 2, 4, 4, kernel=2), squashing(2, 7, 4))
+    text = table(
+        dynamic(2, 7, 3, 4, 5, backends=BOTH),
+        em(2, 7, 3, 2, 4, 4),
+        local(2, 3, 2, 2, 4, 4, kernel=2),
+        squashing(2, 7, 4),
+    )
     assert len(re.findall(r"│ (?:reference|blocked) +│ \d", text)) == 5
     ms, repeats, speed, memory, against = cells(text, "reference")
     assert float(ms) > 0 and repeats == "2" and against == "1.00x"
@@ -94,7 +99,10 @@ def test_a_reference_that_cannot_run_is_named_with_its_bytes(table):
     text = table(replace(big_images(2, 2, 9, 3), backends=BOTH))
     assert cells(text, "reference") == ["-"] * 5
     assert cells(text, "blocked")[-1] == "-"
-    assert "224x224, reference: cannot run: its votes alone, 2 x 18 x 3 x 16 numbers, are 0 GB in float32 (computed)" in text
+    assert (
+        "224x224, reference: cannot run: its votes alone, 2 x 18 x 3 x 16 numbers, are 0 GB in float32 (computed)"
+        in text
+    )
     (big,) = select(CASES["cuda"], ["224x224"])
     assert big.cannot["reference"].endswith("32 x 346,112 x 200 x 16 numbers, are 142 GB in float32 (computed)")
 
@@ -123,7 +131,9 @@ def test_memory_in_all_is_told_where_it_counts(table, monkeypatch):
 def test_forward_alone_is_checked_and_timed_without_gradients(table, monkeypatch):
     grads, compare = [], ops.compare_routing
     case = dynamic(2, 7, 3, 4, 5, backward=False)
-    watched = replace(case, call=lambda *args, **inputs: grads.append(torch.is_grad_enabled()) or case.call(*args, **inputs))
+    watched = replace(
+        case, call=lambda *args, **inputs: grads.append(torch.is_grad_enabled()) or case.call(*args, **inputs)
+    )
     monkeypatch.setattr(ops, "compare_routing", lambda *args, **how: margins.append(compare(*args, **how)))
     margins = []
     text = table(watched)
@@ -139,7 +149,11 @@ def test_a_row_that_was_checked_on_another_problem_says_so(table):
     text = table(dynamic(3, 7, 3, 4, 5, backends=BOTH, stand_in=small), small)
     assert "b3 7x4 -> 3x5 r3, blocked: checked on a smaller problem, b2 7x4 -> 3x5 r3\n" in text
     assert text.count("checked on") == 1
-    assert dynamic(3, 7, 3, stand_in=small).checked_on("triton").endswith("which runs the same kernels with the same flags")
+    assert (
+        dynamic(3, 7, 3, stand_in=small)
+        .checked_on("triton")
+        .endswith("which runs the same kernels with the same flags")
+    )
 
 
 def test_a_check_on_another_problem_is_of_that_problem(monkeypatch):
@@ -152,7 +166,10 @@ def test_a_check_on_another_problem_is_of_that_problem(monkeypatch):
 def test_the_head_names_device_version_and_commit(table, monkeypatch):
     monkeypatch.setenv("TORCHCAPS_COMMIT", "0123456789abcdef")
     head = table(squashing(2, 7, 4)).splitlines()[0]
-    assert f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}, commit 0123456789ab; medians of at most 2" in head
+    assert (
+        f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}, commit 0123456789ab; medians of at most 2"
+        in head
+    )
     monkeypatch.setenv("TORCHCAPS_DIRTY", "1")
     assert "commit 0123456789ab with changes;" in table(squashing(2, 7, 4))
     monkeypatch.setattr(timing, "commit", lambda: {"commit": "unknown", "dirty": True})
@@ -168,7 +185,11 @@ def test_only_filters(table):
 
 
 def test_a_filter_that_fits_nothing_lists_the_names():
-    refused = CliRunner().invoke(cli.app, ["bench", "ops", "--device", "cpu", "--only", "squash", "--only", "sqash"]).exception
+    refused = (
+        CliRunner()
+        .invoke(cli.app, ["bench", "ops", "--device", "cpu", "--only", "squash", "--only", "sqash"])
+        .exception
+    )
     assert isinstance(refused, ValueError)
     assert str(refused).startswith("--only 'sqash' fits no case; there are:")
     assert all(case.name in str(refused) for case in CASES["cpu"])
@@ -179,7 +200,10 @@ def test_cases_are_told_apart_by_name():
         assert len({case.name for case in cases}) == len(cases) >= 5
 
 
-POINTS = {device: [x for axis in axes for x in axis.cases(scale.LARGEST_REFERENCE[device])] for device, axes in scale.AXES.items()}
+POINTS = {
+    device: [x for axis in axes for x in axis.cases(scale.LARGEST_REFERENCE[device])]
+    for device, axes in scale.AXES.items()
+}
 
 
 @pytest.mark.parametrize(("device", "most"), [("cpu", 2e9), ("cuda", 5e9)])
@@ -204,7 +228,8 @@ def test_the_bench_sees_every_shape_of_weight():
 
 
 @pytest.mark.parametrize(
-    ("seconds_of_one", "asked", "taken", "warm_ups"), [(0.001, 20, 20, 2), (0.5, 20, 6, 2), (1.4, 20, 3, 1), (60, 20, 3, 1), (60, 2, 2, 1)]
+    ("seconds_of_one", "asked", "taken", "warm_ups"),
+    [(0.001, 20, 20, 2), (0.5, 20, 6, 2), (1.4, 20, 3, 1), (60, 20, 3, 1), (60, 2, 2, 1)],
 )
 def test_slow_work_is_repeated_less(monkeypatch, seconds_of_one, asked, taken, warm_ups):
     calls = []
@@ -257,7 +282,9 @@ def test_scale_writes_numbers_and_a_picture(tmp_path):
     record = json.loads(written[0].read_text())
     assert [axis["name"] for axis in record["axes"]] == ["n_in", "n_out", "batch"]
     for axis, wanted in zip(record["axes"], TINY, strict=True):
-        assert [(p["value"], p["backend"]) for p in axis["points"]] == [(value, backend) for value in wanted.values for backend in BOTH]
+        assert [(p["value"], p["backend"]) for p in axis["points"]] == [
+            (value, backend) for value in wanted.values for backend in BOTH
+        ]
         assert all(p["ms"] > 0 and p["repeats"] == 2 and p["reason"] == "" for p in axis["points"])
         assert set(axis["exponents"]) == set(BOTH)
     assert {"device", "versions", "commit", "dirty", "dtype", "n_iters"} <= record.keys()
@@ -277,7 +304,9 @@ def test_scale_leaves_out_a_reference_that_is_too_large_and_says_so(monkeypatch)
 
 
 def test_scale_says_what_was_checked_in_place_of_a_point():
-    axis = scale.measure_axis(replace(TINY[2], stand_ins={3: Sizes(batch=2, n_in=7, n_out=3)}), CPU, 2, lambda text: None)
+    axis = scale.measure_axis(
+        replace(TINY[2], stand_ins={3: Sizes(batch=2, n_in=7, n_out=3)}), CPU, 2, lambda text: None
+    )
     words = "checked on a smaller problem, b2 7x8 -> 3x16 r3"
     assert [p["checked_on"] for p in axis["points"]] == ["", "", "", "", "", words]
     text = printed(lambda console: scale._show(axis, console))
@@ -291,7 +320,9 @@ def test_scale_prints_no_time_on_red(monkeypatch, tmp_path):
     assert "blocked: time grows" not in text
     assert text.count("blocked: wrong: blocked: poses [b j e]: off by 1") == 3
     (path,) = tmp_path.glob("*.json")
-    assert [p["ms"] for p in json.loads(path.read_text())["axes"][0]["points"] if p["backend"] == "blocked"] == [None] * 3
+    assert [p["ms"] for p in json.loads(path.read_text())["axes"][0]["points"] if p["backend"] == "blocked"] == [
+        None
+    ] * 3
 
 
 def test_without_matplotlib_scale_says_what_to_install_before_it_measures(monkeypatch, tmp_path):
@@ -307,5 +338,10 @@ def test_the_axes_on_cuda_are_those_of_the_bar():
     assert (n_in.values[0], n_in.values[-1]) == (1024, 262_144)
     assert (n_out.values[0], n_out.values[-1]) == (10, 1000)
     assert batch.values == (8, 32, 128, 512, 2048)
-    left_out = [case.name for axis in scale.AXES["cuda"] for case in axis.cases(scale.LARGEST_REFERENCE["cuda"]) if case.cannot]
-    assert left_out == ["dynamic_routing b32 262144x8 -> 10x16 r3 32 types", "dynamic_routing b128 1152x8 -> 1000x16 r3"]
+    left_out = [
+        case.name for axis in scale.AXES["cuda"] for case in axis.cases(scale.LARGEST_REFERENCE["cuda"]) if case.cannot
+    ]
+    assert left_out == [
+        "dynamic_routing b32 262144x8 -> 10x16 r3 32 types",
+        "dynamic_routing b128 1152x8 -> 1000x16 r3",
+    ]

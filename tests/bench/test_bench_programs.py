@@ -14,7 +14,10 @@ from torchcaps.bench.scale import AXES, DTYPES
 from torchcaps.ops import dynamic as dynamic_module
 from torchcaps.ops import em as em_module
 
-KERNELS = {dynamic_module: ("triton_forward", "triton_backward"), em_module: ("triton_forward", "triton_backward", "triton_inputs")}
+KERNELS = {
+    dynamic_module: ("triton_forward", "triton_backward"),
+    em_module: ("triton_forward", "triton_backward", "triton_inputs"),
+}
 COUNTS = {"n_batch", "n_rows", "n_chunks", "blocks"}  # COUNTS of ops/dynamic/triton_forward.py
 LOOPS = {"BLOCKS", "BATCHES", "CHUNKS", "STEPS"}  # how often one goes round decides nothing but whether it goes on
 REPLACED = [(case, dtype) for case in CASES["cuda"] if case.stand_in for dtype in (torch.float32, torch.bfloat16)]
@@ -64,7 +67,9 @@ def programs(monkeypatch):
             monkeypatch.setattr(package, name, kernels, raising=False)
     for module in (dynamic_module.triton_op, em_module.triton_op):
         for op in (module.route, module.route_backward):
-            monkeypatch.setattr(op, "_abstract_fn", op._init_fn)  # what such tensors run instead of the op: here the op itself
+            monkeypatch.setattr(
+                op, "_abstract_fn", op._init_fn
+            )  # what such tensors run instead of the op: here the op itself
     for module in (dynamic_module, em_module):
         monkeypatch.setattr(module, "choose", lambda *args, **how: "triton")
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *device: False)  # it does not know their device

@@ -28,10 +28,14 @@ def test_a_step_is_timed_beside_the_reference():
     assert fast.startswith("smoke/capsnet: ") and "routing: blocked (batch 16, " in fast
     assert plain.startswith("  with the reference ops: ") and "routing: reference; " in plain
     assert all("ms per step" in line and "images/s" in line and "MiB" in line for line in (fast, plain))
-    assert checked.startswith("  checked: mean losses of the first 2 x 4 steps 0.0") and checked.endswith("(allowed 0.3 %)")
+    assert checked.startswith("  checked: mean losses of the first 2 x 4 steps 0.0") and checked.endswith(
+        "(allowed 0.3 %)"
+    )
 
 
-@pytest.mark.parametrize("wrong", [lambda poses: poses.detach(), lambda poses: 1.05 * poses, lambda poses: poses * math.nan])
+@pytest.mark.parametrize(
+    "wrong", [lambda poses: poses.detach(), lambda poses: 1.05 * poses, lambda poses: poses * math.nan]
+)
 def test_a_step_that_learns_otherwise_gets_no_time(monkeypatch, wrong):
     """Without a gradient, a little too long, not a number."""
     blocked = cpu.routed

@@ -104,7 +104,9 @@ def test_compare_tells_two_results_apart(command, trained):
     labels = load("generated-16", "test").labels
     result["predictions"]["test"] = pack(labels)
     Path("perfect.json").write_text(json.dumps(result))
-    wrong = round(json.loads((trained / "result.json").read_text())["metrics"]["test"]["error_percent"] * len(labels) / 100)
+    wrong = round(
+        json.loads((trained / "result.json").read_text())["metrics"]["test"]["error_percent"] * len(labels) / 100
+    )
     code, out, _ = command("compare", str(trained / "result.json"), "perfect.json")
     assert code == 0
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
@@ -157,7 +159,10 @@ def test_table_says_what_nobody_ran(command):
 def test_bench_train_prints_what_was_measured(command, monkeypatch):
     measured = lambda recipe, device, steps: f"{recipe.name} {device} {steps}"  # noqa: E731
     monkeypatch.setattr("torchcaps.cli.bench.benches.bench_train", measured)
-    assert command("bench", "train", "smoke/capsnet", "--steps", "10", "--device", "cpu")[:2] == (0, "smoke/capsnet cpu 10\n")
+    assert command("bench", "train", "smoke/capsnet", "--steps", "10", "--device", "cpu")[:2] == (
+        0,
+        "smoke/capsnet cpu 10\n",
+    )
 
 
 def test_bench_ops_checks_before_it_times(command, monkeypatch):
@@ -179,7 +184,10 @@ def test_bench_ops_checks_before_it_times(command, monkeypatch):
 
 
 def test_unknown_names_get_near_ones(command):
-    refuses(command("train", "sabour2017/mnist-r3-recom"), "no recipe 'sabour2017/mnist-r3-recom'; did you mean sabour2017/mnist-r3-recon")
+    refuses(
+        command("train", "sabour2017/mnist-r3-recom"),
+        "no recipe 'sabour2017/mnist-r3-recom'; did you mean sabour2017/mnist-r3-recon",
+    )
     refuses(command("show", "???"), "`torchcaps ls` lists them all")
     refuses(command("table", "sabour2018"), "no paper 'sabour2018'", "sabour2017")
     refuses(command("data", "get", "mnits"), "no data set 'mnits'", "mnist")
@@ -219,8 +227,13 @@ def test_an_unwritable_folder_is_refused_before_training(command):
 def test_a_device_that_is_not_there_is_refused(command):
     import torch
 
-    refuses(command("train", "smoke/capsnet", "--device", "abacus"), "device must be auto, cpu, cuda or cuda:N; got 'abacus'")
-    refuses(command("train", "smoke/capsnet", "--device", "meta"), "device must be auto, cpu, cuda or cuda:N; got 'meta'")
+    refuses(
+        command("train", "smoke/capsnet", "--device", "abacus"),
+        "device must be auto, cpu, cuda or cuda:N; got 'abacus'",
+    )
+    refuses(
+        command("train", "smoke/capsnet", "--device", "meta"), "device must be auto, cpu, cuda or cuda:N; got 'meta'"
+    )
     if not torch.cuda.is_available():
         refuses(command("train", "smoke/capsnet", "--device", "cuda"), "use --device cpu")
 
@@ -233,7 +246,12 @@ def test_a_full_disk_ends_with_one_line(command, monkeypatch):
 
     monkeypatch.setattr(checkpoint, "write_whole", full)
     answer = command("train", "smoke/capsnet-plain", "--device", "cpu")
-    refuses(answer, "could not write the checkpoint (No space left on device)", "there is no earlier checkpoint", "choose another --out")
+    refuses(
+        answer,
+        "could not write the checkpoint (No space left on device)",
+        "there is no earlier checkpoint",
+        "choose another --out",
+    )
     assert "Errno" not in answer[2]
 
 
@@ -293,7 +311,10 @@ def test_rows_that_read_a_network_follow_it_and_need_only_its_features(command, 
     read = FrozenClassifier(network=network, of="smoke/net", **how)
     claims = {"net": "test.squared_error", "read": "generated-16/test.error_percent"}
     made = {"net": lambda: network, "read": lambda: read}
-    recipes = {f"smoke/{name}": Recipe(f"smoke/{name}", made[name], Claim(table="1", row=name, metric=claims[name])) for name in made}
+    recipes = {
+        f"smoke/{name}": Recipe(f"smoke/{name}", made[name], Claim(table="1", row=name, metric=claims[name]))
+        for name in made
+    }
     for module in (cli.training, cli.reproduction, cli.probes):
         monkeypatch.setattr(module, "RECIPES", recipes)
     options = "--seeds", "0", "--device", "cpu", "--results", "kept", "--jobs", "1"
@@ -303,12 +324,19 @@ def test_rows_that_read_a_network_follow_it_and_need_only_its_features(command, 
     assert result["weights_sha256"] == read_result(Path("kept/smoke/net/0.json"))["weights_sha256"]
     assert result["metrics"]["generated-16/test"]["error_percent"] < 60
     assert "done, kept/smoke/read/0.json" in command("reproduce", "smoke", *options)[1]
-    assert "512 of generated-16/train in runs/smoke/net/0/features" in command("features", "smoke", "--seeds", "0", "--device", "cpu")[1]
+    assert (
+        "512 of generated-16/train in runs/smoke/net/0/features"
+        in command("features", "smoke", "--seeds", "0", "--device", "cpu")[1]
+    )
     Path("kept/smoke/read/0.json").unlink(), Path("runs/smoke/net/0/checkpoint.safetensors").unlink()
     assert command("reproduce", "smoke", *options)[0] == 0
     again = read_result(Path("kept/smoke/read/0.json"))
     assert (again["predictions"], again["weights_sha256"]) == (result["predictions"], result["weights_sha256"])
     Path("kept/smoke/read/0.json").unlink(), shutil.rmtree("runs/smoke/net")
     code, out, err = command("reproduce", "smoke", *options)
-    assert code == 2 and "smoke/read seed 0: left out" in out and "1 rows were left out: no features of generated-16/" in err
+    assert (
+        code == 2
+        and "smoke/read seed 0: left out" in out
+        and "1 rows were left out: no features of generated-16/" in err
+    )
     assert command("train", "smoke/read")[0] == 2  # it trains nothing

@@ -43,7 +43,10 @@ def trained(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         said = io.StringIO()
-        patch.setattr("sys.argv", ["torchcaps", "train", "--data", str(folder), "--out", str(out), "--device", "cpu", "--epochs", "12"])
+        patch.setattr(
+            "sys.argv",
+            ["torchcaps", "train", "--data", str(folder), "--out", str(out), "--device", "cpu", "--epochs", "12"],
+        )
         patch.setattr(cli.console, "_width", 300)
         patch.setattr(cli.console, "_file", said)
         with contextlib.suppress(SystemExit):
@@ -68,7 +71,11 @@ def test_the_same_command_does_not_train_again_and_another_folder_is_another_run
     code, said, err = command("train", "--data", folder, "--out", out, "--device", "cpu", "--epochs", "12")
     assert code == 0, err
     assert "mean over the classes" in said
-    refuses(command("train", "--data", folder, "--out", out, "--device", "cpu", "--epochs", "11"), "belongs to another run", "epochs")
+    refuses(
+        command("train", "--data", folder, "--out", out, "--device", "cpu", "--epochs", "11"),
+        "belongs to another run",
+        "epochs",
+    )
 
 
 def test_a_checkpoint_is_evaluated_drawn_and_asked(command, trained, folder, tmp_path):
@@ -78,7 +85,10 @@ def test_a_checkpoint_is_evaluated_drawn_and_asked(command, trained, folder, tmp
     assert "mean over the classes" in said and "steep" in said
     code, said, err = command("eval", checkpoint, "--on", folder, "--device", "cpu")
     assert code == 0 and "│ 30" in said, err  # all of the folder
-    refuses(command("eval", checkpoint, "--device", "cpu"), "trained on images of your own; say where they lie with --data FOLDER")
+    refuses(
+        command("eval", checkpoint, "--device", "cpu"),
+        "trained on images of your own; say where they lie with --data FOLDER",
+    )
     pictures = [folder / "flat" / "00.png", folder / "ring" / "01.png"]
     code, said, err = command("predict", checkpoint, *pictures, folder / "steep", "--device", "cpu", "--best", "1")
     assert code == 0, err
@@ -92,7 +102,11 @@ def test_what_predict_cannot_do_is_said(command, trained, tmp_path):
     checkpoint = trained[0] / "checkpoint.safetensors"
     refuses(command("predict", checkpoint, "nowhere.png"), "there is no picture nowhere.png")
     (tmp_path / "bad.png").write_text("")
-    refuses(command("predict", checkpoint, tmp_path / "bad.png"), "bad.png: not an image that Pillow can read", "give another file")
+    refuses(
+        command("predict", checkpoint, tmp_path / "bad.png"),
+        "bad.png: not an image that Pillow can read",
+        "give another file",
+    )
     (tmp_path / "none").mkdir()
     refuses(command("predict", checkpoint, tmp_path / "none"), "holds no pictures")
 
@@ -106,7 +120,9 @@ def test_settings_for_own_pictures_and_recipes_do_not_mix(command, folder):
 
 
 def test_export_wants_to_know_what_to_write(command, trained, tmp_path):
-    refuses(command("export", trained[0] / "checkpoint.safetensors"), "--onnx net.onnx, --program net.pt2, --web FOLDER")
+    refuses(
+        command("export", trained[0] / "checkpoint.safetensors"), "--onnx net.onnx, --program net.pt2, --web FOLDER"
+    )
     refuses(command("export", "--onnx", "net.onnx"), "write one network, got 0 checkpoints; give one")
     refuses(command("export", "a", "b", "--program", "net.pt2"), "got 2 checkpoints")
     refuses(command("export", "a", "--onnx", "net.onnx", "--runtime", "x.tgz"), "give --web FOLDER too")
@@ -143,9 +159,13 @@ def test_numbers_by_class():
 @pytest.mark.slow
 def test_em_routing_shows_which_places_it_used(command, folder, tmp_path):
     out = tmp_path / "em"
-    code, _, err = command("train", "--data", folder, "--model", "em-capsnet", "--out", out, "--device", "cpu", "--epochs", "8")
+    code, _, err = command(
+        "train", "--data", folder, "--model", "em-capsnet", "--out", out, "--device", "cpu", "--epochs", "8"
+    )
     assert code == 0, err
-    code, _, err = command("explain", out / "checkpoint.safetensors", "--data", folder, "--out", tmp_path, "--device", "cpu")
+    code, _, err = command(
+        "explain", out / "checkpoint.safetensors", "--data", folder, "--out", tmp_path, "--device", "cpu"
+    )
     assert code == 0 and (tmp_path / "places.png").exists(), err
 
 

@@ -105,7 +105,9 @@ def test_rows_and_seeds_of_one_command_embed_each_part_once(treebank, monkeypatc
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert not end.value.code
-    results = [read_result(treebank / "results" / "heinsen2019" / name / f"{seed}.json") for name in ASKED for seed in (0, 1)]
+    results = [
+        read_result(treebank / "results" / "heinsen2019" / name / f"{seed}.json") for name in ASKED for seed in (0, 1)
+    ]
     assert len(results) == 12 and all(result["steps"] == 2 for result in results)
     assert sorted(made) == sorted(SIZES)
     assert encoders._loaded.cache_info().misses - loaded == 1

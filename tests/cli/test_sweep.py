@@ -163,12 +163,27 @@ def test_the_command_of_a_child_is_the_same_for_one_row_and_seed(monkeypatch):
         reproduce_apart([], 0, "cpu", options)
 
 
-WORDS = ["reproduce", "smoke", "--row", "capsnet-plain", "--row", "baseline", "--seeds", "0", "--device", "cpu", "--workers", "2"]
+WORDS = [
+    "reproduce",
+    "smoke",
+    "--row",
+    "capsnet-plain",
+    "--row",
+    "baseline",
+    "--seeds",
+    "0",
+    "--device",
+    "cpu",
+    "--workers",
+    "2",
+]
 
 
 def test_a_sweep_that_failed_in_part_ends_with_1(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli.reproduction, "reproduce_apart", lambda pairs, *_: [Failure(pairs[0][0].name, 2, "because")])
+    monkeypatch.setattr(
+        cli.reproduction, "reproduce_apart", lambda pairs, *_: [Failure(pairs[0][0].name, 2, "because")]
+    )
     code, out, err = run(capsys, monkeypatch, *WORDS)
     assert code == 1
     assert "torchcaps: 1 of 2 runs failed, the others are done: smoke/capsnet-plain (exit code 2: because)" in err
@@ -187,7 +202,10 @@ def test_a_sweep_names_what_failed_and_keeps_what_is_done(capsys, monkeypatch, t
     code, out, err = run(capsys, monkeypatch, *WORDS)
     assert code == 1
     assert any(line.startswith("smoke/baseline seed 0 | ") and "20/20" in line for line in lines)
-    assert "1 of 2 runs failed, the others are done: smoke/capsnet-plain seed 0 (exit code 2: torchcaps: cannot write to" in err
+    assert (
+        "1 of 2 runs failed, the others are done: smoke/capsnet-plain seed 0 (exit code 2: torchcaps: cannot write to"
+        in err
+    )
     assert "smoke/baseline seed 0: done, results/smoke/baseline/0.json" in out
     Path("runs/smoke/capsnet-plain").unlink()
     lines.clear()
@@ -201,9 +219,23 @@ def test_rows_that_train_nothing_wait_for_their_networks(capsys, monkeypatch, tm
     """They are carried out here, one after the other: what they fit is shared, and --jobs is for them."""
     order = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli.reproduction, "reproduce_apart", lambda pairs, *_: order.extend(row.name for row, _ in pairs) or [])
+    monkeypatch.setattr(
+        cli.reproduction, "reproduce_apart", lambda pairs, *_: order.extend(row.name for row, _ in pairs) or []
+    )
     monkeypatch.setattr(cli.reproduction, "train_recipe", lambda recipe, *_, **how: order.append(recipe.name))
-    words = ["reproduce", "rawlinson2018", "--row", "like-sparse-svm-a", "--seeds", "0", "--quick", "--device", "cpu", "--workers", "2"]
+    words = [
+        "reproduce",
+        "rawlinson2018",
+        "--row",
+        "like-sparse-svm-a",
+        "--seeds",
+        "0",
+        "--quick",
+        "--device",
+        "cpu",
+        "--workers",
+        "2",
+    ]
     code, _, err = run(capsys, monkeypatch, *words)
     assert code == 0, err
     assert order == ["rawlinson2018/like-sparse", "rawlinson2018/like-sparse-svm-a"]
@@ -214,7 +246,9 @@ def test_only_training_is_for_processes_that_were_started_together(capsys, monke
     monkeypatch.setenv("RANK", "1")
     code, _, err = run(capsys, monkeypatch, "reproduce", "smoke/capsnet")
     assert code == 2
-    assert err.startswith("torchcaps (process 2 of 2): 2 processes were started together, which is for `torchcaps train` alone")
+    assert err.startswith(
+        "torchcaps (process 2 of 2): 2 processes were started together, which is for `torchcaps train` alone"
+    )
 
 
 def test_a_failed_sweep_is_an_error_of_its_own():

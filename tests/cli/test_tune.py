@@ -28,7 +28,9 @@ def test_every_setting_leaves_a_line_and_no_test_set_is_seen(command):
     names = ["capsnet,learning_rate=1e-3", "capsnet,learning_rate=3e-3"]
     assert [line.run for line in lines if line.metric == "validation.error_percent"] == names
     assert {line.metric for line in lines} == {"validation.error_percent", "validation_ema.error_percent"}
-    assert all(line.row == "capsnet" and line.changes.endswith(" hold_out=64") and len(line.run_sha256) == 12 for line in lines)
+    assert all(
+        line.row == "capsnet" and line.changes.endswith(" hold_out=64") and len(line.run_sha256) == 12 for line in lines
+    )
     assert len({line.run_sha256 for line in lines}) == 2
     stored = read_result(Path("runs/tune/smoke") / names[0] / "0" / "result.json")
     assert stored["run"]["hold_out"] == 64 and stored["run"]["stages"][0]["learning_rate"] == 1e-3

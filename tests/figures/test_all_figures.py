@@ -99,7 +99,11 @@ def test_a_failure_is_drawn_from_the_label_and_from_the_answer(model, half_right
     predictions = numbers.predict(model, half_right)
     columns = numbers.picture_examples(model, half_right, predictions, numbers.Examples([0], [7]))
     label, answer = int(half_right.labels[7]), int(predictions[7])
-    assert [(column.index, column.target) for column in columns] == [(0, int(half_right.labels[0])), (7, label), (7, answer)]
+    assert [(column.index, column.target) for column in columns] == [
+        (0, int(half_right.labels[0])),
+        (7, label),
+        (7, answer),
+    ]
     with torch.no_grad():
         poses = model(half_right.images[7:8].float() / 255).poses
         for column in columns[1:]:
@@ -254,7 +258,9 @@ def report(made, tmp_path_factory):
 
 def test_the_report_needs_nothing_from_outside(report):
     assert not re.search(r"https?:|//|@import|url\(", re.sub(r"base64,[A-Za-z0-9+/=]+", "", report))
-    sources = [value for _, name, value in Page(report).attributes if name in ("src", "href", "srcset", "data", "action")]
+    sources = [
+        value for _, name, value in Page(report).attributes if name in ("src", "href", "srcset", "data", "action")
+    ]
     assert len(sources) == 2
     assert all(source.startswith("data:image/png;base64,iVBOR") for source in sources)
 
@@ -262,7 +268,16 @@ def test_the_report_needs_nothing_from_outside(report):
 def test_the_report_is_well_formed_and_escapes_its_text(report):
     page = Page(report)
     assert not {"script", "run"} & set(page.tags)
-    for text in ('A <run> & "more"', "a<b", "<script>", "1.5", "x < y", "How it learnt", SECTIONS["learning_curve"].words, "My own"):
+    for text in (
+        'A <run> & "more"',
+        "a<b",
+        "<script>",
+        "1.5",
+        "x < y",
+        "How it learnt",
+        SECTIONS["learning_curve"].words,
+        "My own",
+    ):
         assert text in page.text
     assert page.tags.count("figure") == page.tags.count("figcaption") == page.tags.count("h2") == 2
 

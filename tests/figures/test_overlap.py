@@ -56,7 +56,11 @@ def test_the_first_pairs_of_each_kind_are_shown_in_order(pairs):
     found = overlaps(told(pairs, WRONG), pairs)
     good = [index for index in range(N) if index not in WRONG]
     images = next(pairs_in_order(pairs, N, torch.device("cpu"))).images
-    for columns, indices in ((found.recognised, good[:10]), (found.mistaken, [1, 1, 5, 5, 30, 30]), (found.absent, good[10:14])):
+    for columns, indices in (
+        (found.recognised, good[:10]),
+        (found.mistaken, [1, 1, 5, 5, 30, 30]),
+        (found.absent, good[10:14]),
+    ):
         assert [column.labels for column in columns] == [tuple(pairs.labels[index].tolist()) for index in indices]
         assert all(torch.equal(column.image, images[index]) for column, index in zip(columns, indices, strict=True))
     assert (found.n_right, found.n_seen) == (N - 4, N)
@@ -84,7 +88,13 @@ def test_each_digit_is_drawn_from_its_own_capsule(pairs):
 
 @pytest.mark.parametrize(
     ("said", "labels", "shown"),
-    [((2, 7), (2, 8), (2, 7)), ((7, 2), (2, 8), (2, 7)), ((8, 7), (2, 8), (7, 8)), ((7, 8), (2, 8), (7, 8)), ((3, 4), (2, 8), (3, 4))],
+    [
+        ((2, 7), (2, 8), (2, 7)),
+        ((7, 2), (2, 8), (2, 7)),
+        ((8, 7), (2, 8), (7, 8)),
+        ((7, 8), (2, 8), (7, 8)),
+        ((3, 4), (2, 8), (3, 4)),
+    ],
 )
 def test_a_right_digit_keeps_its_place(said, labels, shown):
     assert answered(said, labels) == shown
@@ -105,7 +115,9 @@ def test_every_column_has_two_pictures_and_its_captions(pairs):
     words = words_of(figure)
     assert sum(text.startswith("L: (") for text in words) == 20
     assert sum(text.startswith("R: (") for text in words) == 13
-    assert sum(text.startswith("R: P: (") for text in words) == 3 and sum(text.startswith("*R: (") for text in words) == 4
+    assert (
+        sum(text.startswith("R: P: (") for text in words) == 3 and sum(text.startswith("*R: (") for text in words) == 4
+    )
     assert "56 of the first 60 pairs are classified correctly" in caption and "figure 5" in caption
 
 

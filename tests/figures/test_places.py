@@ -53,20 +53,27 @@ def test_a_place_sees_the_pixels_that_the_window_says(model):
     other = image.clone()
     other[..., 7, 12] = 1
     changed = (maps[1](maps[0](other)) != maps[1](maps[0](image))).any(1)[0]
-    rows, columns = ((torch.arange(5) * looks.step + looks.first - pixel).abs() <= looks.reach // 2 for pixel in (7, 12))
+    rows, columns = (
+        (torch.arange(5) * looks.step + looks.first - pixel).abs() <= looks.reach // 2 for pixel in (7, 12)
+    )
     assert torch.equal(changed, rows[: changed.shape[0], None] & columns[None, : changed.shape[1]])
 
 
 def test_another_network_and_pictures_that_are_too_small_are_refused(model):
     with pytest.raises(ValueError, match="told by EM routing; got a CapsNet, give an EMCapsNet"):
         places_used(CapsNet((1, 16, 16), channels=2, kernel=3, primary_kernel=3, n_types=2), torch.zeros(1, 1, 16, 16))
-    with pytest.raises(ValueError, match="2 convolutions of 3x3 with strides 2, 1 want images of at least 7x7, got 6x16"):
+    with pytest.raises(
+        ValueError, match="2 convolutions of 3x3 with strides 2, 1 want images of at least 7x7, got 6x16"
+    ):
         places_used(model, torch.zeros(1, 1, 6, 16))
 
 
 def test_the_figure_has_a_map_for_every_class_over_every_picture(model, rng):
     pytest.importorskip("matplotlib")
-    images = [torch.randint(0, 256, (1, 16, 16), dtype=torch.uint8, generator=rng), torch.rand(1, 20, 30, generator=rng)]
+    images = [
+        torch.randint(0, 256, (1, 16, 16), dtype=torch.uint8, generator=rng),
+        torch.rand(1, 20, 30, generator=rng),
+    ]
     figure, words = used_places(model, images, [4, None])
     assert len(figure.axes) == 2 * 11 and "7x7 pixels, positions are 2 pixels apart" in words
     titles = [axes.get_title(loc="left") for axes in figure.axes]

@@ -29,10 +29,15 @@ def test_raw_losses_stand_faint_behind_the_smoothed_ones():
     raw, mean, _, other = axes.lines
     assert list(raw.get_ydata()) == [line["loss"] for line in one] and raw.get_alpha() < 0.5
     assert list(mean.get_ydata()) == pytest.approx(smooth([line["loss"] for line in one], 2))
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["1 routing iteration", "3 routing iterations"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "1 routing iteration",
+        "3 routing iterations",
+    ]
     assert other.get_label() == "3 routing iterations"
     ends = [sum(line["loss"] for line in journal[-10:]) / 10 for journal in (one, three)]
-    assert f"the mean loss is {ends[0]:.3g} with 1 routing iteration, {ends[1]:.3g} with 3 routing iterations." in caption
+    assert (
+        f"the mean loss is {ends[0]:.3g} with 1 routing iteration, {ends[1]:.3g} with 3 routing iterations." in caption
+    )
 
 
 @pytest.mark.parametrize(("worst", "scale"), [(15.0, "linear"), (80.0, "log")])

@@ -78,7 +78,9 @@ def test_the_command_and_the_report(tmp_path, monkeypatch, capsys):
 
     def ask(*words: str, code: int) -> None:
         monkeypatch.setattr(
-            sys, "argv", ["torchcaps", "explain", str(checkpoint), "--out", str(tmp_path / "out"), "--device", "cpu", *words]
+            sys,
+            "argv",
+            ["torchcaps", "explain", str(checkpoint), "--out", str(tmp_path / "out"), "--device", "cpu", *words],
         )
         with pytest.raises(SystemExit, match=str(code)):
             main()
@@ -100,9 +102,18 @@ def test_the_command_and_the_report(tmp_path, monkeypatch, capsys):
 def result(seed: int, losses, run) -> dict:
     named = ("loss", "loss_sd", "error_percent", "error_percent_sd")
     numbers = {n: dict(zip(named, (loss, 0.1, 50 - n, 5.0), strict=True)) for n, loss in enumerate(losses, start=1)}
-    curve = [{"step": 10 * n, "epoch": n} | {f"watched_validation_{name}": x for name, x in some.items()} for n, some in numbers.items()]
+    curve = [
+        {"step": 10 * n, "epoch": n} | {f"watched_validation_{name}": x for name, x in some.items()}
+        for n, some in numbers.items()
+    ]
     parts = {"metrics": {"test": {"accuracy_percent": 50.0}}, "predictions": {}, "data": {}}
-    return {"recipe": "heinsen2019/sst5", "seed": seed, "run": run, "curve": [{"step": 5, "loss": 9.0}, *curve], **parts}
+    return {
+        "recipe": "heinsen2019/sst5",
+        "seed": seed,
+        "run": run,
+        "curve": [{"step": 5, "loss": 9.0}, *curve],
+        **parts,
+    }
 
 
 def test_figure_8_shows_sentences_of_todays_results_alone(tmp_path):

@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from torchcaps.data.augment import Crop, Standardise, as_seen
-from torchcaps.integrations.export import BATCHES, TOLERANCE, Plain, _differences, _kept, export_onnx, export_program, plan
+from torchcaps.integrations.export import (
+    BATCHES,
+    TOLERANCE,
+    Plain,
+    _differences,
+    _kept,
+    export_onnx,
+    export_program,
+    plan,
+)
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.papers import RECIPES
 from torchcaps.train.recipe import Run
@@ -33,7 +42,9 @@ def test_every_model_of_the_library_is_among_these():
     assert {RECIPES[name].make().model for name in SMOKE} == {*MODELS, *SENTENCE_MODELS}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == FAST_PROGRAM else pytest.mark.slow) for name in SMOKE])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == FAST_PROGRAM else pytest.mark.slow) for name in SMOKE]
+)
 def test_a_program_answers_as_the_model_does(name, tmp_path):
     model, run = made(name)
     exported = export_program(model, run, tmp_path / "net.pt2")
@@ -44,7 +55,9 @@ def test_a_program_answers_as_the_model_does(name, tmp_path):
     assert said[0].shape[0] == BATCHES[-1]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == FAST_ONNX else pytest.mark.slow) for name in SMOKE])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == FAST_ONNX else pytest.mark.slow) for name in SMOKE]
+)
 def test_an_onnx_file_answers_as_the_model_does(name, tmp_path, onnxruntime):
     model, run = made(name)
     exported = export_onnx(model, run, tmp_path / "net.onnx", ("one", "two"))

@@ -111,7 +111,8 @@ def test_colour_pictures_that_are_not_square_and_flat_rows_of_them(bars):
 def test_the_same_random_state_gives_the_same_network(bars):
     images, names, others, _ = bars
     one, same, other = (
-        CapsNetClassifier(**TINY | {"random_state": seed}, epochs=1).fit(images, names).lengths(others) for seed in (1, 1, 2)
+        CapsNetClassifier(**TINY | {"random_state": seed}, epochs=1).fit(images, names).lengths(others)
+        for seed in (1, 1, 2)
     )
     np.testing.assert_array_equal(one, same)
     assert np.abs(one - other).max() > 1e-3
@@ -128,7 +129,9 @@ def test_it_does_not_touch_the_random_numbers_of_others(bars):
 def test_it_can_be_searched_put_in_a_line_copied_and_stored(bars, fitted):
     images, names, others, other_names = bars
     flat = images.reshape(len(images), -1)
-    search = GridSearchCV(CapsNetClassifier(**TINY, learning_rate=2e-2), {"epochs": [0, 8]}, cv=2, error_score="raise").fit(flat, names)
+    search = GridSearchCV(
+        CapsNetClassifier(**TINY, learning_rate=2e-2), {"epochs": [0, 8]}, cv=2, error_score="raise"
+    ).fit(flat, names)
     assert search.best_params_ == {"epochs": 8}
     line = make_pipeline(clone(fitted), LogisticRegression(max_iter=500)).fit(flat, names)
     assert line.score(others.reshape(len(others), -1), other_names) > 0.9  # of the poses
@@ -144,7 +147,9 @@ def test_balanced_drawing_finds_a_rare_class(bars):
     settings = TINY | {"epochs": 8, "learning_rate": 2e-2}
     rare = other_names == "low"
     found = {
-        balanced: CapsNetClassifier(**settings, balanced=balanced).fit(images[kept], names[kept]).score(others[rare], other_names[rare])
+        balanced: CapsNetClassifier(**settings, balanced=balanced)
+        .fit(images[kept], names[kept])
+        .score(others[rare], other_names[rare])
         for balanced in (False, True)
     }
     assert found[True] > found[False] + 0.2

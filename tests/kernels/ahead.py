@@ -10,7 +10,13 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 H200 = GPUTarget("cuda", 90, 32)
-TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int32: "*i32", torch.int64: "*i64"}
+TYPES = {
+    torch.float32: "*fp32",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
 OPTIONS = ("num_warps", "num_stages")
 LARGEST_SHARED = 232_448  # bytes of a multiprocessor's memory that a program may have
 
@@ -33,7 +39,9 @@ def compiled_instead_of_run() -> Iterator[list[str]]:
                 signature[parameter.name] = "constexpr"
             else:
                 is_tensor = isinstance(value, torch.Tensor)
-                signature[parameter.name] = TYPES[value.dtype] if is_tensor else "fp32" if isinstance(value, float) else "i32"
+                signature[parameter.name] = (
+                    TYPES[value.dtype] if is_tensor else "fp32" if isinstance(value, float) else "i32"
+                )
                 # as at a launch: addresses and sizes that are multiples of 16 are known to be, and above that a size is 1
                 if not parameter.do_not_specialize and (is_tensor or (isinstance(value, int) and value % 16 == 0)):
                     hints[(index,)] = [["tt.divisibility", 16]]
@@ -41,7 +49,9 @@ def compiled_instead_of_run() -> Iterator[list[str]]:
         if key not in seen:
             seen.add(key)
             kernel = triton.compile(ASTSource(self, signature, constants, hints), target=H200, options=options)
-            assert kernel.metadata.shared <= LARGEST_SHARED, f"{key} needs {kernel.metadata.shared:,} bytes of shared memory"
+            assert kernel.metadata.shared <= LARGEST_SHARED, (
+                f"{key} needs {kernel.metadata.shared:,} bytes of shared memory"
+            )
             done.append(self.fn.__name__)
 
     launch, JITFunction.run = JITFunction.run, run

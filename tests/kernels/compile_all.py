@@ -26,7 +26,10 @@ def dynamic(
 
 
 def convolve() -> None:
-    images, weight = torch.zeros(128, 20, 20, 256, dtype=torch.bfloat16), torch.zeros(256, 9, 9, 256, dtype=torch.bfloat16)
+    images, weight = (
+        torch.zeros(128, 20, 20, 256, dtype=torch.bfloat16),
+        torch.zeros(256, 9, 9, 256, dtype=torch.bfloat16),
+    )
     maps = convolution_op.convolve_strided(images, weight, 2)
     convolution_op.convolve_strided_backward(maps, weight, images, 2)
 

@@ -18,7 +18,9 @@ collect_ignore_glob = [] if ON_GPU or INTERPRETED else ["test_*.py"]
 def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.gpu if ON_GPU else pytest.mark.filterwarnings(f"ignore:{BOUND}:DeprecationWarning"))
+            item.add_marker(
+                pytest.mark.gpu if ON_GPU else pytest.mark.filterwarnings(f"ignore:{BOUND}:DeprecationWarning")
+            )
 
 
 @pytest.fixture

@@ -58,11 +58,15 @@ def judge(make, n_iters=3, dtype=torch.float32, seeds=(0, 1, 2)):
         op = lambda **args: em_routing(**args, n_iters=n_iters)  # noqa: E731
         margins = compare_routing(op, args, backend="triton", dtype=dtype, seed=seed, times=10)
         assert set(margins) == OUTPUTS | {f"grad {name}" for name, x in args.items() if x is not None}
-        error, name = max((10 * margin.error / margin.budget if margin.error else 0.0, name) for name, margin in margins.items())
+        error, name = max(
+            (10 * margin.error / margin.budget if margin.error else 0.0, name) for name, margin in margins.items()
+        )
         worst.append(error)
         names.append(name)
     found = ", ".join(f"{name} {error:.2f}" for name, error in zip(names, worst, strict=True))
-    assert sum(error <= 1 for error in worst) >= wanted, f"wanted {wanted} seeds within the budget; the worst of each, in budgets: {found}"
+    assert sum(error <= 1 for error in worst) >= wanted, (
+        f"wanted {wanted} seeds within the budget; the worst of each, in budgets: {found}"
+    )
 
 
 def judge_together(make, n_iters=3, seeds=8):

@@ -19,14 +19,18 @@ HERE = Path(__file__).parent
 
 def kernels(module) -> set[str]:
     """Names of the kernels that this module defines and launches."""
-    found = {name: value for name, value in vars(module).items() if isinstance(value, JITFunction | InterpretedFunction)}
+    found = {
+        name: value for name, value in vars(module).items() if isinstance(value, JITFunction | InterpretedFunction)
+    }
     return {name for name, value in found.items() if value.fn.__module__ == module.__name__} - SHARED
 
 
 def compiled(*words: str) -> set[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), environment.get("PYTHONPATH", "")])
-    done = subprocess.run([sys.executable, HERE / "compile_all.py", *words], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, HERE / "compile_all.py", *words], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 

@@ -9,7 +9,12 @@ from torchcaps.ops.convolution.triton_op import convolve_strided
 from torchcaps.ops.testing import compare_routing
 
 # images, channels, height, width, filters, rows, columns, stride
-SMALL = [(3, 64, 7, 8, 64, 3, 3, 2), (17, 64, 6, 7, 128, 4, 2, 1), (2, 128, 9, 10, 64, 5, 5, 3), (1, 64, 3, 3, 64, 3, 3, 2)]
+SMALL = [
+    (3, 64, 7, 8, 64, 3, 3, 2),
+    (17, 64, 6, 7, 128, 4, 2, 1),
+    (2, 128, 9, 10, 64, 5, 5, 3),
+    (1, 64, 3, 3, 64, 3, 3, 2),
+]
 
 
 def tensors(rng, device, n, c, h, w, k, rows, columns, dtype=torch.float32):
@@ -51,10 +56,14 @@ def test_many_patches_are_not_written_out(rng, monkeypatch, images, most, taken)
 
 def test_registered_as_torch_library_wants_it(rng, device):
     args = [x.requires_grad_() for x in tensors(rng, device, 2, 64, 5, 5, 64, 3, 3, dtype=torch.float32).values()]
-    torch.library.opcheck(convolve_strided, (*args, 2), test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
+    torch.library.opcheck(
+        convolve_strided, (*args, 2), test_utils=("test_schema", "test_faketensor", "test_autograd_registration")
+    )
 
 
-@pytest.mark.parametrize("sizes", [(5, 1, 28, 28, 256, 9, 9, 1), (5, 3, 16, 18, 64, 5, 5, 2), (8, 64, 12, 12, 64, 5, 5, 2)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(5, 1, 28, 28, 256, 9, 9, 1), (5, 3, 16, 18, 64, 5, 5, 2), (8, 64, 12, 12, 64, 5, 5, 2)], ids=str
+)
 def test_convolve_takes_the_fast_way_and_agrees_with_conv2d(gpu_only, rng, sizes, monkeypatch):
     *sizes, stride = sizes
     taken, name = [], "_by_patches" if sizes[1] < 64 else "convolve_strided"

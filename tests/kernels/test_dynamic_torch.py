@@ -23,7 +23,9 @@ def test_registered_as_torch_library_wants_it(rng, device):
 def test_compiled_gradients_are_those_of_the_op(rng, device, fresh_dynamo):
     args = [x.requires_grad_() for x in arguments(rng, device).values()]
     whole = torch.compile(Layer(), fullgraph=True, backend="aot_eager")
-    for one, other in zip(*(torch.autograd.grad(layer(*args).square().sum(), args) for layer in (whole, Layer())), strict=True):
+    for one, other in zip(
+        *(torch.autograd.grad(layer(*args).square().sum(), args) for layer in (whole, Layer())), strict=True
+    ):
         assert torch.equal(one, other)
 
 
@@ -47,8 +49,12 @@ def test_a_frozen_weight_gets_no_gradient(rng, device):
 
 def test_second_derivatives_are_refused_with_the_way_out(rng, device):
     args = {name: x.requires_grad_() for name, x in arguments(rng, device).items()}
-    first = torch.autograd.grad(dynamic_routing(**args, backend="triton").poses.sum(), args["poses"], create_graph=True)[0]
-    with pytest.raises(RuntimeError, match=r"no second derivatives; use backend='reference', or torchcaps.ops.without_kernels\(\)"):
+    first = torch.autograd.grad(
+        dynamic_routing(**args, backend="triton").poses.sum(), args["poses"], create_graph=True
+    )[0]
+    with pytest.raises(
+        RuntimeError, match=r"no second derivatives; use backend='reference', or torchcaps.ops.without_kernels\(\)"
+    ):
         first.sum().backward()
 
 
@@ -81,10 +87,15 @@ def test_what_it_cannot_do_is_refused(rng, device):
         ({"detach": True}, "passes gradients through every iteration; leave out detach=True"),
         ({name: x.double() for name, x in args.items()}, "computes in float32 or bfloat16, got torch.float64"),
         ({"poses": torch.zeros(2, 4, 65), "weight": torch.zeros(4, 3, 65, 3)}, "takes poses of 1 to 64 numbers"),
-        ({"poses": args["poses"].bfloat16()}, "needs poses and weight of one type outside autocast, got torch.bfloat16 and torch.float32"),
+        (
+            {"poses": args["poses"].bfloat16()},
+            "needs poses and weight of one type outside autocast, got torch.bfloat16 and torch.float32",
+        ),
     ]:
         change = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in change.items()}
-        with pytest.raises(ValueError, match=f"dynamic_routing: backend 'triton' .*{message}.* or use backend='reference'"):
+        with pytest.raises(
+            ValueError, match=f"dynamic_routing: backend 'triton' .*{message}.* or use backend='reference'"
+        ):
             dynamic_routing(**args | change, backend="triton")
 
 

@@ -59,7 +59,9 @@ def test_several_tiles_of_images_and_chunks_of_inputs(rng, device, weight, monke
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", [{"i": 1, "j": 1, "d": 1, "e": 1}, {"b": 1, "i": 7, "d": 8, "e": 16}, {"d": 16, "e": 17}], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [{"i": 1, "j": 1, "d": 1, "e": 1}, {"b": 1, "i": 7, "d": 8, "e": 16}, {"d": 16, "e": 17}], ids=str
+)
 def test_odd_sizes(rng, device, sizes, dtype):
     only_real_bfloat16(dtype, device)
     compare_routing(dynamic_routing, arguments(rng, device, **sizes), backend="triton", dtype=dtype)
@@ -125,7 +127,10 @@ RULES = [{"couplings": "uniform"}, {"n_iters": 1}, {"n_iters": 5}, {"couplings":
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_every_rule_in_bfloat16(gpu_only, rng, weight, rule):
     compare_routing(
-        partial(dynamic_routing, **rule), arguments(rng, "cuda", weight, b=20, i=36, j=5), backend="triton", dtype=torch.bfloat16
+        partial(dynamic_routing, **rule),
+        arguments(rng, "cuda", weight, b=20, i=36, j=5),
+        backend="triton",
+        dtype=torch.bfloat16,
     )
 
 
@@ -157,7 +162,9 @@ def test_autocast_takes_bfloat16_products_and_gives_float32_gradients(gpu_only, 
 
 # votes in bfloat16: 47 MB, of 30 that are allowed 6 are gradients; 262 MB, and 64 for the couplings of all passes
 @pytest.mark.parametrize(
-    ("weight", "sizes", "most"), [("ijde", LARGE["mnist"], 30e6), ("njde", MANY_PLACES, 30e6)], ids=["mnist", "many places"]
+    ("weight", "sizes", "most"),
+    [("ijde", LARGE["mnist"], 30e6), ("njde", MANY_PLACES, 30e6)],
+    ids=["mnist", "many places"],
 )
 def test_votes_are_never_in_memory(gpu_only, rng, weight, sizes, most):
     args = {name: x.bfloat16().requires_grad_() for name, x in arguments(rng, "cuda", weight, **sizes).items()}

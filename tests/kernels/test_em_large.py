@@ -15,7 +15,9 @@ BAR = {"batch": (20,), "i": 5184, "j": 64, "r": 4, "d": 4, "e": 4}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("sizes", [{**BAR, "batch": (3,)}, {**BAR, "j": 5}, {"i": 300, "j": 200, "r": 1, "d": 64, "e": 2}], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [{**BAR, "batch": (3,)}, {**BAR, "j": 5}, {"i": 300, "j": 200, "r": 1, "d": 64, "e": 2}], ids=str
+)
 def test_large_problems(gpu_only, dtype, sizes):
     judge(lambda seed: em_problem(device="cuda", seed=seed, **sizes), dtype=dtype)
 

@@ -40,7 +40,9 @@ def test_is_exported_as_one_op_for_any_batch_and_any_number_of_inputs(device):
     args = em_problem(device=device, batch=(2,), i=3, r=1, d=1, e=1)
     scores, poses = args.pop("scores"), args.pop("poses")
     batch, count = torch.export.Dim("batch"), torch.export.Dim("count")
-    exported = torch.export.export(Routing(**args), (scores, poses), dynamic_shapes=({0: batch, 1: count}, {0: batch, 1: count}))
+    exported = torch.export.export(
+        Routing(**args), (scores, poses), dynamic_shapes=({0: batch, 1: count}, {0: batch, 1: count})
+    )
     assert "torchcaps.em_routing" in str(exported.graph)
     other = em_problem(device=device, batch=(3,), i=4, r=1, d=1, e=1, seed=1)
     scores, poses = other["scores"], other["poses"]
@@ -63,22 +65,34 @@ def test_auto_takes_it_on_cuda_also_under_autocast(gpu_only, monkeypatch):
 def test_a_gradient_of_one_output_alone(device):
     args = {name: x.requires_grad_() for name, x in em_problem(device=device, i=2, j=2, r=1).items()}
     for name in ("scores", "poses", "variances"):
-        fast, plain = (getattr(em_routing(**args, n_iters=2, backend=backend), name).square().sum() for backend in ("triton", "reference"))
-        for one, other in zip(*(torch.autograd.grad(x, list(args.values()), allow_unused=True) for x in (fast, plain)), strict=True):
+        fast, plain = (
+            getattr(em_routing(**args, n_iters=2, backend=backend), name).square().sum()
+            for backend in ("triton", "reference")
+        )
+        for one, other in zip(
+            *(torch.autograd.grad(x, list(args.values()), allow_unused=True) for x in (fast, plain)), strict=True
+        ):
             torch.testing.assert_close(one, torch.zeros_like(one) if other is None else other, rtol=1e-3, atol=1e-5)
 
 
 def test_a_second_derivative_is_refused(device):
     args = {name: x.requires_grad_() for name, x in em_problem(device=device, i=2).items()}
-    (gradient,) = torch.autograd.grad(em_routing(**args, backend="triton").poses.sum(), args["poses"], create_graph=True)
-    with pytest.raises(RuntimeError, match="em_routing: the triton backend has no second derivatives; use backend='reference'"):
+    (gradient,) = torch.autograd.grad(
+        em_routing(**args, backend="triton").poses.sum(), args["poses"], create_graph=True
+    )
+    with pytest.raises(
+        RuntimeError, match="em_routing: the triton backend has no second derivatives; use backend='reference'"
+    ):
         gradient.sum().backward()
 
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"r": 4, "d": 4, "e": 17}, "keeps poses and transforms in registers: .* got poses 4x4 -> 4x17; make them smaller"),
+        (
+            {"r": 4, "d": 4, "e": 17},
+            "keeps poses and transforms in registers: .* got poses 4x4 -> 4x17; make them smaller",
+        ),
         ({"r": 1, "d": 64, "e": 3}, "and 128 multiplications of a vote, got poses 1x64 -> 1x3; make them smaller"),
         ({"d": 0}, "needs poses that are not empty, got 2x0 -> 2x2"),
     ],

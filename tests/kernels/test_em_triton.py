@@ -18,7 +18,9 @@ def small_chunks(monkeypatch):
 PASSES = (1, 2, 3, 4, 5) if ON_GPU else (1, 3)
 
 
-@pytest.mark.parametrize(("weight", "n_iters"), [*[(weight, n) for weight in ("jde", "ijde") for n in PASSES], ("de", 2)])
+@pytest.mark.parametrize(
+    ("weight", "n_iters"), [*[(weight, n) for weight in ("jde", "ijde") for n in PASSES], ("de", 2)]
+)
 def test_every_weight_and_number_of_passes(device, weight, n_iters):
     judge(lambda seed: em_problem(weight, device, batch=(2,), i=3, r=1, seed=seed), n_iters)
 
@@ -71,7 +73,10 @@ def test_more_outputs_than_lanes(device, weight, monkeypatch):
 
 
 def test_many_inputs(device):
-    judge(lambda seed: em_problem(device=device, batch=(1,), i=1153 if ON_GPU else 45, j=3, r=1, d=1, e=1, seed=seed), n_iters=2)
+    judge(
+        lambda seed: em_problem(device=device, batch=(1,), i=1153 if ON_GPU else 45, j=3, r=1, d=1, e=1, seed=seed),
+        n_iters=2,
+    )
 
 
 @pytest.mark.parametrize("weight", ["jde", "ijde"])
@@ -136,7 +141,9 @@ def test_extreme_inputs(device, name):
     judge(lambda seed: EXTREMES[name](em_problem(device=device, d=2, seed=seed)), n_iters=3 if ON_GPU else 2)
 
 
-@pytest.mark.parametrize(("weight", "dtype"), [("ijde", torch.float32), ("jde", torch.bfloat16), ("ijde", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("weight", "dtype"), [("ijde", torch.float32), ("jde", torch.bfloat16), ("ijde", torch.bfloat16)]
+)
 @pytest.mark.parametrize("name", EXTREMES)
 def test_extreme_inputs_of_every_kind(gpu_only, name, weight, dtype):
     judge(lambda seed: EXTREMES[name](em_problem(weight, "cuda", d=2, seed=seed)), dtype=dtype)

@@ -47,7 +47,9 @@ def test_with_one_transform_for_all_there_are_as_many_outputs_as_inputs(n_in, rn
     assert found.poses.shape == (2, n_in, 2, 5) and found.activity.shape == (2, n_in)
     betas = torch.zeros(n_in), torch.zeros(n_in)
     prior = own_output_prior(capsules.activity)
-    assert torch.equal(found.poses, em_routing(capsules.activity, capsules.poses, layer.weight, layer.bias, *betas, prior=prior).poses)
+    assert torch.equal(
+        found.poses, em_routing(capsules.activity, capsules.poses, layer.weight, layer.bias, *betas, prior=prior).poses
+    )
     if n_in > 1:
         assert (found.poses[:, 0] - found.poses[:, 1]).abs().max() > 1e-3  # the symmetry is broken
 

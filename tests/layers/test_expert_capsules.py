@@ -10,7 +10,9 @@ from torchcaps.layers import ConvAutoencoder, ExpertCapsules
 from torchcaps.ops import squash
 
 
-@pytest.mark.parametrize(("image", "kernel", "grid"), [((1, 28, 28), 9, (6, 6)), ((3, 32, 32), 9, (8, 8)), ((1, 8, 8), 3, (2, 2))])
+@pytest.mark.parametrize(
+    ("image", "kernel", "grid"), [((1, 28, 28), 9, (6, 6)), ((3, 32, 32), 9, (8, 8)), ((1, 8, 8), 3, (2, 2))]
+)
 def test_what_goes_up_comes_down_in_its_own_size(image, kernel, grid):
     layer = ConvAutoencoder(image, 4, kernel)
     images = torch.rand(2, *image)
@@ -24,7 +26,10 @@ def test_the_decoder_has_the_transposed_filters():
     """<conv(x), y> = <x, transposed conv(y)>, layer by layer, with the same tensors."""
     layer = ConvAutoencoder((1, 12, 12), 4, 5).double()
     below, above = torch.rand(1, 4, 8, 8, dtype=torch.float64), torch.rand(1, 4, 2, 2, dtype=torch.float64)
-    up, down = conv2d(below, layer.second, stride=2), conv_transpose2d(above, layer.second, stride=2, output_padding=layer.left_over)
+    up, down = (
+        conv2d(below, layer.second, stride=2),
+        conv_transpose2d(above, layer.second, stride=2, output_padding=layer.left_over),
+    )
     torch.testing.assert_close((up * above).sum(), (below * down).sum())
 
 
@@ -62,7 +67,9 @@ def test_capsules_are_as_long_as_they_are_on(rng):
 
 def test_errors_say_what_was_wanted(rng):
     layer = ExpertCapsules(12, 5, 4, 6)
-    with pytest.raises(ValueError, match=re.escape("ExpertCapsules expects [..., 12 capsules, 4 numbers each], got [3, 11, 4]")):
+    with pytest.raises(
+        ValueError, match=re.escape("ExpertCapsules expects [..., 12 capsules, 4 numbers each], got [3, 11, 4]")
+    ):
         layer(torch.randn(3, 11, 4, generator=rng))
     with pytest.raises(ValueError, match="length 0"):
         layer.scale_to(torch.zeros(3, 12, 4), 0.2)

@@ -101,7 +101,9 @@ def test_the_layer_is_the_papers_equations_class_by_class(agreement, shared, rng
         off = torch.stack(parts).mean(0)[:, 0]
         torch.testing.assert_close(found.misfit[:, j], off)
         torch.testing.assert_close(found.capsules.activity[:, j], (-5.12 * off).exp())
-        torch.testing.assert_close(found.capsules.poses[:, j], (-5.12 * off).exp().unsqueeze(-1) * direction(pose_sum)[:, 0])
+        torch.testing.assert_close(
+            found.capsules.poses[:, j], (-5.12 * off).exp().unsqueeze(-1) * direction(pose_sum)[:, 0]
+        )
 
 
 def test_the_withdrawn_form_regresses_from_the_direction_and_takes_plain_distances(rng):
@@ -139,7 +141,9 @@ def test_only_the_code_tells_where_the_kept_rows_stood(code, rng):
     capsules = torch.zeros(2, 9, 3, dtype=torch.float64)
     capsules[0, 0:8:2], capsules[1, 1:8:2] = rows, rows
     found = layer.ladder(capsules)
-    assert torch.equal(*found.kept.poses) and not torch.equal(*found.kept.code)  # the loss of the code sees the difference
+    assert torch.equal(*found.kept.poses) and not torch.equal(
+        *found.kept.code
+    )  # the loss of the code sees the difference
     assert torch.allclose(*found.misfit) == (code == "constant")
 
 
@@ -170,7 +174,11 @@ def test_it_begins_by_telling_means_and_is_as_active_as_pull_and_push_leave_it(s
     away = far * torch.randn(9, 3, generator=rng, dtype=torch.float64)
     capsules = Capsules(torch.stack([mean + away, mean - away]), torch.arange(9.0, dtype=torch.float64).expand(2, 9))
     told_alone(layer, capsules)
-    mean, variance, wanted = mean[5:], away[5:].square().sum(-1).mean(), -math.log(0.245) / 5.12  # the last four are kept in both
+    mean, variance, wanted = (
+        mean[5:],
+        away[5:].square().sum(-1).mean(),
+        -math.log(0.245) / 5.12,
+    )  # the last four are kept in both
     told = layer.ladder(Capsules(torch.cat([torch.zeros(5, 3), mean]), capsules.activity[0])).regressed
     shorter = 1 - ((wanted - variance).clamp(min=0) / mean.square().sum(-1).mean()).sqrt()
     torch.testing.assert_close(told, (shorter * mean).expand(2, 4, 3))
@@ -206,7 +214,9 @@ def test_it_is_told_once_and_only_if_it_starts_so_and_regresses(rng):
     layer.tell(first)
     told = [maker.bias.clone() for maker in layer.makers.values()]
     layer.tell(second)
-    assert all(bias.any() and torch.equal(bias, maker.bias) for bias, maker in zip(told, layer.makers.values(), strict=True))
+    assert all(
+        bias.any() and torch.equal(bias, maker.bias) for bias, maker in zip(told, layer.makers.values(), strict=True)
+    )
     for other in (untrained(agreement="up"), untrained(form=LadderForm(start="xavier"))):
         other.tell(first)
         assert not any(maker.bias.any() for maker in other.makers.values())
@@ -232,7 +242,9 @@ def test_what_cannot_be_is_refused(how, message):
 
 
 def test_other_capsules_are_refused(rng):
-    with pytest.raises(ValueError, match=re.escape("LadderCapsules expects [..., 9 capsules, 3 numbers each], got [2, 8, 3]")):
+    with pytest.raises(
+        ValueError, match=re.escape("LadderCapsules expects [..., 9 capsules, 3 numbers each], got [2, 8, 3]")
+    ):
         layer_of()(torch.zeros(2, 8, 3, dtype=torch.float64))
 
 

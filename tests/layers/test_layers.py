@@ -7,7 +7,15 @@ from torch import nn
 from torch.nn.functional import conv2d
 
 import torchcaps.layers
-from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, EMCapsules, LazyRoutedCapsules, PrimaryCapsules, RoutedCapsules
+from torchcaps.layers import (
+    Capsules,
+    ConvRoutedCapsules,
+    Decoder,
+    EMCapsules,
+    LazyRoutedCapsules,
+    PrimaryCapsules,
+    RoutedCapsules,
+)
 from torchcaps.layers.autoencoder import ConvAutoencoder
 from torchcaps.layers.code_nets import CodeNets
 from torchcaps.layers.experts import ExpertCapsules
@@ -28,7 +36,10 @@ LAYERS = {
     "LazyRoutedCapsules": (lambda: LazyRoutedCapsules(6, 3, 4, 5, normalise=False), (torch.Size([2, 6, 4]),)),
     "CodeNets": (lambda: CodeNets(6, (8, 5), 3, n_active=2), (torch.Size([2, 6]),)),
     "LadderCapsules": (lambda: LadderCapsules(6, 3, 4, 5, n_kept=2), (torch.Size([2, 6, 4]),)),
-    "ConvAutoencoder": (lambda: ConvAutoencoder((1, 8, 9), channels=3, kernel=3, dropped=0.0), (torch.Size([2, 1, 8, 9]),)),
+    "ConvAutoencoder": (
+        lambda: ConvAutoencoder((1, 8, 9), channels=3, kernel=3, dropped=0.0),
+        (torch.Size([2, 1, 8, 9]),),
+    ),
     "ExpertCapsules": (lambda: ExpertCapsules(6, 3, 4, 5), (torch.Size([2, 6, 4]),)),
     "Decoder": (lambda: Decoder(3, 4, (1, 5, 6), hidden=(8, 7)), (torch.Size([2, 3, 4]), torch.Size([2, 3]))),
 }
@@ -109,11 +120,15 @@ def test_without_n_in_any_number_of_inputs_will_do(sharing, options):
     for n_in in (2, 6, 10):
         assert layer(torch.randn(2, n_in, 4)).poses.shape == (2, 3, 5)
     for bad in (torch.randn(4), torch.randn(2, 6, 3)):
-        with pytest.raises(ValueError, match=r"RoutedCapsules expects \[..., any number of capsules, 4 numbers each\], got"):
+        with pytest.raises(
+            ValueError, match=r"RoutedCapsules expects \[..., any number of capsules, 4 numbers each\], got"
+        ):
             layer(bad)
 
 
-@pytest.mark.parametrize(("sharing", "options"), [("none", {}), ("places", {"n_types": 2}), ("inputs", {}), ("all", {})])
+@pytest.mark.parametrize(
+    ("sharing", "options"), [("none", {}), ("places", {"n_types": 2}), ("inputs", {}), ("all", {})]
+)
 def test_routed_refuses_other_shapes(sharing, options):
     """One capsule in place of six above all, which einsum would broadcast without a word."""
     layer = RoutedCapsules(6, 3, 4, 5, sharing=sharing, **options)
@@ -127,12 +142,24 @@ def test_routed_refuses_other_shapes(sharing, options):
     ("options", "message"),
     [
         ({"n_in": None}, "one transform per pair needs to know n_in; give it, or share with sharing='inputs'"),
-        ({"n_in": None, "sharing": "inputs", "learn_prior": True}, "prior logits are one per input and output; give n_in"),
-        ({"n_in": None, "sharing": "inputs", "couplings": "random"}, "prior logits are one per input and output; give n_in"),
+        (
+            {"n_in": None, "sharing": "inputs", "learn_prior": True},
+            "prior logits are one per input and output; give n_in",
+        ),
+        (
+            {"n_in": None, "sharing": "inputs", "couplings": "random"},
+            "prior logits are one per input and output; give n_in",
+        ),
         ({"sharing": "type"}, "sharing must be one of none, places, inputs, all; got 'type'"),
         ({"sharing": "places"}, "sharing='places' needs n_types that divides n_in; got n_types=None, n_in=6"),
-        ({"sharing": "places", "n_types": 4}, "sharing='places' needs n_types that divides n_in; got n_types=4, n_in=6"),
-        ({"sharing": "all", "bias": False}, "with one transform for all, only the bias tells the outputs apart; keep bias=True"),
+        (
+            {"sharing": "places", "n_types": 4},
+            "sharing='places' needs n_types that divides n_in; got n_types=4, n_in=6",
+        ),
+        (
+            {"sharing": "all", "bias": False},
+            "with one transform for all, only the bias tells the outputs apart; keep bias=True",
+        ),
         ({"couplings": "hard"}, "couplings must be one of softmax, leaky, max-min, uniform, random; got 'hard'"),
     ],
 )
@@ -232,11 +259,16 @@ def test_primary_is_a_convolution_cut_into_poses(rng):
 
 
 def test_primary_keeps_the_size_with_same_padding():
-    assert PrimaryCapsules(3, 2, 4, kernel=3, stride=1, padding="same")(torch.rand(1, 3, 5, 6)).poses.shape == (1, 2 * 5 * 6, 4)
+    assert PrimaryCapsules(3, 2, 4, kernel=3, stride=1, padding="same")(torch.rand(1, 3, 5, 6)).poses.shape == (
+        1,
+        2 * 5 * 6,
+        4,
+    )
 
 
 @pytest.mark.parametrize(
-    ("size", "kernel", "stride", "before", "after"), [(24, 9, 2, 3, 4), (7, 3, 2, 1, 1), (8, 3, 2, 0, 1), (5, 1, 2, 0, 0)]
+    ("size", "kernel", "stride", "before", "after"),
+    [(24, 9, 2, 3, 4), (7, 3, 2, 1, 1), (8, 3, 2, 0, 1), (5, 1, 2, 0, 0)],
 )
 def test_same_padding_puts_the_odd_zero_right_and_below(size, kernel, stride, before, after, rng):
     """As TensorFlow does: ceil(size / stride) places."""
@@ -280,7 +312,9 @@ def test_conv_routed_refuses_other_shapes_and_rules():
         message = f"ConvRoutedCapsules expects [..., 18 capsules, 4 numbers each], got {list(shape)}"
         with pytest.raises(ValueError, match=re.escape(message)):
             layer(torch.ones(shape))
-    with pytest.raises(ValueError, match="has no prior logits for random couplings; use softmax, leaky, max-min or uniform"):
+    with pytest.raises(
+        ValueError, match="has no prior logits for random couplings; use softmax, leaky, max-min or uniform"
+    ):
         ConvRoutedCapsules((3, 3), 2, 3, 4, 5, couplings="random")
     with pytest.raises(ValueError, match="a kernel of 3 does not fit a 2x8 grid with padding 0"):
         ConvRoutedCapsules((2, 8), 2, 3, 4, 5)
@@ -316,8 +350,13 @@ def test_decoder_refuses_other_shapes():
 
 def test_layers_print_what_they_are():
     assert repr(PrimaryCapsules(3, 2, 4)) == "PrimaryCapsules(3, n_types=2, d_out=4, kernel=9, stride=2, share=1)"
-    assert repr(RoutedCapsules(6, 3, 4, 5, couplings="leaky")) == "RoutedCapsules(6x4 -> 3x5, n_iters=3, couplings=leaky)"
-    assert repr(ConvRoutedCapsules((3, 3), 2, 3, 4, 5, kernel=2)) == "ConvRoutedCapsules(18x4 -> 12x5, out_grid=(2, 2), n_iters=3)"
+    assert (
+        repr(RoutedCapsules(6, 3, 4, 5, couplings="leaky")) == "RoutedCapsules(6x4 -> 3x5, n_iters=3, couplings=leaky)"
+    )
+    assert (
+        repr(ConvRoutedCapsules((3, 3), 2, 3, 4, 5, kernel=2))
+        == "ConvRoutedCapsules(18x4 -> 12x5, out_grid=(2, 2), n_iters=3)"
+    )
 
 
 # Together

@@ -38,7 +38,9 @@ def test_a_masked_input_is_as_good_as_not_there(n_in, rng):
     activity = torch.zeros(2, 6)
     activity[:, 4:] = -INF
     found = layer(Capsules(poses, activity))
-    torch.testing.assert_close(layer(Capsules(poses.index_fill(1, torch.tensor([4, 5]), float("nan")), activity)), found)
+    torch.testing.assert_close(
+        layer(Capsules(poses.index_fill(1, torch.tensor([4, 5]), float("nan")), activity)), found
+    )
     assert (layer.credit(Capsules(poses, activity))[:, 4:] == 0).all()
     if n_in is None:
         torch.testing.assert_close(layer(poses[:, :4]), found)

@@ -125,7 +125,9 @@ def test_it_compiles_whole_with_its_statistics(mode, rule, fresh_dynamo, rng):
 
 @pytest.mark.parametrize("shape", [(3,), (2, 5), (4, 1), ()])
 def test_other_numbers_of_capsules_are_refused(shape):
-    with pytest.raises(ValueError, match=re.escape(f"RankMask expects the support of 4 capsules, [..., 4]; got {list(shape)}")):
+    with pytest.raises(
+        ValueError, match=re.escape(f"RankMask expects the support of 4 capsules, [..., 4]; got {list(shape)}")
+    ):
         RankMask(4)(torch.ones(shape))
 
 

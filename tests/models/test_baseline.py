@@ -75,7 +75,9 @@ def test_errors_say_what_was_wanted(rng):
         Baseline(preset="tiny")
     with pytest.raises(ValueError, match="an image of 3x28 is too small for the pooling of 'small'"):
         Baseline((1, 3, 28), preset="small")
-    with pytest.raises(ValueError, match="PictureConv2d needs an odd kernel, whose zeros are alike on all sides; got 4"):
+    with pytest.raises(
+        ValueError, match="PictureConv2d needs an odd kernel, whose zeros are alike on all sides; got 4"
+    ):
         PictureConv2d(1, 8, 4)
     with pytest.raises(ValueError, match=r"Baseline expects images \[b, 1, 12, 12\], got \[2, 1, 12, 13\]"):
         Baseline((1, 12, 12), preset="small")(torch.zeros(2, 1, 12, 13))

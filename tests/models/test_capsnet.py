@@ -17,13 +17,21 @@ SMALL_LADDER = {name: size for name, size in SMALL_NET.items() if name != "hidde
 # how to build a small one of every model, for pictures of 1x12x12 and three classes
 REGISTRY = {
     "capsnet": lambda **options: CapsNet((1, 12, 12), 3, **SMALL | options),
-    "em-capsnet": lambda reconstruction=None: EMCapsNet((1, 12, 12), 3, channels=8, strides=(1, 2), n_types=2, n_parts=4).eval(),
+    "em-capsnet": lambda reconstruction=None: EMCapsNet(
+        (1, 12, 12), 3, channels=8, strides=(1, 2), n_types=2, n_parts=4
+    ).eval(),
     "lcapsnet": lambda reconstruction=None: LCapsNet((1, 12, 12), 3, n_kept=4, d_class=6, **SMALL_LADDER),
     "sparsecaps": lambda reconstruction=None: SparseCaps((1, 12, 12), n_latent=3, d_latent=6, **SMALL_NET).eval(),
     "supcaps": lambda **options: SupervisedCaps((1, 12, 12), 3, **SMALL | options),
-    "stackedcaps": lambda reconstruction=None: StackedCaps((1, 12, 12), n_latent=3, d_latent=6, n_layers=2, **SMALL_NET).eval(),
+    "stackedcaps": lambda reconstruction=None: StackedCaps(
+        (1, 12, 12), n_latent=3, d_latent=6, n_layers=2, **SMALL_NET
+    ).eval(),
 }
-ELSEWHERE = {"baseline", "experts", "rbm"}  # no capsules for classes; the last two learn part by part, most of it without gradients
+ELSEWHERE = {
+    "baseline",
+    "experts",
+    "rbm",
+}  # no capsules for classes; the last two learn part by part, most of it without gradients
 TRUNCATED_STD = 0.8796  # of a standard normal cut off at two
 
 
@@ -118,8 +126,14 @@ def test_every_model_runs_under_autocast_and_in_bfloat16(name, rng):
         ({"image": (1, 36, 36)}, 11_361_968),  # MultiMNIST, 11.36M
         ({"image": (1, 40, 40)}, 13_475_808),  # affNIST
         # CIFAR-10: 256 filters of 9x9x3, 512 of 9x9x256, transforms of 12x12x64 capsules for ten classes; every layer with its bias
-        ({"image": (3, 24, 24), "same": True, "n_types": 64, "reconstruction": False}, 62_464 + 10_617_344 + 11_796_640),
-        ({"image": (2, 32, 32), "n_classes": 5, "reconstruction": False}, 41_728 + 5_308_672 + 1_310_800),  # smallNORB: 8x8 places
+        (
+            {"image": (3, 24, 24), "same": True, "n_types": 64, "reconstruction": False},
+            62_464 + 10_617_344 + 11_796_640,
+        ),
+        (
+            {"image": (2, 32, 32), "n_classes": 5, "reconstruction": False},
+            41_728 + 5_308_672 + 1_310_800,
+        ),  # smallNORB: 8x8 places
     ],
 )
 @pytest.mark.parametrize("preset", PRESETS)
@@ -300,7 +314,9 @@ def test_the_smallest_image_that_fits_has_one_place():
 
 
 def test_unknown_presets_are_refused():
-    with pytest.raises(ValueError, match=r"CapsNet: preset must be one of official, paper, official-whole.*-margin; got 'tf'"):
+    with pytest.raises(
+        ValueError, match=r"CapsNet: preset must be one of official, paper, official-whole.*-margin; got 'tf'"
+    ):
         CapsNet(preset="tf")
 
 
@@ -317,7 +333,15 @@ def test_same_padding_is_that_of_the_authors_cifar_network(rng):
 
 def test_the_cifar_network_pixel_by_pixel(rng):
     """The whole of it in the open, float64: where the zeros stand, what primaries are divided by, the logit that nobody gets."""
-    args = {"same": True, "couplings": "leaky", "reconstruction": False, "channels": 3, "n_types": 4, "d_primary": 2, "d_class": 5}
+    args = {
+        "same": True,
+        "couplings": "leaky",
+        "reconstruction": False,
+        "channels": 3,
+        "n_types": 4,
+        "d_primary": 2,
+        "d_class": 5,
+    }
     model = CapsNet((3, 24, 24), 3, **args).double()
     images = torch.randn(2, 3, 24, 24, dtype=torch.float64, generator=rng)
     padded = images.new_zeros(2, 3, 32, 32)

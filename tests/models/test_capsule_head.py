@@ -44,7 +44,13 @@ def test_padding_changes_nothing_on_either_side(kind, side):
 
 def positions(kind: str):
     """A transformer for 12 tokens whose table of positions has two places in front that no token gets."""
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 12}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "vocab_size": 12,
+    }
     config, network = getattr(transformers, f"{kind}Config"), getattr(transformers, f"{kind}Model")
     return network(config(**sizes, max_position_embeddings=14, pad_token_id=1)).eval()
 
@@ -54,12 +60,22 @@ def test_texts_longer_than_the_encoder_takes_are_one_clear_error(kind):
     encoder = model(kind) if kind in KINDS else positions(kind)
     head, ids = CapsuleHead(encoder, 2, **SMALL).eval(), torch.full((2, LIMIT + 1), 5)
     assert head(ids[:, :LIMIT], torch.ones(2, LIMIT).long()).isfinite().all()
-    with pytest.raises(ValueError, match="the texts have 13 tokens, padding included, and the encoder takes 12; cut them"):
+    with pytest.raises(
+        ValueError, match="the texts have 13 tokens, padding included, and the encoder takes 12; cut them"
+    ):
         head(ids)
 
 
 def test_transformers_without_a_table_of_positions_have_no_limit():
-    sizes = {"vocab_size": 12, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
+    sizes = {
+        "vocab_size": 12,
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+        "decoder_start_token_id": 0,
+    }
     head = CapsuleHead(transformers.T5Model(transformers.T5Config(**sizes)), 2, **SMALL)
     assert head.limit is None and head(torch.full((1, 40), 5)).shape == (1, 2)
 
@@ -103,7 +119,10 @@ def test_a_trained_encoder_learns_too(kind):
 
 @pytest.mark.parametrize("train_encoder", [False, True])
 def test_it_comes_back_from_a_file(tmp_path, train_encoder):
-    head, path = drawn(CapsuleHead(model("encoder"), 3, train_encoder=train_encoder, **SMALL)).eval(), tmp_path / "head.safetensors"
+    head, path = (
+        drawn(CapsuleHead(model("encoder"), 3, train_encoder=train_encoder, **SMALL)).eval(),
+        tmp_path / "head.safetensors",
+    )
     with torch.no_grad():  # as if it had been trained
         head.encoder.embeddings.word_embeddings.weight.mul_(1.5 if train_encoder else 1)
     head.save(path)
@@ -112,13 +131,17 @@ def test_it_comes_back_from_a_file(tmp_path, train_encoder):
     batch = batch_of("encoder")
     torch.testing.assert_close(again(**batch), head(**batch), rtol=0, atol=0)
     frozen = path.stat().st_size
-    assert (frozen > sum(p.numel() * 4 for p in head.encoder.parameters())) == train_encoder  # frozen weights are not copied
+    assert (
+        frozen > sum(p.numel() * 4 for p in head.encoder.parameters())
+    ) == train_encoder  # frozen weights are not copied
 
 
 def test_wrong_files_and_encoders_are_named(tmp_path):
     path = tmp_path / "head.safetensors"
     CapsuleHead(model("encoder"), 3, **SMALL).save(path)
-    config = transformers.BertConfig(vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    config = transformers.BertConfig(
+        vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
     with pytest.raises(ValueError, match=r"was saved with another encoder \(size mismatch for depth"):
         CapsuleHead.load(path, transformers.BertModel(config))
     path.write_bytes(b"not this")

@@ -167,7 +167,9 @@ def test_it_learns_a_few_pictures_by_heart(rng):
 
 
 @pytest.mark.parametrize(("n_iters", "first_betas", "alike"), [(1, 0.0, True), (1, 0.1, False), (2, 0.0, False)])
-def test_with_one_pass_and_equal_betas_all_parts_stay_alike_and_all_pictures_get_one_answer(rng, n_iters, first_betas, alike):
+def test_with_one_pass_and_equal_betas_all_parts_stay_alike_and_all_pictures_get_one_answer(
+    rng, n_iters, first_betas, alike
+):
     """No score depends on a vote then, and equal betas get equal gradients: a class's score is one number times its own constant."""
     model, batch, losses = learnt(rng, first_betas, n_iters=n_iters)
     parts = model.parts(model.primary_capsules(batch.images))

@@ -37,7 +37,9 @@ def test_a_capsule_is_eight_neighbouring_channels_at_one_place():
 
 def test_without_capsules_between_it_is_the_autoencoder():
     model, images = small(), torch.rand(2, 1, 16, 16)
-    torch.testing.assert_close(model.draw(model.primary_capsules(images).poses), model.autoencoder(images).sigmoid(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        model.draw(model.primary_capsules(images).poses), model.autoencoder(images).sigmoid(), rtol=1e-3, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("n_plain", [0, 2])
@@ -120,7 +122,10 @@ def test_neurons_show_themselves_as_capsules_of_one_number():
 
 def test_what_the_bottleneck_keeps_whole_is_drawn_whole():
     """A linear bottleneck as wide as the maps, set to pass them on."""
-    model, images = NeuronNet((1, 12, 12), form="linear", channels=4, kernel=5, width=16).eval(), torch.rand(2, 1, 12, 12)
+    model, images = (
+        NeuronNet((1, 12, 12), form="linear", channels=4, kernel=5, width=16).eval(),
+        torch.rand(2, 1, 12, 12),
+    )
     with torch.no_grad():
         model.weight.copy_(torch.eye(16)), model.back.copy_(torch.eye(16))
     torch.testing.assert_close(model.reconstruct(model(images).poses), model.autoencoder(images).sigmoid())

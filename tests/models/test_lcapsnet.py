@@ -85,7 +85,10 @@ def test_its_primary_capsules_are_those_of_a_capsnet(rng):
 
 def test_no_pose_of_the_withdrawn_variant_points_down(rng):
     images = torch.rand(2, 1, 12, 12, generator=rng)
-    poses = {preset: LCapsNet((1, 12, 12), 3, preset=preset, **SMALL).primary_capsules(images).poses for preset in ("withdrawn", "paper")}
+    poses = {
+        preset: LCapsNet((1, 12, 12), 3, preset=preset, **SMALL).primary_capsules(images).poses
+        for preset in ("withdrawn", "paper")
+    }
     assert poses["withdrawn"].min() == 0 and poses["paper"].min() < 0
 
 
@@ -130,7 +133,9 @@ def test_sections_3_to_5_of_the_paper_in_loops(rng):
 
     def loss(image, label):
         hidden = conv2d(image, model.conv.weight, model.conv.bias).relu()
-        inputs = conv2d(hidden, model.primary.weight, model.primary.bias, stride=2).unflatten(0, (-1, d))  # [type d h w]
+        inputs = conv2d(hidden, model.primary.weight, model.primary.bias, stride=2).unflatten(
+            0, (-1, d)
+        )  # [type d h w]
         inputs = [t for kind in inputs for t in kind.flatten(1).T]
         activity = [t.dot(t) / (1 + t.dot(t)) for t in inputs]
         rows = sorted(sorted(range(n), key=lambda i: -activity[i])[:k])
@@ -165,7 +170,12 @@ def test_every_row_of_table_2_starts_where_classes_can_be_told_apart(images, n_k
     Few channels and small nets, which change no length; images that were not told; in the mean of four networks, which differ much where
     one net is shared by all classes."""
     size, kernels = images
-    narrow = {"channels": 32, "d_class": 16 if preset == "shared" else 4, "kernel": kernels[0], "primary_kernel": kernels[1]}
+    narrow = {
+        "channels": 32,
+        "d_class": 16 if preset == "shared" else 4,
+        "kernel": kernels[0],
+        "primary_kernel": kernels[1],
+    }
     images = load("generated" if size == 28 else "generated-40", "train").images[:24].float() / 255
     found = []
     for seed in range(4):
@@ -185,7 +195,9 @@ def test_every_row_of_table_2_starts_where_classes_can_be_told_apart(images, n_k
 def test_every_parameter_learns_and_blank_pictures_do_no_harm(preset, blank, rng):
     model = LCapsNet((1, 12, 12), 3, preset=preset, **SMALL)
     images = torch.zeros(6, 1, 12, 12) if blank else torch.rand(6, 1, 12, 12, generator=rng)
-    losses = ClassifyLadder(withdrawn=preset == "withdrawn").losses(model, Batch(images, torch.tensor([0, 1, 2, 0, 1, 2])))
+    losses = ClassifyLadder(withdrawn=preset == "withdrawn").losses(
+        model, Batch(images, torch.tensor([0, 1, 2, 0, 1, 2]))
+    )
     losses["loss"].backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
     if not blank:
@@ -197,7 +209,9 @@ def test_in_bfloat16_what_is_compared_stays_float32(rng):
     model, images = LCapsNet((1, 12, 12), 3, **SMALL), torch.rand(4, 1, 12, 12, generator=rng)
     with torch.autocast("cpu", torch.bfloat16):
         primary, laddered = model.ladder(images)
-    assert {x.dtype for x in (primary.activity, laddered.regressed, laddered.misfit, *laddered.capsules)} == {torch.float32}
+    assert {x.dtype for x in (primary.activity, laddered.regressed, laddered.misfit, *laddered.capsules)} == {
+        torch.float32
+    }
     assert (laddered.capsules.activity - model(images).activity).abs().max() < 0.05
 
 

@@ -69,7 +69,9 @@ def test_support_by_runs_decides_the_mask_where_it_is_asked_for(rng):
     *_, last = model.net.steps(images)
     latent = model.latent(images)
     torch.testing.assert_close(latent.support, routing_support(last.couplings, 2, "runs"))
-    assert torch.equal(latent.mask, model.mask.mask(latent.support)) and not torch.equal(latent.mask, plain.latent(images).mask)
+    assert torch.equal(latent.mask, model.mask.mask(latent.support)) and not torch.equal(
+        latent.mask, plain.latent(images).mask
+    )
     torch.testing.assert_close(latent.poses, plain.latent(images).poses)  # the routing itself is the same
     for each in (model, plain):  # whichever decides, both can be told
         told = each.supports(images)
@@ -180,7 +182,10 @@ def winning_shares(boost_step: float) -> torch.Tensor:
     torch.manual_seed(0)
     options = SMALL | {"kernel": 5, "primary_kernel": 5, "n_latent": 4, "frequencies": (0.15, 0.4)}
     model = SparseCaps((1, 16, 16), boost_step=boost_step, boost_every=1, decay=0.9, **options)
-    optimiser, images = torch.optim.Adam(model.parameters(), lr=3e-3), load("generated-16", "train").images.float() / 255
+    optimiser, images = (
+        torch.optim.Adam(model.parameters(), lr=3e-3),
+        load("generated-16", "train").images.float() / 255,
+    )
     shares = []
     for batch in images[torch.arange(100 * 8) % len(images)].split(8):
         with torch.no_grad():

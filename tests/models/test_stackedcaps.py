@@ -9,7 +9,16 @@ from torchcaps.models import StackedCaps
 from torchcaps.models.stackedcaps import lessened
 from torchcaps.ops import length, reconstruction_loss, routing_support
 
-SMALL = {"channels": 8, "kernel": 3, "n_types": 2, "d_primary": 4, "primary_kernel": 3, "hidden": (16, 8), "n_latent": 5, "d_latent": 8}
+SMALL = {
+    "channels": 8,
+    "kernel": 3,
+    "n_types": 2,
+    "d_primary": 4,
+    "primary_kernel": 3,
+    "hidden": (16, 8),
+    "n_latent": 5,
+    "d_latent": 8,
+}
 each_routing = pytest.mark.parametrize("routing", ["dynamic", "em"])
 
 
@@ -22,7 +31,10 @@ def images(rng, n: int = 3) -> torch.Tensor:
 
 
 def test_what_is_left_of_a_score_is_the_masks_share_of_its_gate():
-    scores, mask = torch.tensor([-3.0, 0.0, 2.0, 40.0, 1.5, -1.0]).double(), torch.tensor([0.5, 0.25, 0.1, 0.5, 1.0, 0.0]).double()
+    scores, mask = (
+        torch.tensor([-3.0, 0.0, 2.0, 40.0, 1.5, -1.0]).double(),
+        torch.tensor([0.5, 0.25, 0.1, 0.5, 1.0, 0.0]).double(),
+    )
     scores.requires_grad_()
     less = lessened(scores, mask)
     torch.testing.assert_close(less.sigmoid(), scores.sigmoid() * mask)
@@ -72,7 +84,11 @@ def test_dense_has_no_masks_and_keeps_all(routing, rng):
 def test_gradient_reaches_every_parameter(routing, rng):
     model, batch = small(routing=routing, sharpness=2.0), images(rng, 6)
     reconstruction_loss(model.reconstruct(model(batch).poses), batch).sum().backward()
-    silent = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any() or not p.grad.isfinite().all()}
+    silent = {
+        name
+        for name, p in model.named_parameters()
+        if p.grad is None or not p.grad.any() or not p.grad.isfinite().all()
+    }
     assert silent == set()
 
 
@@ -104,7 +120,10 @@ def test_it_compiles_whole_by_em_with_its_statistics(fresh_dynamo, rng):
         ({"routing": "random"}, "routing must be one of dynamic, em; got 'random'"),
         ({"n_layers": 0}, "at least one latent layer, got n_layers=0"),
         ({"routing": "em", "d_latent": 6}, "poses of 4 rows; d_primary=4 or d_latent=6 is no multiple"),
-        ({"routing": "em", "backend": "triton"}, "sparse EM routing must know what was used, which no triton backend tells"),
+        (
+            {"routing": "em", "backend": "triton"},
+            "sparse EM routing must know what was used, which no triton backend tells",
+        ),
         ({"kernel": 11}, "12x12 is too small for kernels of 11 and 3"),
     ],
 )

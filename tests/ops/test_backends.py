@@ -13,7 +13,9 @@ from torchcaps.ops.testing import compare_routing
 
 ON_CPU, ON_CUDA = (SimpleNamespace(device=torch.device(kind)) for kind in ("cpu", "cuda"))
 ANYTHING = Implementation(load=lambda: None)
-ODD_POSES_ONLY = Implementation(load=lambda: None, refuses=lambda d: f"needs an odd pose, got {d}; pad it" if d % 2 == 0 else None)
+ODD_POSES_ONLY = Implementation(
+    load=lambda: None, refuses=lambda d: f"needs an odd pose, got {d}; pad it" if d % 2 == 0 else None
+)
 IMPLEMENTATIONS = {"reference": ANYTHING, "compiled": ANYTHING, "triton": ODD_POSES_ONLY}
 
 
@@ -51,7 +53,9 @@ def test_auto_inside_compile_is_a_kernel_or_the_reference(monkeypatch):
 
 def test_a_named_backend_runs_or_refuses_with_the_reason():
     assert choose("op", IMPLEMENTATIONS, "triton", ON_CUDA, {"d": 3}) == "triton"
-    with pytest.raises(ValueError, match=r"^op: backend 'triton' needs an odd pose, got 4; pad it, or use backend='reference'$"):
+    with pytest.raises(
+        ValueError, match=r"^op: backend 'triton' needs an odd pose, got 4; pad it, or use backend='reference'$"
+    ):
         choose("op", IMPLEMENTATIONS, "triton", ON_CUDA, {"d": 4})
 
 
@@ -62,7 +66,10 @@ def test_a_backend_that_is_not_there_is_refused():
 
 @pytest.mark.parametrize("backend", ["cuda", "Reference", ""])
 def test_an_unknown_backend_lists_the_known(backend):
-    with pytest.raises(ValueError, match=f"dynamic_routing: backend must be auto, reference, blocked, compiled, triton; got '{backend}'"):
+    with pytest.raises(
+        ValueError,
+        match=f"dynamic_routing: backend must be auto, reference, blocked, compiled, triton; got '{backend}'",
+    ):
         dynamic_routing(**routing(), backend=backend)
 
 
@@ -97,7 +104,10 @@ def test_compiled_serves_more_rules_and_shapes_than_the_recompile_limit(quick_co
         for weight in ("ijde", "jde", "de"):
             for couplings in ("softmax", "leaky", "uniform"):
                 args = routing(weight=weight)
-                fast, plain = (dynamic_routing(**args, n_iters=1, couplings=couplings, backend=b) for b in ("compiled", "reference"))
+                fast, plain = (
+                    dynamic_routing(**args, n_iters=1, couplings=couplings, backend=b)
+                    for b in ("compiled", "reference")
+                )
                 torch.testing.assert_close(fast, plain)
                 seen += 1
     assert seen > 8
@@ -107,7 +117,8 @@ def test_compiled_says_which_compiler_is_missing(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(
-        ValueError, match=r"backend 'compiled' needs a C\+\+ compiler, .* is there; install one, or use backend='reference'"
+        ValueError,
+        match=r"backend 'compiled' needs a C\+\+ compiler, .* is there; install one, or use backend='reference'",
     ):
         dynamic_routing(**routing(), backend="compiled")
     monkeypatch.setattr("torchcaps.ops.backend.find_spec", lambda name: None)
@@ -116,7 +127,11 @@ def test_compiled_says_which_compiler_is_missing(monkeypatch):
 
 def test_compiled_inside_a_compiled_region_is_part_of_it(fresh_dynamo):
     args = routing()
-    whole = torch.compile(lambda poses: dynamic_routing(**args | {"poses": poses}, backend="compiled"), fullgraph=True, backend="aot_eager")
+    whole = torch.compile(
+        lambda poses: dynamic_routing(**args | {"poses": poses}, backend="compiled"),
+        fullgraph=True,
+        backend="aot_eager",
+    )
     torch.testing.assert_close(whole(args["poses"]), dynamic_routing(**args))
 
 
@@ -124,11 +139,15 @@ def test_compiled_inside_a_compiled_region_is_part_of_it(fresh_dynamo):
 @pytest.mark.parametrize("couplings", COUPLINGS)
 @pytest.mark.parametrize("weight", ["ijde", "jde", "de"])
 def test_compiled_is_right_for_every_rule_and_weight(fresh_dynamo, weight, couplings):
-    compare_routing(partial(dynamic_routing, couplings=couplings), routing(weight=weight, batch=(2, 2), i=7), backend="compiled")
+    compare_routing(
+        partial(dynamic_routing, couplings=couplings), routing(weight=weight, batch=(2, 2), i=7), backend="compiled"
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [{"i": 1, "j": 1, "d": 1, "e": 1}, {"i": 37, "j": 5, "d": 8, "e": 16}, {"batch": (), "i": 9}], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [{"i": 1, "j": 1, "d": 1, "e": 1}, {"i": 37, "j": 5, "d": 8, "e": 16}, {"batch": (), "i": 9}], ids=str
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_compiled_is_right_for_odd_sizes_and_dtypes(fresh_dynamo, dtype, sizes):
     compare_routing(dynamic_routing, routing(**sizes), backend="compiled", dtype=dtype)
@@ -140,4 +159,9 @@ def test_compiled_is_right_for_odd_sizes_and_dtypes(fresh_dynamo, dtype, sizes):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("weight", ["ijde", "jde", "de"])
 def test_fast_backends_are_right_on_cuda(fresh_dynamo, weight, dtype, backend):
-    compare_routing(dynamic_routing, routing(weight=weight, batch=(5,), i=37, j=10, d=8, e=16, device="cuda"), backend=backend, dtype=dtype)
+    compare_routing(
+        dynamic_routing,
+        routing(weight=weight, batch=(5,), i=37, j=10, d=8, e=16, device="cuda"),
+        backend=backend,
+        dtype=dtype,
+    )

@@ -72,7 +72,9 @@ def test_a_3x3_grid_by_hand():
     assert grid.places == 9
     assert grid.seen.tolist() == [[0, 1, 3, 4], [1, 2, 4, 5], [3, 4, 6, 7], [4, 5, 7, 8]]
     ones = torch.ones(9, 1, dtype=torch.float64)
-    routed = local_routing(ones, torch.ones(1, 4, 1, 1, 1, dtype=torch.float64), torch.zeros(1, 1).double(), grid, n_iters=2)
+    routed = local_routing(
+        ones, torch.ones(1, 4, 1, 1, 1, dtype=torch.float64), torch.zeros(1, 1).double(), grid, n_iters=2
+    )
     squashed = (9 / 4) ** 2 / (1 + (9 / 4) ** 2)
     torch.testing.assert_close(routed.poses, torch.full((4, 1), squashed).double())
     torch.testing.assert_close(routed.pose_sum, torch.full((4, 1), squashed).double())
@@ -87,7 +89,9 @@ def test_a_3x3_grid_by_hand_where_agreement_counts():
     a, b = exp(2 * first[0]), exp(1 * first[1])
     s = (2 * a / (a + b), 1 * b / (a + b))
     routed = local_routing(poses, weight, torch.zeros(1, 1).double(), local_grid(3, 3, 2), n_iters=2)
-    torch.testing.assert_close(routed.poses[:, 0].tolist(), [s[0] ** 2 / (1 + s[0] ** 2), s[1] ** 2 / (1 + s[1] ** 2), 0.0, 0.0])
+    torch.testing.assert_close(
+        routed.poses[:, 0].tolist(), [s[0] ** 2 / (1 + s[0] ** 2), s[1] ** 2 / (1 + s[1] ** 2), 0.0, 0.0]
+    )
 
 
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 1, 0), (3, 1, 1), (3, 2, 1), (3, 2, 0), (2, 2, 0)])
@@ -108,7 +112,9 @@ def test_a_child_spends_exactly_one_vote_borders_included(kernel, stride, paddin
 @pytest.mark.parametrize("couplings", RULES)
 def test_a_kernel_that_covers_the_grid_is_dense_routing(couplings):
     args = problem(3, 3, 3, batch=(2,))
-    dense = dynamic_routing(args["poses"], rearrange(args["weight"], "n k m d e -> (n k) m d e"), args["bias"], couplings=couplings)
+    dense = dynamic_routing(
+        args["poses"], rearrange(args["weight"], "n k m d e -> (n k) m d e"), args["bias"], couplings=couplings
+    )
     torch.testing.assert_close(local_routing(**args, couplings=couplings), dense)
 
 
@@ -118,7 +124,9 @@ def test_the_pattern_may_stand_anywhere():
     poses = torch.zeros(3, 6, 2, dtype=torch.float64)
     poses[:, 2] = args["poses"][:3]
     here, there = (
-        rearrange(local_routing(rearrange(x, "h w d -> (h w) d"), *list(args.values())[1:]).poses, "(m w) e -> m w e", m=3)
+        rearrange(
+            local_routing(rearrange(x, "h w d -> (h w) d"), *list(args.values())[1:]).poses, "(m w) e -> m w e", m=3
+        )
         for x in (poses, poses.roll(1, dims=1))
     )
     torch.testing.assert_close(here[:, :3], there[:, 1:])
@@ -137,7 +145,10 @@ def test_any_leading_batch_axes(batch):
 def test_gradient_is_the_slope(couplings):
     args = problem(3, 3, 2, stride=1, padding=1, batch=(1,), n=1, m=2)
     grid = args.pop("grid")
-    assert gradcheck(lambda p, w, b: local_routing(p, w, b, grid, couplings=couplings), tuple(x.requires_grad_() for x in args.values()))
+    assert gradcheck(
+        lambda p, w, b: local_routing(p, w, b, grid, couplings=couplings),
+        tuple(x.requires_grad_() for x in args.values()),
+    )
 
 
 def test_a_child_that_no_parent_sees_gets_no_gradient_and_no_nan():
@@ -160,7 +171,10 @@ def test_passes_and_their_sum():
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)])
 def test_dtype_is_kept_and_close_to_float64(dtype, tolerance):
     args = {name: x.to(dtype) if isinstance(x, torch.Tensor) else x for name, x in problem(3, 3, 2, padding=1).items()}
-    routed, exact = local_routing(**args), local_routing(*(x.double() if isinstance(x, torch.Tensor) else x for x in args.values()))
+    routed, exact = (
+        local_routing(**args),
+        local_routing(*(x.double() if isinstance(x, torch.Tensor) else x for x in args.values())),
+    )
     assert routed.poses.dtype == routed.pose_sum.dtype == dtype
     torch.testing.assert_close(routed.poses.double(), exact.poses, rtol=0, atol=tolerance)
 
@@ -176,7 +190,9 @@ def test_autocast_keeps_float32_at_both_ends():
 def test_compiles_whole(fresh_dynamo):
     args = problem(3, 3, 2, padding=1, batch=(2,))
     inputs = [args[name].requires_grad_() for name in ("poses", "weight", "bias")]
-    results = [op(**args).poses for op in (torch.compile(local_routing, fullgraph=True, backend="aot_eager"), local_routing)]
+    results = [
+        op(**args).poses for op in (torch.compile(local_routing, fullgraph=True, backend="aot_eager"), local_routing)
+    ]
     torch.testing.assert_close(*results)
     torch.testing.assert_close(*(torch.autograd.grad(x.square().sum(), inputs) for x in results))
 
@@ -184,7 +200,10 @@ def test_compiles_whole(fresh_dynamo):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"poses": torch.ones(2 * 12, 2)}, r"2 types on 9 places are \[..., 18 capsules, 2 numbers each\], got \[24, 2\]"),
+        (
+            {"poses": torch.ones(2 * 12, 2)},
+            r"2 types on 9 places are \[..., 18 capsules, 2 numbers each\], got \[24, 2\]",
+        ),
         ({"poses": torch.ones(18, 1)}, r"\[..., 18 capsules, 2 numbers each\], got \[18, 1\]"),
         ({"weight": torch.ones(2, 1, 3, 2, 3)}, "the grid's kernel has 4 members, the weight is for 1"),
         ({"bias": torch.ones(1, 3)}, r"bias must be \[3, 3\] for this weight, got \[1, 3\]"),
@@ -200,6 +219,8 @@ def test_what_would_pass_in_silence_is_refused(change, message):
 
 
 def test_a_kernel_larger_than_the_grid_is_refused():
-    with pytest.raises(ValueError, match="a kernel of 5 does not fit a 3x9 grid with padding 0; make it smaller or pad more"):
+    with pytest.raises(
+        ValueError, match="a kernel of 5 does not fit a 3x9 grid with padding 0; make it smaller or pad more"
+    ):
         local_grid(3, 9, 5)
     assert local_grid(3, 9, 5, padding=1).shape == (1, 7)

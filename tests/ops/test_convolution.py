@@ -20,7 +20,9 @@ def test_a_product_over_patches_is_the_convolution(rng, c, stride):
     got, wanted = _by_patches(images, weight, bias, stride), conv2d(images, weight, bias, stride)
     torch.testing.assert_close(got, wanted)
     direction = torch.randn(wanted.shape, generator=rng, dtype=wanted.dtype)
-    for mine, theirs in zip(*(torch.autograd.grad(x, (images, weight, bias), direction) for x in (got, wanted)), strict=True):
+    for mine, theirs in zip(
+        *(torch.autograd.grad(x, (images, weight, bias), direction) for x in (got, wanted)), strict=True
+    ):
         torch.testing.assert_close(mine, theirs)
 
 

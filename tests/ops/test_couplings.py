@@ -75,7 +75,9 @@ def test_gradient_is_the_slope_with_parents_missing(name, rng):
 
 
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("logits", [[0.0, 0.0, 0.0], [1.0, 1.0, NOBODY], [1e4, -1e4, 0.0]], ids=["equal", "equal-or-missing", "huge"])
+@pytest.mark.parametrize(
+    "logits", [[0.0, 0.0, 0.0], [1.0, 1.0, NOBODY], [1e4, -1e4, 0.0]], ids=["equal", "equal-or-missing", "huge"]
+)
 def test_value_and_gradient_are_finite_at_ties_and_extremes(name, logits):
     logits = torch.tensor(logits, requires_grad=True)
     couplings = coupling_rule(name).share(logits)
@@ -85,5 +87,7 @@ def test_value_and_gradient_are_finite_at_ties_and_extremes(name, logits):
 
 
 def test_unknown_name_lists_the_names():
-    with pytest.raises(ValueError, match="couplings must be one of softmax, leaky, max-min, uniform, random; got 'sparsemax'"):
+    with pytest.raises(
+        ValueError, match="couplings must be one of softmax, leaky, max-min, uniform, random; got 'sparsemax'"
+    ):
         coupling_rule("sparsemax")

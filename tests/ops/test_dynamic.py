@@ -10,7 +10,12 @@ from torchcaps.ops.couplings import FIXED
 
 N_IN, N_OUT, D_IN, D_OUT, N_TYPES = 6, 3, 2, 4, 2
 gradcheck = partial(full_gradcheck, fast_mode=True)  # along random directions: the full Jacobian takes a minute here
-WEIGHTS = {"ijde": (N_IN, N_OUT, D_IN, D_OUT), "njde": (N_TYPES, N_OUT, D_IN, D_OUT), "jde": (N_OUT, D_IN, D_OUT), "de": (D_IN, D_OUT)}
+WEIGHTS = {
+    "ijde": (N_IN, N_OUT, D_IN, D_OUT),
+    "njde": (N_TYPES, N_OUT, D_IN, D_OUT),
+    "jde": (N_OUT, D_IN, D_OUT),
+    "de": (D_IN, D_OUT),
+}
 
 
 def problem(weight="ijde", batch=(2,), dtype=torch.float64, seed=0):
@@ -72,7 +77,11 @@ def test_order_of_input_capsules_does_not_matter(rng):
 
 def test_output_capsules_are_told_apart_by_their_weights_only(rng):
     args, order = problem(), torch.randperm(N_OUT, generator=rng)
-    shuffled = args | {"weight": args["weight"][:, order], "bias": args["bias"][order], "prior": args["prior"][:, order]}
+    shuffled = args | {
+        "weight": args["weight"][:, order],
+        "bias": args["bias"][order],
+        "prior": args["prior"][:, order],
+    }
     torch.testing.assert_close(dynamic_routing(**shuffled).poses, dynamic_routing(**args).poses[:, order])
 
 
@@ -118,7 +127,9 @@ def test_a_batch_of_one_equals_the_row_of_a_batch(couplings):
 def test_shared_weights_equal_the_same_weights_written_out(shape, couplings):
     args = problem(shape)
     full = args | {"weight": expanded(args["weight"])}
-    torch.testing.assert_close(dynamic_routing(**args, couplings=couplings), dynamic_routing(**full, couplings=couplings))
+    torch.testing.assert_close(
+        dynamic_routing(**args, couplings=couplings), dynamic_routing(**full, couplings=couplings)
+    )
 
 
 @pytest.mark.parametrize("couplings", COUPLINGS)
@@ -127,14 +138,18 @@ def test_couplings_are_recovered_from_the_pose_sum(shape, couplings):
     args = problem(shape)
     *_, last = dynamic_routing_steps(**args, couplings=couplings)
     poses, weight, prior = args["poses"], args["weight"], args["prior"]
-    recovered = recover_couplings(poses, weight, dynamic_routing(**args, couplings=couplings).pose_sum, prior=prior, couplings=couplings)
+    recovered = recover_couplings(
+        poses, weight, dynamic_routing(**args, couplings=couplings).pose_sum, prior=prior, couplings=couplings
+    )
     torch.testing.assert_close(recovered, last.couplings)
 
 
 @pytest.mark.parametrize("couplings", FIXED)
 def test_fixed_couplings_are_recovered_whatever_the_poses_were(couplings):
     args = problem()
-    recovered = recover_couplings(args["poses"], args["weight"], torch.ones(2, N_OUT, D_OUT), prior=args["prior"], couplings=couplings)
+    recovered = recover_couplings(
+        args["poses"], args["weight"], torch.ones(2, N_OUT, D_OUT), prior=args["prior"], couplings=couplings
+    )
     torch.testing.assert_close(recovered, next(dynamic_routing_steps(**args, couplings=couplings)).couplings)
 
 
@@ -162,10 +177,12 @@ def test_couplings_that_ignore_agreement_need_one_pass_only(couplings):
 def test_uniform_ignores_the_prior_and_random_is_the_prior():
     args = problem()
     torch.testing.assert_close(
-        next(dynamic_routing_steps(**args, couplings="uniform")).couplings, torch.full((2, N_IN, N_OUT), 1 / N_OUT).double()
+        next(dynamic_routing_steps(**args, couplings="uniform")).couplings,
+        torch.full((2, N_IN, N_OUT), 1 / N_OUT).double(),
     )
     torch.testing.assert_close(
-        next(dynamic_routing_steps(**args, couplings="random")).couplings, args["prior"].softmax(-1).expand(2, N_IN, N_OUT)
+        next(dynamic_routing_steps(**args, couplings="random")).couplings,
+        args["prior"].softmax(-1).expand(2, N_IN, N_OUT),
     )
 
 
@@ -182,7 +199,8 @@ def test_gradient_is_the_slope(shape, couplings):
 def test_gradient_is_the_slope_without_bias_and_prior(shape, couplings):
     args = problem(shape, batch=())
     assert gradcheck(
-        lambda p, w: dynamic_routing(p, w, couplings=couplings), (args["poses"].requires_grad_(), args["weight"].requires_grad_())
+        lambda p, w: dynamic_routing(p, w, couplings=couplings),
+        (args["poses"].requires_grad_(), args["weight"].requires_grad_()),
     )
 
 
@@ -232,7 +250,9 @@ def test_a_learnt_prior_gets_a_gradient(couplings):
     assert prior.grad.abs().min() > 0
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.03)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.03)]
+)
 @pytest.mark.parametrize("shape", WEIGHTS)
 def test_dtype_is_kept_and_close_to_float64(shape, dtype, tolerance):
     args = problem(shape, dtype=dtype)
@@ -264,7 +284,10 @@ def test_compiles_whole_for_every_rule_and_weight(fresh_dynamo):
     cases = [(shape, couplings) for shape, couplings in zip([*WEIGHTS, "ijde"], COUPLINGS, strict=True)]
 
     def routed(weights, poses, bias, prior):
-        return sum(dynamic_routing(poses, w, bias, 2, prior=prior, couplings=c).poses for w, (_, c) in zip(weights, cases, strict=True))
+        return sum(
+            dynamic_routing(poses, w, bias, 2, prior=prior, couplings=c).poses
+            for w, (_, c) in zip(weights, cases, strict=True)
+        )
 
     weights = [problem(shape)["weight"].requires_grad_() for shape, _ in cases]
     args = problem()
@@ -277,7 +300,10 @@ def test_compiles_whole_for_every_rule_and_weight(fresh_dynamo):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"poses": torch.ones(2, 1, D_IN)}, r"the weight \[6, 3, 2, 4\] is for 6 capsules or types, got 1 capsules; share it"),
+        (
+            {"poses": torch.ones(2, 1, D_IN)},
+            r"the weight \[6, 3, 2, 4\] is for 6 capsules or types, got 1 capsules; share it",
+        ),
         ({"poses": torch.ones(2, N_IN, 5)}, r"the weight \[6, 3, 2, 4\] takes poses of 2 numbers, got 5"),
         ({"poses": torch.ones(D_IN)}, r"expects poses \[\*b i d\] and a weight .* got \[2\] and \[6, 3, 2, 4\]"),
         ({"weight": torch.ones(D_IN)}, r"expects poses \[\*b i d\] and a weight .* got \[2, 6, 2\] and \[2\]"),
@@ -285,8 +311,14 @@ def test_compiles_whole_for_every_rule_and_weight(fresh_dynamo):
         ({"bias": torch.ones(1, D_OUT)}, r"bias must be \[3, 4\] for this weight, got \[1, 4\]"),
         ({"bias": torch.ones(D_OUT)}, r"bias must be \[3, 4\] for this weight, got \[4\]"),
         ({"prior": torch.ones(1, N_OUT)}, r"prior logits must be \[6, 3\], got \[1, 3\]"),
-        ({"prior": None, "couplings": "random"}, r"random couplings are the softmax of prior logits; give prior=torch.randn"),
-        ({"weight": torch.ones(D_IN, D_OUT), "bias": None, "prior": None}, r"does not say how many outputs there are; give a bias \[j e\]"),
+        (
+            {"prior": None, "couplings": "random"},
+            r"random couplings are the softmax of prior logits; give prior=torch.randn",
+        ),
+        (
+            {"weight": torch.ones(D_IN, D_OUT), "bias": None, "prior": None},
+            r"does not say how many outputs there are; give a bias \[j e\]",
+        ),
         ({"n_iters": 0}, "needs at least one iteration, got n_iters=0"),
         ({"couplings": "hard"}, "couplings must be one of softmax, leaky, max-min, uniform, random; got 'hard'"),
     ],

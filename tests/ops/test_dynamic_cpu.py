@@ -15,13 +15,20 @@ from torchcaps.ops.testing import compare_routing
 
 WEIGHTS = {"per pair": (6, 3, 4, 5), "per type": (2, 3, 4, 5), "per output": (3, 4, 5), "for all": (4, 5)}
 # bytes of a block, largest block, images of a block of inputs; the votes of one image take 6 x 3 x 5 floats, 360 bytes
-MODES = {"whole": (1 << 20, 1 << 20, 16), "by images": (1500, 1 << 20, 16), "by inputs": (300, 0, 3), "input by input": (1, 0, 1)}
+MODES = {
+    "whole": (1 << 20, 1 << 20, 16),
+    "by images": (1500, 1 << 20, 16),
+    "by inputs": (300, 0, 3),
+    "input by input": (1, 0, 1),
+}
 MODES |= {"by pairs": MODES["whole"]}
 
 
 @pytest.fixture(params=MODES)
 def mode(request, monkeypatch):
-    for name, value in zip(("BLOCK_BYTES", "LARGEST_BLOCK_BYTES", "IMAGES_OF_A_BLOCK_OF_INPUTS"), MODES[request.param], strict=True):
+    for name, value in zip(
+        ("BLOCK_BYTES", "LARGEST_BLOCK_BYTES", "IMAGES_OF_A_BLOCK_OF_INPUTS"), MODES[request.param], strict=True
+    ):
         monkeypatch.setattr(cpu, name, value)
     monkeypatch.setattr(cpu_pairs, "MANY_CALLS", request.param == "by pairs")
     monkeypatch.setattr(cpu_pairs, "BLOCK_BYTES", 1000)  # three images of 6 x 3 x 4 floats, 288 bytes
@@ -55,7 +62,9 @@ def test_the_modes_are_what_they_say(mode, monkeypatch):
     called = []
     for function in (cpu._ByImages, cpu._Iteration, cpu_pairs._ByPairs):
         name = function.__name__
-        monkeypatch.setattr(function, "apply", lambda *args, name=name, apply=function.apply: called.append(name) or apply(*args))
+        monkeypatch.setattr(
+            function, "apply", lambda *args, name=name, apply=function.apply: called.append(name) or apply(*args)
+        )
     dynamic_routing(**arguments(WEIGHTS["per pair"]), backend="blocked")
     assert called == {"whole": [], "by images": ["_ByImages"], "by pairs": ["_ByPairs"]}.get(mode, ["_Iteration"] * 3)
 
@@ -127,7 +136,9 @@ def test_no_block_makes_more_votes_than_it_may(mode, monkeypatch):
     monkeypatch.setattr(cpu, "votes_of", lambda *args: made.append(votes_of(*args).nbytes) or votes_of(*args))
     args = {name: x.requires_grad_() for name, x in arguments(WEIGHTS["per output"]).items()}
     dynamic_routing(**args, backend="blocked").poses.sum().backward()
-    assert max(made) <= {"whole": 3600, "by pairs": 3600, "by images": 1500, "by inputs": 300, "input by input": 60}[mode]
+    assert (
+        max(made) <= {"whole": 3600, "by pairs": 3600, "by images": 1500, "by inputs": 300, "input by input": 60}[mode]
+    )
 
 
 def test_pairs_make_no_votes_and_few_numbers_at_once(mode, monkeypatch):
@@ -154,7 +165,9 @@ def test_many_transforms_make_larger_blocks_of_pairs_within_bounds(monkeypatch, 
 
 def test_what_it_cannot_do_is_refused_with_the_reason():
     args = arguments(WEIGHTS["per pair"])
-    with pytest.raises(ValueError, match=r"backend 'blocked' computes in float32 or float64, got torch.bfloat16; convert the input"):
+    with pytest.raises(
+        ValueError, match=r"backend 'blocked' computes in float32 or float64, got torch.bfloat16; convert the input"
+    ):
         dynamic_routing(**{name: x.bfloat16() for name, x in args.items()}, backend="blocked")
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="does not run under autocast"):
         dynamic_routing(**args, backend="blocked")
@@ -170,7 +183,9 @@ def test_gradients_can_be_differentiated_again(mode):
     penalties = []
     for backend in ("reference", "blocked"):
         args = {name: x.double().requires_grad_() for name, x in arguments(WEIGHTS["per pair"]).items()}
-        (slope,) = torch.autograd.grad(dynamic_routing(**args, backend=backend).poses[..., 0].sum(), args["poses"], create_graph=True)
+        (slope,) = torch.autograd.grad(
+            dynamic_routing(**args, backend=backend).poses[..., 0].sum(), args["poses"], create_graph=True
+        )
         slope.square().sum().backward()
         penalties.append([args[name].grad for name in ("poses", "weight", "bias", "prior")])
     torch.testing.assert_close(*penalties)

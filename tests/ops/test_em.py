@@ -32,7 +32,10 @@ def test_two_passes_by_hand():
 
     first = maximize([[0.5, 0.5], [0.5, 0.5]])
     # the paper's own equation, with its factor of 2 pi and without logarithms
-    density = [[exp(-((votes[i][j] - m) ** 2) / (2 * v)) / sqrt(2 * pi * v) for j, (_, m, v) in enumerate(first)] for i in (0, 1)]
+    density = [
+        [exp(-((votes[i][j] - m) ** 2) / (2 * v)) / sqrt(2 * pi * v) for j, (_, m, v) in enumerate(first)]
+        for i in (0, 1)
+    ]
     joint = [[density[i][j] / (1 + exp(-first[j][0])) for j in (0, 1)] for i in (0, 1)]
     probabilities = [[joint[i][j] / sum(joint[i]) for j in (0, 1)] for i in (0, 1)]
     second = maximize(probabilities)
@@ -51,7 +54,8 @@ def test_two_passes_by_hand():
     torch.testing.assert_close(steps[1].probabilities.tolist(), probabilities)
     for step, wanted in zip(steps, (first, second), strict=True):
         torch.testing.assert_close(
-            [list(x) for x in zip(*[part.flatten().tolist() for part in step[3:]], strict=True)], [list(x) for x in wanted]
+            [list(x) for x in zip(*[part.flatten().tolist() for part in step[3:]], strict=True)],
+            [list(x) for x in wanted],
         )
     torch.testing.assert_close(em_routing(**args).poses.flatten().tolist(), [mean for _, mean, _ in second])
 
@@ -88,7 +92,9 @@ def test_order_of_input_capsules_does_not_matter_if_their_weights_move_along(rng
     args, order = problem("ijde"), torch.randperm(N_IN, generator=rng)
     moved = {name: x[:, order] if name in ("poses", "scores") else x[order] for name, x in args.items()}
     torch.testing.assert_close(em_routing(**moved), em_routing(**args))
-    assert not torch.allclose(em_routing(**args | {"poses": moved["poses"], "scores": moved["scores"]}).poses, em_routing(**args).poses)
+    assert not torch.allclose(
+        em_routing(**args | {"poses": moved["poses"], "scores": moved["scores"]}).poses, em_routing(**args).poses
+    )
 
 
 def test_output_capsules_are_told_apart_by_their_parameters_only(rng):
@@ -109,7 +115,10 @@ def test_shared_parameters_equal_the_same_written_out():
 
 def test_one_transform_for_all_makes_all_outputs_the_same():
     """Nothing tells the outputs apart: every input stays shared out evenly, pass after pass."""
-    args = problem("de") | {"beta_use": torch.full((N_OUT,), 0.3).double(), "beta_ignore": torch.full((N_OUT,), -0.2).double()}
+    args = problem("de") | {
+        "beta_use": torch.full((N_OUT,), 0.3).double(),
+        "beta_ignore": torch.full((N_OUT,), -0.2).double(),
+    }
     for step in em_routing_steps(**args):
         torch.testing.assert_close(step.probabilities, torch.full((2, N_IN, N_OUT), 1 / N_OUT).double())
         for x in step[3:]:
@@ -119,7 +128,9 @@ def test_one_transform_for_all_makes_all_outputs_the_same():
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_no_bias_is_a_bias_of_zero(weight):
     args = problem(weight)
-    torch.testing.assert_close(em_routing(**args | {"bias": None}), em_routing(**args | {"bias": torch.zeros_like(args["bias"])}))
+    torch.testing.assert_close(
+        em_routing(**args | {"bias": None}), em_routing(**args | {"bias": torch.zeros_like(args["bias"])})
+    )
 
 
 @pytest.mark.parametrize("batch", [(), (1,), (5,), (2, 3), (0,)])
@@ -135,7 +146,9 @@ def test_any_leading_batch_axes(batch):
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"i": 1}, {"j": 1}, {"i": 1, "j": 1, "r": 1, "d": 1, "e": 1}, {"i": 7, "j": 13, "r": 3, "d": 1, "e": 2}], ids=str
+    "sizes",
+    [{"i": 1}, {"j": 1}, {"i": 1, "j": 1, "r": 1, "d": 1, "e": 1}, {"i": 7, "j": 13, "r": 3, "d": 1, "e": 2}],
+    ids=str,
 )
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_odd_sizes(weight, sizes):
@@ -159,7 +172,9 @@ def test_gradient_is_the_slope(weight, n_iters):
 
 def test_gradient_is_the_slope_without_bias():
     args = {name: x.requires_grad_() for name, x in problem(batch=()).items() if name != "bias"}
-    assert gradcheck(lambda scores, poses, weight, *betas: em_routing(scores, poses, weight, None, *betas), tuple(args.values()))
+    assert gradcheck(
+        lambda scores, poses, weight, *betas: em_routing(scores, poses, weight, None, *betas), tuple(args.values())
+    )
 
 
 def test_the_inputs_are_left_alone():

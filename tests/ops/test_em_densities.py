@@ -69,7 +69,10 @@ def test_three_passes_by_hand(name):
         torch.testing.assert_close(step.scores.tolist(), scores)
         torch.testing.assert_close(step.poses.flatten().tolist(), [mean for mean, _ in models])
         torch.testing.assert_close(step.variances.flatten().tolist(), [var for _, var in models])
-        joint = [[density_by_hand(name, row[j] - models[j][0], models[j][1]) / (1 + exp(-scores[j])) for j in (0, 1)] for row in VOTES]
+        joint = [
+            [density_by_hand(name, row[j] - models[j][0], models[j][1]) / (1 + exp(-scores[j])) for j in (0, 1)]
+            for row in VOTES
+        ]
         probabilities = [[p / sum(row) for p in row] for row in joint]
 
 
@@ -78,7 +81,9 @@ def test_agreement_wins_whatever_the_model(name):
     """All inputs vote alike for output 0 and every which way for output 1, so they route to output 0."""
     poses = torch.eye(6).reshape(6, 1, 6) * 4
     weight = torch.stack([torch.full((6, 1), 0.5), torch.tensor([3.0, -2.0, 1.0, -1.0, 2.0, -3.0])[:, None]])
-    first, *_, last = em_routing_steps(torch.full((6,), inf), poses, weight, None, torch.ones(2), torch.ones(2), density=name)
+    first, *_, last = em_routing_steps(
+        torch.full((6,), inf), poses, weight, None, torch.ones(2), torch.ones(2), density=name
+    )
     assert (first.probabilities == 0.5).all()
     assert (last.probabilities[:, 0] > 0.9).all()
     assert last.scores[0] > 4 and last.scores[1] < -4
@@ -89,7 +94,9 @@ def test_heavy_tails_stay_with_the_crowd():
     votes = torch.tensor([-0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 20.0]).double()
     zeros, certain = torch.zeros(1).double(), torch.full((10,), inf).double()
     poses = {
-        name: em_routing(certain, votes.reshape(10, 1, 1), zeros.new_ones(1, 1, 1), None, zeros, zeros, 10, density=name).poses.item()
+        name: em_routing(
+            certain, votes.reshape(10, 1, 1), zeros.new_ones(1, 1, 1), None, zeros, zeros, 10, density=name
+        ).poses.item()
         for name in DENSITIES
     }
     assert poses["gaussian"] == pytest.approx(2, rel=1e-4) and poses["k-means"] == pytest.approx(2, rel=1e-4)
@@ -98,7 +105,10 @@ def test_heavy_tails_stay_with_the_crowd():
 
 def test_k_means_does_not_look_at_the_spread():
     """With nothing to gain or lose, an input goes by its distance alone."""
-    args = problem("ijde", batch=(), j=2, r=1, e=1) | {"beta_use": torch.zeros(6, 2).double(), "beta_ignore": torch.zeros(6, 2).double()}
+    args = problem("ijde", batch=(), j=2, r=1, e=1) | {
+        "beta_use": torch.zeros(6, 2).double(),
+        "beta_ignore": torch.zeros(6, 2).double(),
+    }
     first, second = em_routing_steps(**args, density="k-means", n_iters=2)
     votes = torch.einsum("ird,ijde->ijre", args["poses"], args["weight"]) + args["bias"]
     distance = (votes - first.poses).square().sum((-2, -1))
@@ -118,7 +128,9 @@ def test_nothing_of_an_input_is_lost(name):
         torch.testing.assert_close(step.used, gates * step.probabilities)
         assert (step.used >= 0).all() and (step.ignored >= 0).all()
         torch.testing.assert_close(step.used + step.ignored + (1 - gates), torch.ones(2, N_IN, N_OUT).double())
-        torch.testing.assert_close(step.scores, (args["beta_use"] * step.used - args["beta_ignore"] * step.ignored).sum(1))
+        torch.testing.assert_close(
+            step.scores, (args["beta_use"] * step.used - args["beta_ignore"] * step.ignored).sum(1)
+        )
 
 
 @pytest.mark.parametrize("name", DENSITIES)
@@ -149,12 +161,21 @@ def test_padding_with_masked_capsules_changes_nothing(weight, name):
     longer, per_input = problem(weight, i=N_IN + 5), ("weight", "bias", "beta_use", "beta_ignore") * (weight == "ijde")
     longer["scores"][:, N_IN:] = -inf
     longer["poses"][:, N_IN:] = float("nan")
-    short = {key: x[:, :N_IN] if key in ("scores", "poses") else x[:N_IN] if key in per_input else x for key, x in longer.items()}
+    short = {
+        key: x[:, :N_IN] if key in ("scores", "poses") else x[:N_IN] if key in per_input else x
+        for key, x in longer.items()
+    }
     for padded, plain in zip(em_routing(**longer, density=name), em_routing(**short, density=name), strict=True):
         assert_nearly_equal(padded, plain)
     padded, plain = gradients(longer, density=name), gradients(short, density=name)
     for key in short:
-        found = padded[key][:, :N_IN] if key in ("scores", "poses") else padded[key][:N_IN] if key in per_input else padded[key]
+        found = (
+            padded[key][:, :N_IN]
+            if key in ("scores", "poses")
+            else padded[key][:N_IN]
+            if key in per_input
+            else padded[key]
+        )
         assert_nearly_equal(found, plain[key], key)
     with pytest.raises(AssertionError, match="relative error"):
         assert_nearly_equal(padded["weight"] * (1 + 1e-11), padded["weight"])
@@ -165,7 +186,11 @@ def test_a_fractional_score_is_so_much_of_a_capsule(name):
     """Two halves of a capsule are one whole: scores log(x / (1 - x)) with x = 1/2 are 0."""
     args = problem()
     args["scores"][:, 0] = inf
-    halves = args | {"scores": args["scores"].index_select(1, torch.tensor([0, *range(N_IN)])).index_fill(1, torch.tensor([0, 1]), 0.0)}
+    halves = args | {
+        "scores": args["scores"]
+        .index_select(1, torch.tensor([0, *range(N_IN)]))
+        .index_fill(1, torch.tensor([0, 1]), 0.0)
+    }
     halves["poses"] = args["poses"].index_select(1, torch.tensor([0, *range(N_IN)]))
     torch.testing.assert_close(em_routing(**halves, density=name), em_routing(**args, density=name))
 
@@ -202,7 +227,10 @@ def test_betas_are_tied_by_passing_one_tensor():
 
 def symmetric(n=N_IN, **options):
     """Nothing tells the outputs apart."""
-    return problem("de", i=n, j=n, **options) | {"beta_use": torch.full((n,), 0.3).double(), "beta_ignore": torch.full((n,), -0.2).double()}
+    return problem("de", i=n, j=n, **options) | {
+        "beta_use": torch.full((n,), 0.3).double(),
+        "beta_ignore": torch.full((n,), -0.2).double(),
+    }
 
 
 def apart(x):
@@ -230,13 +258,18 @@ def test_a_prior_for_the_own_output_tells_them_apart(name, n):
 
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_a_prior_of_zeros_is_none(weight):
-    torch.testing.assert_close(em_routing(**problem(weight), prior=torch.zeros(N_IN, N_OUT)), em_routing(**problem(weight)))
+    torch.testing.assert_close(
+        em_routing(**problem(weight), prior=torch.zeros(N_IN, N_OUT)), em_routing(**problem(weight))
+    )
 
 
 def test_padding_changes_nothing_where_it_makes_outputs_too():
     longer = symmetric(N_IN + 3)
     longer["scores"][:, N_IN:] = -inf
-    short = {key: x[:, :N_IN] if key in ("scores", "poses") else x[:N_IN] if "beta" in key else x for key, x in longer.items()}
+    short = {
+        key: x[:, :N_IN] if key in ("scores", "poses") else x[:N_IN] if "beta" in key else x
+        for key, x in longer.items()
+    }
     routed = [em_routing(**args, prior=own_output_prior(args["scores"])) for args in (longer, short)]
     for padded, plain in zip(*routed, strict=True):
         assert_nearly_equal(padded[:, :N_IN], plain)
@@ -266,7 +299,10 @@ def test_a_sample_that_is_all_mask_has_a_prior_too():
             {"density": "laplace"},
             "knows the Gaussian model of the votes only, got density='laplace'; use density='gaussian', or use",
         ),
-        ({"prior": torch.zeros(N_IN, N_OUT)}, "starts from equal probabilities only, got a prior; leave it out, or use"),
+        (
+            {"prior": torch.zeros(N_IN, N_OUT)},
+            "starts from equal probabilities only, got a prior; leave it out, or use",
+        ),
     ],
     ids=["density", "prior"],
 )
@@ -285,7 +321,9 @@ def test_every_model_compiles_whole(fresh_dynamo):
         return [x for name in DENSITIES for x in em_routing(**args, density=name, prior=prior, n_iters=2)]
 
     prior = torch.zeros(N_IN, N_OUT).index_fill(1, torch.tensor([1]), -inf)
-    torch.testing.assert_close(torch.compile(routed, fullgraph=True, backend="aot_eager")(problem(), prior), routed(problem(), prior))
+    torch.testing.assert_close(
+        torch.compile(routed, fullgraph=True, backend="aot_eager")(problem(), prior), routed(problem(), prior)
+    )
 
 
 @pytest.mark.parametrize(
@@ -293,7 +331,10 @@ def test_every_model_compiles_whole(fresh_dynamo):
     [
         ({"density": "cauchy"}, "density must be one of gaussian, student-t, laplace, k-means; got 'cauchy'"),
         ({"prior": torch.zeros(1, N_OUT)}, r"prior logits must be \[6, 3\], or that for every sample, got \[1, 3\]"),
-        ({"prior": torch.zeros(3, N_IN, N_OUT)}, r"prior logits must be \[6, 3\], or that for every sample, got \[3, 6, 3\]"),
+        (
+            {"prior": torch.zeros(3, N_IN, N_OUT)},
+            r"prior logits must be \[6, 3\], or that for every sample, got \[3, 6, 3\]",
+        ),
     ],
     ids=["density", "prior", "batch"],
 )

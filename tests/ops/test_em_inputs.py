@@ -16,7 +16,10 @@ def test_a_masked_input_is_as_good_as_removed(weight, padding):
     args["scores"][:, gone] = -INF
     args["poses"][:, gone] = padding
     per_input = () if weight != "ijde" else ("weight", "bias", "beta_use", "beta_ignore")
-    cut = {name: x[:, keep] if name in ("scores", "poses") else x[keep] if name in per_input else x for name, x in args.items()}
+    cut = {
+        name: x[:, keep] if name in ("scores", "poses") else x[keep] if name in per_input else x
+        for name, x in args.items()
+    }
     torch.testing.assert_close(em_routing(**args), em_routing(**cut))
     whole, part = gradients(args), gradients(cut)
     for name in args:
@@ -46,7 +49,9 @@ def test_a_sample_that_is_all_mask_gives_nothing_and_harms_nobody(weight):
 
 def test_a_single_child_is_shared_out_soberly(rng):
     """Its vote is the mean, so that the variance is 0 and the density has no end; every output fits it, and none has the better claim."""
-    votes = (10 * torch.randn(7, 3, 1, 4, generator=rng, dtype=torch.float64)).requires_grad_()  # of a pose of one number, which is 1
+    votes = (
+        10 * torch.randn(7, 3, 1, 4, generator=rng, dtype=torch.float64)
+    ).requires_grad_()  # of a pose of one number, which is 1
     scores, beta = torch.full((7,), -INF).double(), torch.full((7, 3), 0.5).double()
     scores[4] = INF
     *_, last = em_routing_steps(scores, torch.ones(7, 1, 1).double(), votes, None, beta, beta)
@@ -58,7 +63,9 @@ def test_a_single_child_is_shared_out_soberly(rng):
 def test_a_score_of_plus_infinity_is_a_very_large_score():
     args = problem()
     certain = args | {"scores": torch.full_like(args["scores"], INF)}
-    torch.testing.assert_close(em_routing(**certain), em_routing(**args | {"scores": torch.full_like(args["scores"], 50.0)}))
+    torch.testing.assert_close(
+        em_routing(**certain), em_routing(**args | {"scores": torch.full_like(args["scores"], 50.0)})
+    )
     found = gradients(certain)
     assert all(x.isfinite().all() for x in found.values())
     assert (found["scores"] == 0).all() and found["poses"].abs().min() > 0
@@ -68,7 +75,11 @@ def test_a_score_of_plus_infinity_is_a_very_large_score():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_extreme_poses_and_scores_stay_finite(dtype, scale):
     args = problem(dtype=dtype)
-    args = args | {"poses": args["poses"] * scale, "beta_use": args["beta_use"] * 1e3, "scores": args["scores"] * max(scale, 1.0)}
+    args = args | {
+        "poses": args["poses"] * scale,
+        "beta_use": args["beta_use"] * 1e3,
+        "scores": args["scores"] * max(scale, 1.0),
+    }
     assert all(x.isfinite().all() for x in (*em_routing(**args), *gradients(args).values()))
 
 
@@ -79,13 +90,22 @@ def test_extreme_poses_and_scores_stay_finite(dtype, scale):
             {"poses": torch.ones(2, 1, ROWS, D_IN), "scores": torch.ones(2, 1)},
             r"the weight \[6, 3, 4, 5\] is for 6 capsules, got 1; share it",
         ),
-        ({"poses": torch.ones(2, N_IN, ROWS, 5)}, r"the weight \[6, 3, 4, 5\] takes poses with rows of 4 numbers, got 5"),
-        ({"poses": torch.ones(ROWS, D_IN)}, r"expects poses \[\*b i r d\] and a weight .* got \[2, 4\] and \[6, 3, 4, 5\]"),
+        (
+            {"poses": torch.ones(2, N_IN, ROWS, 5)},
+            r"the weight \[6, 3, 4, 5\] takes poses with rows of 4 numbers, got 5",
+        ),
+        (
+            {"poses": torch.ones(ROWS, D_IN)},
+            r"expects poses \[\*b i r d\] and a weight .* got \[2, 4\] and \[6, 3, 4, 5\]",
+        ),
         ({"weight": torch.ones(D_IN)}, r"expects poses \[\*b i r d\] and a weight .* got \[2, 6, 2, 4\] and \[4\]"),
         ({"scores": torch.ones(2, 1)}, r"poses \[2, 6, 2, 4\] need scores \[2, 6\], got \[2, 1\]"),
         ({"scores": torch.ones(N_IN)}, r"poses \[2, 6, 2, 4\] need scores \[2, 6\], got \[6\]"),
         ({"bias": torch.ones(N_OUT, ROWS, D_OUT)}, r"bias must be \[6, 3, 2, 5\] for this weight, got \[3, 2, 5\]"),
-        ({"bias": torch.ones(N_IN, N_OUT, 1, D_OUT)}, r"bias must be \[6, 3, 2, 5\] for this weight, got \[6, 3, 1, 5\]"),
+        (
+            {"bias": torch.ones(N_IN, N_OUT, 1, D_OUT)},
+            r"bias must be \[6, 3, 2, 5\] for this weight, got \[6, 3, 1, 5\]",
+        ),
         ({"beta_use": torch.ones(N_OUT)}, r"beta_use must be \[6, 3\] for this weight, got \[3\]"),
         ({"beta_ignore": torch.ones(1, N_OUT)}, r"beta_ignore must be \[6, 3\] for this weight, got \[1, 3\]"),
         (
@@ -101,7 +121,12 @@ def test_extreme_poses_and_scores_stay_finite(dtype, scale):
             r"bias must be \[2, 5\] for this weight, got \[3, 2, 5\]",
         ),
         (
-            {"weight": torch.ones(0, D_IN, D_OUT), "bias": None, "beta_use": torch.ones(0), "beta_ignore": torch.ones(0)},
+            {
+                "weight": torch.ones(0, D_IN, D_OUT),
+                "bias": None,
+                "beta_use": torch.ones(0),
+                "beta_ignore": torch.ones(0),
+            },
             "needs at least one output capsule",
         ),
         ({"n_iters": 0}, "needs at least one iteration, got n_iters=0"),

@@ -87,7 +87,9 @@ def test_compiled_is_right(fresh_dynamo, monkeypatch, dtype):
     """With the compiler that needs no C++."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     em_module._compiled.cache_clear()
-    margins = compare_routing(partial(em_routing, n_iters=2), problem("ijde", dtype=dtype), backend="compiled", dtype=dtype)
+    margins = compare_routing(
+        partial(em_routing, n_iters=2), problem("ijde", dtype=dtype), backend="compiled", dtype=dtype
+    )
     em_module._compiled.cache_clear()
     assert set(margins) == {*em_module.EMRouted._fields, *(f"grad {name}" for name in problem())}
 

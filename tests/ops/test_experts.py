@@ -82,7 +82,10 @@ def test_a_faint_dream_is_as_faint_as_it_is():
     """The chain of weights from N(0, 0.01) begins at 1e-27; a floor would show it awake."""
     sums = torch.tensor([[3e-14, 4e-14]])
     assert experts.on_probability(sums).item() == pytest.approx(25e-28, rel=1e-3)
-    assert experts.on_probability(torch.zeros(1, 2)).item() < 1e-37 and experts.log_marginal(torch.zeros(1, 2)).item() < 1e-37
+    assert (
+        experts.on_probability(torch.zeros(1, 2)).item() < 1e-37
+        and experts.log_marginal(torch.zeros(1, 2)).item() < 1e-37
+    )
 
 
 @each_plain
@@ -96,7 +99,9 @@ def test_the_update_is_the_gradient_of_the_log_likelihood(world, n_plain):
 
     sums, chance = experts.mix_up(states, weight, couplings).detach(), scores.detach().softmax(0)
     positive = experts.statistics(Phase(states[data], sums[data], couplings[data]), n_plain)
-    each = [experts.statistics(Phase(states[s : s + 1], sums[s : s + 1], couplings[s : s + 1]), n_plain) for s in range(7)]
+    each = [
+        experts.statistics(Phase(states[s : s + 1], sums[s : s + 1], couplings[s : s + 1]), n_plain) for s in range(7)
+    ]
     negative = torch.einsum("s,sijde->ijde", chance, torch.stack(each))
     torch.testing.assert_close(positive - negative, weight.grad)
     assert not torch.allclose(positive, weight.grad, rtol=0.1)  # the second term is not small here
@@ -166,7 +171,9 @@ def test_agreement_wins_and_silence_has_no_say():
     """Two inputs vote alike, one against them, one says nothing: the two gain, the silent one keeps logit 0."""
     poses = torch.tensor([[1.0], [1.0], [-1.0], [0.0]], dtype=torch.float64)
     steps = list(experts.agreement_steps(poses, torch.ones(4, 1, 1, 1, dtype=torch.float64)))
-    assert torch.allclose(steps[-1].logits.flatten(), torch.tensor([2.0, 2.0, -2.0, 0.0], dtype=torch.float64), atol=1e-5)
+    assert torch.allclose(
+        steps[-1].logits.flatten(), torch.tensor([2.0, 2.0, -2.0, 0.0], dtype=torch.float64), atol=1e-5
+    )
     assert steps[-1].sums > steps[0].sums > 0
 
 
@@ -255,7 +262,13 @@ def train_toy(poses, shuffle, rng, sign=1.0):
     weight = double(rng, 6, 4, 3, 4, scale=3.0)
 
     def error():
-        return (experts.sweep(experts.agreement_routing(poses, weight), weight).poses - poses).square().sum((1, 2)).mean().item()
+        return (
+            (experts.sweep(experts.agreement_routing(poses, weight), weight).poses - poses)
+            .square()
+            .sum((1, 2))
+            .mean()
+            .item()
+        )
 
     before = error()
     for _ in range(60):
@@ -285,6 +298,10 @@ def test_it_compiles_whole(rng, fresh_dynamo):
         data = experts.agreement_routing(poses, weight, Rule(n_iters=2, start="lengths"))
         return experts.contrast(data, experts.sweep(data, weight, uniform, 2), 2)
 
-    poses, weight, uniform = squash(double(rng, 4, 5, 3)).float(), double(rng, 5, 6, 3, 4).float(), torch.rand(4, 6, generator=rng)
+    poses, weight, uniform = (
+        squash(double(rng, 4, 5, 3)).float(),
+        double(rng, 5, 6, 3, 4).float(),
+        torch.rand(4, 6, generator=rng),
+    )
     compiled = torch.compile(update, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(poses, weight, uniform), update(poses, weight, uniform))

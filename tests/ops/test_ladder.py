@@ -154,7 +154,9 @@ def test_equation_4_by_hand():
     assert found.item() == pytest.approx(0.02)
     assert ladder_activity(found).item() == pytest.approx(exp(-5.12 * 0.02))
     assert ladder_activity(torch.tensor(0.01)).item() == pytest.approx(0.95, abs=2e-4)
-    assert mean_distance(told.unsqueeze(0), poses, torch.ones(2, dtype=torch.float64)).item() == pytest.approx((0.1 + sqrt(0.03)) / 2)
+    assert mean_distance(told.unsqueeze(0), poses, torch.ones(2, dtype=torch.float64)).item() == pytest.approx(
+        (0.1 + sqrt(0.03)) / 2
+    )
 
 
 def test_a_row_that_does_not_count_is_not_in_the_mean():
@@ -226,7 +228,10 @@ def test_gradients(n_kept, rng):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_capsules_of_zeros_have_finite_gradients(dtype):
-    inputs = [torch.zeros(*shape, dtype=dtype, requires_grad=True) for shape in ((2, 5, 3), (2, 2, 3, 3, 4), (2, 2, 3), (2, 2, 3, 3, 4))]
+    inputs = [
+        torch.zeros(*shape, dtype=dtype, requires_grad=True)
+        for shape in ((2, 5, 3), (2, 2, 3, 3, 4), (2, 2, 3), (2, 2, 3, 3, 4))
+    ]
     activity, poses = everything(*inputs)
     assert (activity == 1).all() and (poses == 0).all()  # nothing is there, and nothing is told of it
     (activity.sum() + poses.sum()).backward()

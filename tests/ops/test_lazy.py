@@ -40,7 +40,9 @@ def gradients(args, **options):
     routed = lazy_routing(**{key: leaves[key] for key in args if key != "weights"}, weights=weights, **options)
     rng = torch.Generator().manual_seed(7)
     # one number per output and per credit of it, whatever the number of inputs
-    total = (routed.poses * torch.randn(routed.poses.shape, generator=rng).to(routed.poses)).sum() + routed.credit.square().sum()
+    total = (
+        routed.poses * torch.randn(routed.poses.shape, generator=rng).to(routed.poses)
+    ).sum() + routed.credit.square().sum()
     return dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
 
 
@@ -51,12 +53,16 @@ def test_two_passes_by_hand():
     use, ignore = [[1.0, 0.5], [0.25, 2.0]], [[0.1, 0.2], [0.3, 0.4]]
 
     def maximize(probabilities):
-        credit = [[use[i][j] * probabilities[i][j] - ignore[i][j] * (1 - probabilities[i][j]) for j in (0, 1)] for i in (0, 1)]
+        credit = [
+            [use[i][j] * probabilities[i][j] - ignore[i][j] * (1 - probabilities[i][j]) for j in (0, 1)] for i in (0, 1)
+        ]
         return credit, [sum(credit[i][j] * vote[i][j] for i in (0, 1)) for j in (0, 1)]
 
     first_credit, first = maximize([[0.5, 0.5], [0.5, 0.5]])
     guessed = [first[0] * 3.0 * 0.5 + 0.7, first[1] * 3.0 * -0.25 - 0.3]
-    similar = [[1 / (1 + exp(-(x[i] * guessed[j] * 0.9 + 0.05))) for j in (0, 1)] for i in (0, 1)]  # softmax of a log: the share
+    similar = [
+        [1 / (1 + exp(-(x[i] * guessed[j] * 0.9 + 0.05))) for j in (0, 1)] for i in (0, 1)
+    ]  # softmax of a log: the share
     probabilities = [[similar[i][j] / sum(similar[i]) for j in (0, 1)] for i in (0, 1)]
     credit, second = maximize(probabilities)
 
@@ -66,7 +72,13 @@ def test_two_passes_by_hand():
         guess=column(3.0), guess_mix=column(0.5, -0.25), guess_bias=column(0.7, -0.3),
         match=torch.full((2,), 0.9).double(), match_bias=torch.full((2,), 0.05).double(),
     )  # fmt: skip
-    args = torch.full((2,), inf).double(), column(*x), weights, torch.tensor(use).double(), torch.tensor(ignore).double()
+    args = (
+        torch.full((2,), inf).double(),
+        column(*x),
+        weights,
+        torch.tensor(use).double(),
+        torch.tensor(ignore).double(),
+    )
     steps = list(lazy_routing_steps(*args))
     torch.testing.assert_close(steps[0].credit.tolist(), first_credit)
     torch.testing.assert_close(steps[0].poses.flatten().tolist(), first)
@@ -78,7 +90,10 @@ def test_two_passes_by_hand():
 def with_votes(scores, poses, weights, beta_use, beta_ignore, n_iters=2, normalise=True):
     """The same algorithm with the votes [b i j e] in the open."""
     normal = lambda x: (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()  # noqa: E731
-    votes = torch.einsum("bid,jd,de->bije", poses / poses.shape[1] ** 0.5, weights.vote_mix, weights.vote) + weights.vote_bias
+    votes = (
+        torch.einsum("bid,jd,de->bije", poses / poses.shape[1] ** 0.5, weights.vote_mix, weights.vote)
+        + weights.vote_bias
+    )
     gates, similar = scores.sigmoid().unsqueeze(-1), torch.zeros(*scores.shape, votes.shape[2], dtype=poses.dtype)
     for _ in range(n_iters):
         used = gates * similar.softmax(-1)
@@ -201,7 +216,9 @@ def test_any_leading_batch_axes(batch):
     assert routed.poses.shape == (*batch, N_OUT, D_OUT) and routed.credit.shape == (*batch, N_IN, N_OUT)
 
 
-@pytest.mark.parametrize("sizes", [{"i": 1}, {"j": 1}, {"i": 1, "j": 1, "d": 1, "e": 1}, {"i": 7, "j": 13, "d": 1, "e": 2}], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [{"i": 1}, {"j": 1}, {"i": 1, "j": 1, "d": 1, "e": 1}, {"i": 7, "j": 13, "d": 1, "e": 2}], ids=str
+)
 def test_odd_sizes(sizes):
     args = problem(**sizes)
     assert all(x.isfinite().all() for x in (*lazy_routing(**args), *gradients(args).values()))
@@ -218,7 +235,9 @@ def test_dtype_is_kept_and_close_to_float64(dtype, tolerance):
 
 def test_it_compiles_whole(fresh_dynamo):
     args = problem()
-    torch.testing.assert_close(torch.compile(lazy_routing, fullgraph=True, backend="aot_eager")(**args), lazy_routing(**args))
+    torch.testing.assert_close(
+        torch.compile(lazy_routing, fullgraph=True, backend="aot_eager")(**args), lazy_routing(**args)
+    )
 
 
 @pytest.mark.parametrize(
@@ -229,8 +248,14 @@ def test_it_compiles_whole(fresh_dynamo):
         ({"vote_mix": torch.ones(3, 1)}, r"vote_mix must be \[3, 4\] for poses \[2, 6, 4\], got \[3, 1\]"),
         ({"vote": torch.ones(4)}, r"expects vote_mix \[j d\] and vote \[d e\], got \[3, 4\] and \[4\]"),
         ({"guess": torch.ones(4, 5)}, r"guess must be \[5, 4\] for poses \[2, 6, 4\], got \[4, 5\]"),
-        ({"match": torch.ones(1, 3)}, r"match must be \[3\] or \[6, 3\] for poses \[2, 6, 4\], got \[1, 3\]; weights with an axis"),
-        ({"beta_use": torch.ones(6, 1)}, r"beta_use must be \[3\] or \[6, 3\] or \[2, 6, 3\] for poses \[2, 6, 4\], got \[6, 1\]"),
+        (
+            {"match": torch.ones(1, 3)},
+            r"match must be \[3\] or \[6, 3\] for poses \[2, 6, 4\], got \[1, 3\]; weights with an axis",
+        ),
+        (
+            {"beta_use": torch.ones(6, 1)},
+            r"beta_use must be \[3\] or \[6, 3\] or \[2, 6, 3\] for poses \[2, 6, 4\], got \[6, 1\]",
+        ),
     ],
     ids=lambda x: "+".join(x) if isinstance(x, dict) else "",
 )

@@ -38,7 +38,9 @@ def test_spread_by_hand():
     present = one_hot(torch.tensor([0, 0]), 3).float()
     # margins left: 0.2 - (0.5 - 0.4) = 0.1 and none; 0.2 - (0.2 - 0.6) = 0.6 and 0.2 - (0.2 - 0.5) = 0.5
     torch.testing.assert_close(spread_loss(scores, present), torch.tensor([0.1**2, 0.6**2 + 0.5**2]))
-    torch.testing.assert_close(spread_loss(scores, present, margin=0.9), torch.tensor([0.8**2 + 0.5**2, 1.3**2 + 1.2**2]))
+    torch.testing.assert_close(
+        spread_loss(scores, present, margin=0.9), torch.tensor([0.8**2 + 0.5**2, 1.3**2 + 1.2**2])
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
@@ -51,7 +53,9 @@ def test_one_number_per_image_for_any_leading_axes(shape, rng):
 
 @pytest.mark.parametrize("loss", [margin_loss, spread_loss])
 def test_gradient_of_class_losses_is_the_slope(loss):
-    scores = torch.tensor([[0.3, 0.45, 0.15], [0.6, 0.2, 0.95]], dtype=torch.float64, requires_grad=True)  # away from the corners
+    scores = torch.tensor(
+        [[0.3, 0.45, 0.15], [0.6, 0.2, 0.95]], dtype=torch.float64, requires_grad=True
+    )  # away from the corners
     present = one_hot(torch.tensor([0, 1]), 3).double()
     assert gradcheck(lambda x: loss(x, present), scores)
 
@@ -69,7 +73,9 @@ def test_labels_in_place_of_one_hot_rows_are_refused(loss):
 
 
 def test_a_picture_without_its_channel_is_refused():
-    with pytest.raises(ValueError, match=r"wants pictures and targets of the same shape, got \[2, 1, 4, 4\] and \[2, 4, 4\]"):
+    with pytest.raises(
+        ValueError, match=r"wants pictures and targets of the same shape, got \[2, 1, 4, 4\] and \[2, 4, 4\]"
+    ):
         reconstruction_loss(torch.rand(2, 1, 4, 4), torch.rand(2, 4, 4))
 
 

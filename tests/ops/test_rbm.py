@@ -38,7 +38,9 @@ def test_the_update_is_the_gradient_of_the_log_likelihood(machine):
     each = [rbm.statistics(state[None], machine) for state in bits(3)]
     for name in Neurons._fields:
         model = sum(share * getattr(one, name) for share, one in zip(chance, each, strict=True))
-        torch.testing.assert_close(getattr(rbm.statistics(data, machine), name) - model, getattr(parts, name).grad, msg=name)
+        torch.testing.assert_close(
+            getattr(rbm.statistics(data, machine), name) - model, getattr(parts, name).grad, msg=name
+        )
 
 
 def test_gaussian_neurons_have_the_gradient_of_their_free_energy_too(machine, rng):
@@ -51,10 +53,15 @@ def test_gaussian_neurons_have_the_gradient_of_their_free_energy_too(machine, rn
 
 def test_contrast_learns_two_patterns(rng):
     visible = torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]], dtype=torch.float64).repeat(8, 1)
-    machine = Neurons(0.1 * torch.randn(3, 2, generator=rng, dtype=torch.float64), *(torch.zeros(n, dtype=torch.float64) for n in (3, 2)))
+    machine = Neurons(
+        0.1 * torch.randn(3, 2, generator=rng, dtype=torch.float64),
+        *(torch.zeros(n, dtype=torch.float64) for n in (3, 2)),
+    )
     errors = []
     for _ in range(200):
-        towards, dreamt = rbm.contrast(visible, machine, torch.rand(16, 2, generator=rng, dtype=torch.float64), binary=False)
+        towards, dreamt = rbm.contrast(
+            visible, machine, torch.rand(16, 2, generator=rng, dtype=torch.float64), binary=False
+        )
         errors.append((dreamt - visible).square().mean().item())
         machine = Neurons(*(part + 0.1 * step for part, step in zip(machine, towards, strict=True)))
     assert errors[0] > 0.9 and errors[-1] < 0.1, (errors[0], errors[-1])

@@ -178,7 +178,9 @@ def test_steered_boosts_follow_what_is_missing_and_the_least_is_1():
 
 
 def test_steered_boosts_move_with_every_batch_by_its_own_wins():
-    before = some_winning(2, frequency=torch.tensor([0.0, 1.0]), n_batches=torch.tensor(9))  # an average that says the contrary
+    before = some_winning(
+        2, frequency=torch.tensor([0.0, 1.0]), n_batches=torch.tensor(9)
+    )  # an average that says the contrary
     after = after_batch(before, torch.tensor([4, 0]), gain=1.0)
     assert after.boost.tolist() == pytest.approx([1.0, exp(1)])
     assert after.frequency.tolist() == pytest.approx([0.01, 0.99])
@@ -192,7 +194,10 @@ def test_steered_boosts_hold_where_steps_of_a_tenth_overshoot(rng):
     for _ in range(1000):
         support = own * (1 + 0.01 * torch.randn(128, n, generator=rng))
         wins = [count_wins(boosted_ranks(support, each.boost)) for each in (steered, stepped)]
-        steered, stepped = after_batch(steered, wins[0], gain=0.02), after_batch(stepped, wins[1], frequencies=(0.08, 0.2))
+        steered, stepped = (
+            after_batch(steered, wins[0], gain=0.02),
+            after_batch(stepped, wins[1], frequencies=(0.08, 0.2)),
+        )
         shares.append(torch.stack([winning_frequency(part) for part in wins]))
     least, most = torch.stack(shares[-20:]).mean(0).aminmax(dim=-1)
     assert least[0] > 0.08 and most[0] < 0.2
@@ -263,7 +268,9 @@ def test_no_votes_are_formed_and_a_block_is_what_it_says(monkeypatch, rng):
             sizes.append(out.numel() if isinstance(out, torch.Tensor) else 0)
             return out
 
-    poses, weight, pose_sum = (torch.empty(*size, device="meta") for size in ((128, 4608, 8), (4608, 16, 8, 16), (128, 16, 16)))
+    poses, weight, pose_sum = (
+        torch.empty(*size, device="meta") for size in ((128, 4608, 8), (4608, 16, 8, 16), (128, 16, 16))
+    )
     with Watch():
         assert recover_support(poses, weight, pose_sum, 32).shape == (128, 16)
     largest = max(size for size in sizes if size != weight.numel())

@@ -20,7 +20,9 @@ def test_by_hand():
 
 def test_back_by_hand():
     # a length of 0.8 comes from sqrt(0.8 / 0.2) = 2, a length of 0.5 from 1
-    torch.testing.assert_close(unsquash(torch.tensor([[0.8, 0.0], [-0.3, 0.4]])), torch.tensor([[2.0, 0.0], [-0.6, 0.8]]))
+    torch.testing.assert_close(
+        unsquash(torch.tensor([[0.8, 0.0], [-0.3, 0.4]])), torch.tensor([[2.0, 0.0], [-0.6, 0.8]])
+    )
 
 
 def test_the_way_there_and_back_is_the_identity():
@@ -90,7 +92,9 @@ def test_result_has_the_dtype_of_the_input_and_is_rounded_once(op, dtype):
     result, exact = op(vectors), op(vectors.double())
     assert result.dtype == dtype
     # near length 1 unsquash magnifies float32's rounding of the length by up to 1 / (1 - n) = 20
-    torch.testing.assert_close(result.double(), exact, rtol=max(torch.finfo(dtype).eps, 20 * 2**-23 * (dtype != torch.float64)), atol=1e-12)
+    torch.testing.assert_close(
+        result.double(), exact, rtol=max(torch.finfo(dtype).eps, 20 * 2**-23 * (dtype != torch.float64)), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 4, 3), (0, 3)])
@@ -102,7 +106,9 @@ def test_any_leading_axes(shape, rng):
 
 def test_compiles_whole(fresh_dynamo, rng):
     vectors = torch.randn(4, 3, generator=rng, requires_grad=True)
-    compiled = torch.compile(lambda x: squash(x) + unsquash(squash(x)) * length(x)[:, None], fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(
+        lambda x: squash(x) + unsquash(squash(x)) * length(x)[:, None], fullgraph=True, backend="aot_eager"
+    )
     plain = squash(vectors) + unsquash(squash(vectors)) * length(vectors)[:, None]
     torch.testing.assert_close(compiled(vectors), plain)
     torch.testing.assert_close(*(torch.autograd.grad(x.sum(), vectors)[0] for x in (compiled(vectors), plain)))

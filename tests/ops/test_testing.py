@@ -42,17 +42,32 @@ def test_a_right_answer_passes_and_the_margins_are_told(dtype):
 
 
 WRONG = {
-    "a little off": (lambda x, y: Result(by_hand(x, y) * (1 + 1e-4), x.sum(-1)), r"fast: value \[5, 3\]: off by .*, allowed"),
-    "one number off": (lambda x, y: Result(x @ y + 1e-3 * torch.eye(5, 3), x.sum(-1)), r"fast: value \[5, 3\]: off by 1.0e-03, allowed"),
+    "a little off": (
+        lambda x, y: Result(by_hand(x, y) * (1 + 1e-4), x.sum(-1)),
+        r"fast: value \[5, 3\]: off by .*, allowed",
+    ),
+    "one number off": (
+        lambda x, y: Result(x @ y + 1e-3 * torch.eye(5, 3), x.sum(-1)),
+        r"fast: value \[5, 3\]: off by 1.0e-03, allowed",
+    ),
     "second output off": (lambda x, y: Result(x @ y, x.sum(-1) + 1e-3), r"fast: extra \[5\]: off by"),
     "NaN": (lambda x, y: Result((x @ y).log(), x.sum(-1)), "fast: value .* off by nan"),
     "infinite": (lambda x, y: Result(x @ y / 0, x.sum(-1)), "fast: value .* off by (inf|nan)"),
     "shape": (lambda x, y: Result((x @ y)[:1], x.sum(-1)), r"fast: value: shape \[1, 3\], expected \[5, 3\]"),
-    "dtype": (lambda x, y: Result((x @ y).double(), x.sum(-1)), "fast: value: dtype torch.float64, expected torch.float32"),
+    "dtype": (
+        lambda x, y: Result((x @ y).double(), x.sum(-1)),
+        "fast: value: dtype torch.float64, expected torch.float32",
+    ),
     "no gradient of one input": (lambda x, y: Result(x @ y.detach(), x.sum(-1)), "fast: grad y is missing"),
     "no gradient at all": (lambda x, y: Result((x @ y).detach(), x.sum(-1).detach()), "fast: grad x is missing"),
-    "gradient off": (lambda x, y: Result(x @ y + 1e-3 * (x - x.detach()).sum(), x.sum(-1)), r"fast: grad x \[5, 4\]: off by"),
-    "gradient NaN": (lambda x, y: Result(x @ y + 0 * (x - x.detach()).abs().sqrt().sum(), x.sum(-1)), "fast: grad x .* off by nan"),
+    "gradient off": (
+        lambda x, y: Result(x @ y + 1e-3 * (x - x.detach()).sum(), x.sum(-1)),
+        r"fast: grad x \[5, 4\]: off by",
+    ),
+    "gradient NaN": (
+        lambda x, y: Result(x @ y + 0 * (x - x.detach()).abs().sqrt().sum(), x.sum(-1)),
+        "fast: grad x .* off by nan",
+    ),
 }
 
 
@@ -101,7 +116,9 @@ def test_equal_infinities_do_not_differ():
     assert_within_budget("scores", exact.float(), exact.float(), exact)
     assert max_err(torch.tensor([torch.inf]), torch.tensor([-torch.inf])) == torch.inf
     with pytest.raises(AssertionError, match="off by inf"):
-        assert_within_budget("scores", torch.tensor([1.0, -1e30]).where(torch.tensor([True, False]), torch.inf), exact.float(), exact)
+        assert_within_budget(
+            "scores", torch.tensor([1.0, -1e30]).where(torch.tensor([True, False]), torch.inf), exact.float(), exact
+        )
 
 
 def test_nothing_to_compare_is_no_error():

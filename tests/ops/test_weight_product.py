@@ -10,7 +10,9 @@ from torchcaps.ops.weight_product import weight_product
 BOTH_WAYS = pytest.mark.parametrize("transposed", [False, True])
 
 
-def some_factors(rng, transposed=False, device="cpu", dtype=torch.float32) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def some_factors(
+    rng, transposed=False, device="cpu", dtype=torch.float32
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Inputs, weight, and the gradient that comes back; all of them numbers that bfloat16 has."""
     shapes = (3, 50, 4), (3, 6, 4) if transposed else (3, 4, 6), (3, 50, 6)
     found = (torch.randn(*shape, generator=rng).bfloat16().to(device, dtype) for shape in shapes)
@@ -105,7 +107,9 @@ def test_second_gradients_are_those_of_bmm(transposed, rng):
         with low():
             return weight_product(*factors, transposed=transposed)
 
-    exact = second(lambda x, w: plain(x, w, transposed), *(t.detach().double().requires_grad_() for t in (inputs, weight)))
+    exact = second(
+        lambda x, w: plain(x, w, transposed), *(t.detach().double().requires_grad_() for t in (inputs, weight))
+    )
     for found, wanted in zip(second(ours, inputs, weight), exact, strict=True):
         assert (found - wanted).norm() < 0.02 * wanted.norm()
 
@@ -121,7 +125,9 @@ def test_torch_func_goes_through_it(transposed, rng):
     found = torch.func.grad(loss)(weight.detach(), inputs.detach())
     torch.testing.assert_close(found.double(), exactly(inputs, back, transposed), rtol=1e-5, atol=1e-5)
     many = torch.stack([inputs.detach(), -inputs.detach()])
-    torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss), (None, 0))(weight.detach(), many), torch.stack([found, -found]))
+    torch.testing.assert_close(
+        torch.func.vmap(torch.func.grad(loss), (None, 0))(weight.detach(), many), torch.stack([found, -found])
+    )
 
 
 def test_it_has_shapes_without_numbers():
@@ -130,7 +136,9 @@ def test_it_has_shapes_without_numbers():
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # PyTorch's own, where a thread's first CUDA call is a product
+@pytest.mark.filterwarnings(
+    "ignore:Attempting to run cuBLAS"
+)  # PyTorch's own, where a thread's first CUDA call is a product
 @BOTH_WAYS
 @pytest.mark.parametrize("how", ["eager", "compiled", "graph twice"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -141,7 +149,11 @@ def test_on_the_device_too(transposed, how, dtype, rng):
         found = product(inputs, weight, transposed=transposed)
         wanted = plain(inputs, weight, transposed)
     (back_wanted,) = torch.autograd.grad(wanted, inputs, back.to(dtype))
-    back_found, gradient = torch.autograd.grad(found, (inputs, weight), back.to(dtype), create_graph=how == "graph twice")
+    back_found, gradient = torch.autograd.grad(
+        found, (inputs, weight), back.to(dtype), create_graph=how == "graph twice"
+    )
     torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(back_found, back_wanted, rtol=2e-2, atol=2e-2)  # sums of six rounded to 8 bits, in any order
+    torch.testing.assert_close(
+        back_found, back_wanted, rtol=2e-2, atol=2e-2
+    )  # sums of six rounded to 8 bits, in any order
     torch.testing.assert_close(gradient.double(), exactly(inputs, back, transposed), rtol=1e-5, atol=1e-5)

@@ -81,7 +81,8 @@ def test_figures_of_the_paper_need_their_runs(tmp_path, monkeypatch):
     def small(name):
         run = RECIPES[f"hauser2019/{name}"].make().quick(steps=2)
         stages = tuple(
-            replace(stage, task=replace(stage.task, samples=0)) if hasattr(stage.task, "samples") else stage for stage in run.stages
+            replace(stage, task=replace(stage.task, samples=0)) if hasattr(stage.task, "samples") else stage
+            for stage in run.stages
         )
         return replace(run, model_args=run.model_args | {"channels": 8, "experts": ((3, 4),)}, stages=stages)
 
@@ -91,7 +92,9 @@ def test_figures_of_the_paper_need_their_runs(tmp_path, monkeypatch):
     for name in ("mnist", "mnist-growth"):
         out = tmp_path / "runs/hauser2019" / name / "0"
         trained = train(small(name), name=name, seed=0, options=Options(out=out, progress=False, log_every=1))
-        write_result(result_path(tmp_path / "results", f"hauser2019/{name}", 0), make_result(name, 0, small(name), trained))
+        write_result(
+            result_path(tmp_path / "results", f"hauser2019/{name}", 0), make_result(name, 0, small(name), trained)
+        )
     assert set(drawing.figures(tmp_path / "results", tmp_path / "runs", None, CPU)) == {
         "figure-1",
         "figure-2ab",

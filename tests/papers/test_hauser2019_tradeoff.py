@@ -44,7 +44,10 @@ def test_numbers_off_the_sphere_have_a_panel_of_their_own_with_the_others_in_gre
     sphere, axes = purity_against_probe([*on, *off], WANTED)[0].axes
     assert set(dots(sphere, "o")) == {(89.0, 17.0), (95.5, 2.0)} and words(sphere) == ["0.1", "0.4", "both high"]
     here = dots(axes, "o")
-    assert set(here) == {(95.5, 2.0), (96.0, 13.0), (96.5, 15.0)} and here[95.5, 2.0] != here[96.0, 13.0] == here[96.5, 15.0]
+    assert (
+        set(here) == {(95.5, 2.0), (96.0, 13.0), (96.5, 15.0)}
+        and here[95.5, 2.0] != here[96.0, 13.0] == here[96.5, 15.0]
+    )
     assert set(dots(axes, "D")) == {(96.0, 14.0)}  # another l2
     assert words(axes) == ["2, goal 0.2", "4", "4", "both high", "on the sphere"]
 

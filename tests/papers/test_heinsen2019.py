@@ -15,7 +15,11 @@ from torchcaps.train.plain import differences, to_plain
 from torchcaps.train.recipe import Run
 from torchcaps.train.step import TrainingStep
 
-ROWS = {name.removeprefix("heinsen2019/"): recipe for name, recipe in RECIPES.items() if name.startswith("heinsen2019/") and recipe.claim}
+ROWS = {
+    name.removeprefix("heinsen2019/"): recipe
+    for name, recipe in RECIPES.items()
+    if name.startswith("heinsen2019/") and recipe.claim
+}
 TABLE_2 = ["smallnorb", "smallnorb-capsnet", "smallnorb-cnn"]
 BESIDE = re.compile(r"(stages\[0\]\.)?(watch|ema|unmixed):")  # measured beside it, no part of the training
 
@@ -50,7 +54,9 @@ def test_the_networks_beside_it_are_trained_alike():
     """Everything of a stage but the task, and every picture at its own scale: 16 of 96 pixels are 8 of 48."""
     ours, capsnet, cnn = (ROWS[name].make() for name in TABLE_2)
     for run in (capsnet, cnn):
-        other = [line for line in differences(to_plain(ours.stages[0]), to_plain(run.stages[0])) if not BESIDE.match(line)]
+        other = [
+            line for line in differences(to_plain(ours.stages[0]), to_plain(run.stages[0])) if not BESIDE.match(line)
+        ]
         assert other and all(line.startswith("task") for line in other)
         assert [type(part) for part in run.augment] == [type(part) for part in ours.augment]
         crop, whole = run.augment[0], info(run.data).shape[-1]
@@ -115,7 +121,9 @@ def gradients(model, backend, batch, task):
 
 def different(one, other) -> dict[str, float]:
     """Relative difference of every parameter's gradient."""
-    return {name: ((grad - other[name]).norm() / other[name].norm().clamp(min=1e-12)).item() for name, grad in one.items()}
+    return {
+        name: ((grad - other[name]).norm() / other[name].norm().clamp(min=1e-12)).item() for name, grad in one.items()
+    }
 
 
 def whole_network(device: str, n: int):
@@ -136,7 +144,9 @@ def test_the_whole_network_has_gradients_and_the_comparison_sees_a_wrong_one():
     found = gradients(model, "reference", batch, task)
     assert all(grad.isfinite().all() and grad.any() for grad in found.values())
     wrong = found | {"parts.weight": found["parts.weight"] * 1.1}
-    assert max(different(found, found).values()) == 0 and different(wrong, found)["parts.weight"] == pytest.approx(0.1, rel=1e-3)
+    assert max(different(found, found).values()) == 0 and different(wrong, found)["parts.weight"] == pytest.approx(
+        0.1, rel=1e-3
+    )
 
 
 @pytest.mark.gpu

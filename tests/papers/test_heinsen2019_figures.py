@@ -68,7 +68,9 @@ def test_figures_are_drawn_of_what_is_there(tmp_path, monkeypatch):
 def test_figures_of_poses_are_of_a_finished_checkpoint_and_see_what_its_run_shows(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(smallnorb, "factors", no_table)
-    monkeypatch.setattr(drawing, "of_viewpoints", lambda model, data, root, augment: seen.append(augment) or {"figure-4": None})
+    monkeypatch.setattr(
+        drawing, "of_viewpoints", lambda model, data, root, augment: seen.append(augment) or {"figure-4": None}
+    )
     put("smallnorb", tmp_path, max_steps=2)
     assert drawn(tmp_path) == {}
     put("smallnorb", tmp_path, seed=1)
@@ -95,14 +97,18 @@ def test_figures_of_viewpoints_need_the_table_of_viewpoints(monkeypatch, rng):
 
 def test_errors_by_view_come_from_stored_predictions(monkeypatch):
     """Every new view at 180 degrees is mistaken, and half of the familiar ones at 0."""
-    table = smallnorb.Factors(*torch.tensor([(0, e, a, light) for e in range(9) for a in range(0, 36, 2) for light in range(6)]).unbind(1))
+    table = smallnorb.Factors(
+        *torch.tensor([(0, e, a, light) for e in range(9) for a in range(0, 36, 2) for light in range(6)]).unbind(1)
+    )
     monkeypatch.setattr(smallnorb, "factors", lambda split, root: table)
     answers = {}
     for split, part, at in (("test", "novel", 18), ("x-familiar", "familiar", 0)):
         azimuths = table.azimuth[part_of(table, "azimuth", part)]
         answers[split] = (azimuths == at).long()
         answers[split][(azimuths == 0).nonzero().flatten()[::2]] = 0
-    monkeypatch.setattr(drawing, "load", lambda name, *rest: Labelled(None, 0 * answers["test" if name == "x" else name]))
+    monkeypatch.setattr(
+        drawing, "load", lambda name, *rest: Labelled(None, 0 * answers["test" if name == "x" else name])
+    )
     result = {"data": {"name": "x"}, "seed": 0, "predictions": {split: pack(said) for split, said in answers.items()}}
     found = drawing.by_view({"azimuth-cnn": [result], "smallnorb": [result]}, None)
     (errors,) = found["azimuth"]["CNN"]
@@ -118,7 +124,10 @@ def test_errors_by_view_come_from_stored_predictions(monkeypatch):
 
 
 def journal(losses, sd=0.1):
-    lines = [{"step": 10 * n, "epoch": n, "watched_test_loss": x, "watched_test_loss_sd": sd} for n, x in enumerate(losses, 1)]
+    lines = [
+        {"step": 10 * n, "epoch": n, "watched_test_loss": x, "watched_test_loss_sd": sd}
+        for n, x in enumerate(losses, 1)
+    ]
     return [
         {"step": 5, "loss": 9.0},
         *[line | {"watched_test_error_percent": 100 * line["watched_test_loss"]} for line in lines],
@@ -128,7 +137,9 @@ def journal(losses, sd=0.1):
 def test_a_band_is_of_the_epochs_that_all_runs_have():
     found = band([journal([0.4, 0.2, 0.1], 0.1), journal([0.2, 0.1], 0.3)], "watched_test_loss")
     assert (
-        found.epochs == [1, 2] and found.means.tolist() == pytest.approx([0.3, 0.15]) and found.spread.tolist() == pytest.approx([0.2] * 2)
+        found.epochs == [1, 2]
+        and found.means.tolist() == pytest.approx([0.3, 0.15])
+        and found.spread.tolist() == pytest.approx([0.2] * 2)
     )
 
 
@@ -203,7 +214,10 @@ def test_a_papers_figures_from_the_command_line(tmp_path, monkeypatch, capsys):
         "--device",
         "cpu",
     )
-    assert run_cli(monkeypatch, "figures", "heinsen2019", *folders) == 2 and "nothing to draw of heinsen2019" in capsys.readouterr().err
+    assert (
+        run_cli(monkeypatch, "figures", "heinsen2019", *folders) == 2
+        and "nothing to draw of heinsen2019" in capsys.readouterr().err
+    )
     put("smallnorb", tmp_path)
     assert run_cli(monkeypatch, "figures", "heinsen2019", *folders) == 0
     assert {path.name for path in (tmp_path / "out/heinsen2019").iterdir()} == {"figure-8.png", "captions.md"}
@@ -212,6 +226,9 @@ def test_a_papers_figures_from_the_command_line(tmp_path, monkeypatch, capsys):
 def test_a_run_that_keeps_images_aside_does_not_watch_the_test_part(tmp_path, monkeypatch, capsys):
     run = small(RECIPES["heinsen2019/smallnorb"].make())
     monkeypatch.setitem(RECIPES, "heinsen2019/smallnorb", replace(RECIPES["heinsen2019/smallnorb"], make=lambda: run))
-    assert run_cli(monkeypatch, "train", "heinsen2019/smallnorb", "--hold-out", 64, "--out", tmp_path, "--device", "cpu") == 0
+    assert (
+        run_cli(monkeypatch, "train", "heinsen2019/smallnorb", "--hold-out", 64, "--out", tmp_path, "--device", "cpu")
+        == 0
+    )
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines and not any("test" in name for line in lines for name in line)

@@ -38,7 +38,9 @@ def model():
         return made
 
 
-@pytest.mark.parametrize(("vary", "degrees"), [("azimuth", list(range(0, 360, 20))), ("elevation", list(range(30, 75, 5)))])
+@pytest.mark.parametrize(
+    ("vary", "degrees"), [("azimuth", list(range(0, 360, 20))), ("elevation", list(range(30, 75, 5)))]
+)
 def test_a_sequence_changes_one_thing_in_order(shuffled, vary, degrees):
     data, factors = shuffled
     toys, found, indices = sequences(data.labels, factors, vary)
@@ -94,7 +96,9 @@ def test_points_of_a_plane_keep_all_distances_whatever_space_they_lie_in(rng):
     plane = torch.randn(12, 2, generator=rng, dtype=torch.float64)
     turned = plane @ torch.linalg.qr(torch.randn(4, 4, generator=rng, dtype=torch.float64)).Q[:2] + 3
     found = scaled(turned)
-    torch.testing.assert_close(torch.cdist(found.points, found.points).double(), torch.cdist(plane, plane), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        torch.cdist(found.points, found.points).double(), torch.cdist(plane, plane), atol=1e-5, rtol=1e-4
+    )
     assert found.stress < 1e-6
 
 
@@ -116,7 +120,9 @@ def test_the_figures_show_every_toy_and_say_how_many_are_recognised(shuffled, mo
     figure, words = pose_changes(found["azimuth"], "azimuth", 6)
     lines = figure.axes[0].lines
     assert len(figure.axes) == 3 * 3 and len(lines) == len(TOYS) + 2  # one that does not move, and the mean
-    torch.testing.assert_close(torch.tensor(lines[-1].get_ydata()), changes(found["azimuth"].poses).distance[..., 0].mean(0))
+    torch.testing.assert_close(
+        torch.tensor(lines[-1].get_ydata()), changes(found["azimuth"].poses).distance[..., 0].mean(0)
+    )
     assert f"is predicted for {int(found['azimuth'].right.sum())} of 54 images" in words
     figure, words = pose_trajectories(found)
     panels = [axes for axes in figure.axes if axes.lines]

@@ -42,11 +42,15 @@ def test_what_else_was_measured_stands_in_columns_of_its_own():
     assert head == "| row | n | restricted_n_pure | probe_accuracy |"
     (neurons,) = [row for row in rows if "`mnist-rbm`" in row]
     assert re.search(r"\| 3 \| - \| \d+\.\d+ ± \d\.\d+ \|$", neurons)
-    with pytest.raises(ValueError, match=r"no row of hauser2019 is measured by probe_acuracy; there are .*probe_accuracy"):
+    with pytest.raises(
+        ValueError, match=r"no row of hauser2019 is measured by probe_acuracy; there are .*probe_accuracy"
+    ):
         filled(marked.replace("probe_accuracy", "probe_acuracy"), HOME / "results")
     assert len(filled(marked.replace(" -->\n", " only mnist mnist-rbm -->\n"), HOME / "results").splitlines()) == 6
     bare = "<!-- table hauser2019 bare only mnist -->\n<!-- end -->"
-    assert "n_pure" not in filled(bare, HOME / "results") and "n_pure" in filled(bare.replace(" bare", ""), HOME / "results")
+    assert "n_pure" not in filled(bare, HOME / "results") and "n_pure" in filled(
+        bare.replace(" bare", ""), HOME / "results"
+    )
 
 
 def test_of_a_number_for_each_capsule_the_table_has_the_mean():
@@ -112,7 +116,11 @@ def test_a_number_in_a_sentence_is_the_mean_with_the_decimals_that_are_written(t
     assert said("error_percent", results, "9.9 ± 0.99") == "2.3 ± 1.53"  # the sd of 1, 2 and 4 is 1.5275
     assert said("100-error_percent", results, "0.000 ± 0.0") == "97.667 ± 1.5"
     assert said("test_unmixed.error_percent", results) == "3.33"
-    assert [said(f"error_percent {which}", results) for which in ("least", "most", "seed 1")] == ["1.00", "4.00", "2.00"]
+    assert [said(f"error_percent {which}", results) for which in ("least", "most", "seed 1")] == [
+        "1.00",
+        "4.00",
+        "2.00",
+    ]
     assert said("100-error_percent least", results) == "96.00"
     assert said("parts", results) == "1.50"  # one for each of two: their mean
     assert said("seconds most", results, "0") == "62"
@@ -156,7 +164,9 @@ def test_every_number_in_a_table_is_of_todays_recipe_and_of_committed_code(path)
     assert re.fullmatch(r"[0-9a-f]{40}", result["commit"])
 
 
-@pytest.mark.parametrize("path", [path for path in CLAIMED if path.parts[-3] == "digits"], ids=lambda path: "-".join(path.parts[-2:]))
+@pytest.mark.parametrize(
+    "path", [path for path in CLAIMED if path.parts[-3] == "digits"], ids=lambda path: "-".join(path.parts[-2:])
+)
 def test_every_metric_on_the_digits_recomputes(path):
     result = read_result(path)
     checks = check_metrics(result, stored(result["run"]), None)

@@ -19,10 +19,17 @@ from torchcaps.train.checkpoint import save_checkpoint
 from torchcaps.train.plain import to_plain
 from torchcaps.train.recipe import Run
 
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    os.environ.get("CHROMIUM")
+    or shutil.which("chromium")
+    or shutil.which("chromium-browser")
+    or shutil.which("google-chrome")
+)
 HOME = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="no chromium here; CHROMIUM names one")]
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `make test-browser` does it")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed; `make test-browser` does it"
+)
 pytest.importorskip("uvicorn", reason="the extra `play` is not installed")
 
 
@@ -44,7 +51,9 @@ def browser() -> Iterator:
 def served(*more: str) -> Iterator[str]:
     """The address of a playground in a process of its own."""
     command = [sys.executable, "-m", "torchcaps", "play", "--port", "0", *more]
-    with subprocess.Popen(command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, stdout=subprocess.PIPE, text=True
+    ) as server:
         try:
             yield re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())[0]
         finally:
@@ -54,7 +63,9 @@ def served(*more: str) -> Iterator[str]:
 def saved(folder: Path, run: Run) -> list[str]:
     """A checkpoint of the network as it is before training."""
     tensors = {f"model/{key}": tensor for key, tensor in run.build().state_dict().items()}
-    save_checkpoint(folder / "net.safetensors", tensors, {"name": "untrained", "seed": 0, "step": 0, "run": to_plain(run)})
+    save_checkpoint(
+        folder / "net.safetensors", tensors, {"name": "untrained", "seed": 0, "step": 0, "run": to_plain(run)}
+    )
     return [str(folder / "net.safetensors")]
 
 
@@ -65,7 +76,9 @@ def page_of(browser, address: str, where: str = "", **how) -> Iterator:
     page, wrong = context.new_page(), []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("request", lambda asked: None if asked.url.startswith((address, "data:", "blob:")) else wrong.append(asked.url))
+    page.on(
+        "request", lambda asked: None if asked.url.startswith((address, "data:", "blob:")) else wrong.append(asked.url)
+    )
     page.goto(f"{address}/{where}")
     page.wait_for_selector("body[data-ready]")
     yield page
@@ -215,9 +228,14 @@ def test_a_phone_by_touch_in_the_dark_and_a_keyboard(browser, address):
 
 
 def test_a_sentence_shows_which_tokens_each_class_used(browser, tmp_path):
-    with served(*saved(tmp_path, RECIPES["smoke/em-sentences"].make())) as address, page_of(browser, address, "#sentences") as page:
+    with (
+        served(*saved(tmp_path, RECIPES["smoke/em-sentences"].make())) as address,
+        page_of(browser, address, "#sentences") as page,
+    ):
         playwright.expect(page.locator("#tokens span")).to_have_count(5, timeout=20_000)  # four words and the end
-        assert page.locator("#heat tbody tr").count() == RECIPES["smoke/em-sentences"].make().sizes()[0]  # a row for each layer
+        assert (
+            page.locator("#heat tbody tr").count() == RECIPES["smoke/em-sentences"].make().sizes()[0]
+        )  # a row for each layer
         words = page.locator("#sentence-words")
         before = words.inner_text()
         page.locator("#sentence-classes button").nth(1 - int(before.split("predicts: ")[1][0])).click()
@@ -251,10 +269,22 @@ def test_everything_that_can_be_used_has_a_name(browser, address):
         assert nameless == 0
 
 
-@pytest.mark.skipif("ONNXRUNTIME_WEB" not in os.environ, reason="ONNXRUNTIME_WEB names no npm package of onnxruntime-web, folder or .tgz")
+@pytest.mark.skipif(
+    "ONNXRUNTIME_WEB" not in os.environ,
+    reason="ONNXRUNTIME_WEB names no npm package of onnxruntime-web, folder or .tgz",
+)
 def test_the_page_as_plain_files_reads_and_draws_without_a_server_that_computes(browser, tmp_path):
     pytest.importorskip("onnxscript")
-    command = [sys.executable, "-m", "torchcaps", "export", "--web", str(tmp_path), "--runtime", os.environ["ONNXRUNTIME_WEB"]]
+    command = [
+        sys.executable,
+        "-m",
+        "torchcaps",
+        "export",
+        "--web",
+        str(tmp_path),
+        "--runtime",
+        os.environ["ONNXRUNTIME_WEB"],
+    ]
     subprocess.run(command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, check=True)
     command = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(tmp_path), "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as files:

@@ -22,7 +22,9 @@ PICTURE = json.dumps({"network": "capsnet-digits", "pixels": [0] * 256}).encode(
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     command = [sys.executable, "-m", "torchcaps", "play", "--port", "0"]
-    with subprocess.Popen(command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, stdout=subprocess.PIPE, text=True
+    ) as server:
         try:
             yield int(re.search(r"http://127\.0\.0\.1:(\d+)", server.stdout.readline())[1])
             assert server.poll() is None  # whatever happened, it is still there
@@ -48,7 +50,9 @@ def said(port: int, raw: bytes) -> bytes:
 
 
 def head(*more: str) -> bytes:
-    return "\r\n".join(["POST /look HTTP/1.1", "host: 127.0.0.1", "content-type: application/json", *more, "", ""]).encode()
+    return "\r\n".join(
+        ["POST /look HTTP/1.1", "host: 127.0.0.1", "content-type: application/json", *more, "", ""]
+    ).encode()
 
 
 def test_two_hundred_at_once_are_answered_or_told_to_wait(port):

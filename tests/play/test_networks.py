@@ -36,7 +36,15 @@ def test_networks_of_other_pictures_are_refused_by_name():
 
 
 @pytest.mark.parametrize(
-    "name", ["smoke/capsnet", "smoke/capsnet-plain", "smoke/capsnet-pairs", "smoke/lcapsnet", "smoke/baseline", "smoke/capsnet-shared"]
+    "name",
+    [
+        "smoke/capsnet",
+        "smoke/capsnet-plain",
+        "smoke/capsnet-pairs",
+        "smoke/lcapsnet",
+        "smoke/baseline",
+        "smoke/capsnet-shared",
+    ],
 )
 def test_other_networks_are_shown_as_they_answer(name):
     run = RECIPES[name].make()
@@ -48,7 +56,9 @@ def test_other_networks_are_shown_as_they_answer(name):
         found = network.model.eval()(levels / 255)
         wanted = found if isinstance(found, torch.Tensor) else found.activity
     shown = seen.lengths[about["own_passes"] - 1]
-    torch.testing.assert_close(shown, wanted.softmax(-1)[0] if about["measure"] == "share" else wanted[0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        shown, wanted.softmax(-1)[0] if about["measure"] == "share" else wanted[0], atol=1e-5, rtol=1e-4
+    )
     assert seen.lengths.shape == (about["n_passes"], about["n_classes"])
     assert about["draws"] == (network.draw is not None)
     if about["grid"]:
@@ -113,7 +123,9 @@ def test_the_onnx_models_say_the_same(name):
     session = onnxruntime.InferenceSession(parts["look"])
     with torch.no_grad():
         wanted = Look(network.model, network.run.augment)(levels)
-    for name, part in zip([output.name for output in session.get_outputs()], session.run(None, {"given": levels.numpy()}), strict=True):
+    for name, part in zip(
+        [output.name for output in session.get_outputs()], session.run(None, {"given": levels.numpy()}), strict=True
+    ):
         torch.testing.assert_close(torch.from_numpy(part), getattr(wanted, name), atol=1e-4, rtol=1e-4)
     if network.draw is not None:
         poses = torch.randn(1, 10, 16, generator=rng)

@@ -62,7 +62,9 @@ def test_the_page_comes_whole_and_asks_nobody_else(client):
     assert page.headers["content-security-policy"].startswith("default-src 'self';")
     named = set(re.findall(r'(?:src|href)="([\w.]+)"', page.text))
     texts = {path.name: path.read_text() for path in PAGE.iterdir()}
-    named |= {name for text in texts.values() for name in re.findall(r'from "\./([\w.]+)"', text)} - {"ort.wasm.bundle.min.mjs"}
+    named |= {name for text in texts.values() for name in re.findall(r'from "\./([\w.]+)"', text)} - {
+        "ort.wasm.bundle.min.mjs"
+    }
     assert len(named) >= 10
     for name in named:
         assert client.get(f"/{name}").status_code == 200, name
@@ -94,7 +96,10 @@ def test_what_it_draws_is_the_networks_reconstruction(client, answers, digit):
         poses = network.model(torch.tensor(digit["pixels"]).view(1, 1, 16, 16) / 255).poses
         wanted = network.model.reconstruct(poses, torch.tensor([digit["label"]]))[0, 0]
     pose = poses[0, digit["label"]].tolist()
-    asked = {"network": "capsnet-digits", "capsules": [{"label": digit["label"], "pose": pose}, {"label": 0, "pose": [0.0] * 16}]}
+    asked = {
+        "network": "capsnet-digits",
+        "capsules": [{"label": digit["label"], "pose": pose}, {"label": 0, "pose": [0.0] * 16}],
+    }
     pictures = torch.tensor(client.post("/draw", json=asked).json()["pictures"])
     torch.testing.assert_close(pictures[0].view(16, 16), wanted, atol=1e-4, rtol=0)
     assert not torch.equal(pictures[0], pictures[1])
@@ -139,10 +144,14 @@ BAD = {
 def test_bad_questions_get_clear_answers(client, digit, name):
     path, body, status, words = BAD[name]
     headers = {"content-type": "application/json"}
-    answer = client.post(path, content=body, headers=headers) if isinstance(body, bytes) else client.post(path, json=body)
+    answer = (
+        client.post(path, content=body, headers=headers) if isinstance(body, bytes) else client.post(path, json=body)
+    )
     assert answer.status_code == status
     assert words in answer.json()["error"]
-    assert client.post("/look", json={"network": "capsnet-digits", "pixels": digit["pixels"]}).status_code == 200  # it is still there
+    assert (
+        client.post("/look", json={"network": "capsnet-digits", "pixels": digit["pixels"]}).status_code == 200
+    )  # it is still there
 
 
 def test_a_body_too_large_is_refused_by_what_it_says_and_by_what_it_is(client):
@@ -165,7 +174,14 @@ def test_only_json_only_this_machine_and_only_the_pages_files(client):
     assert foreign.status_code == 421
     for host in ("localhost:8017", "127.0.0.1", "[::1]:8017", "[::1]"):
         assert client.get("/", headers={"host": host}).status_code == 200
-    for path in ("/..%2fserver.py", "/server.py", "/%2e%2e%2fnetworks.py", "/nothing.js", f"/{'a' * 300}.js", "/a%00.js"):
+    for path in (
+        "/..%2fserver.py",
+        "/server.py",
+        "/%2e%2e%2fnetworks.py",
+        "/nothing.js",
+        f"/{'a' * 300}.js",
+        "/a%00.js",
+    ):
         assert client.get(path).status_code == 404
     assert client.get("/look").status_code in (404, 405)
 
@@ -174,7 +190,9 @@ def test_a_network_of_large_pictures_may_be_sent_large_bodies(answers):
     assert answers.largest_body() == LARGEST_BODY
     wide = Answers(list(answers.networks.values()))
     wide.networks["large"] = type("Network", (), {"data": replace(info("generated-96"), shape=(1, 200, 200))})()
-    assert wide.largest_body() > len(json.dumps({"network": "large", "pixels": [255] * 200 * 200}, separators=(",", ":")))
+    assert wide.largest_body() > len(
+        json.dumps({"network": "large", "pixels": [255] * 200 * 200}, separators=(",", ":"))
+    )
 
 
 def test_two_hundred_at_once_are_answered_or_told_to_wait(answers, digit):

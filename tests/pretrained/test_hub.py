@@ -59,7 +59,9 @@ def test_a_trained_model_answers_the_same_after_it(tmp_path):
         assert torch.equal(again(prepare(again, pixels)).poses, model(prepare(model, pixels)).poses)
     card = (tmp_path / "README.md").read_text()
     assert "license: mit" in card and "library_name: torchcaps" in card
-    assert 'hub.CapsNet.from_pretrained("' in card and "More Information" not in card  # huggingface_hub's own leaves that to the user
+    assert (
+        'hub.CapsNet.from_pretrained("' in card and "More Information" not in card
+    )  # huggingface_hub's own leaves that to the user
 
 
 def test_one_built_by_hand_goes_too_and_is_an_ordinary_model(tmp_path):
@@ -92,7 +94,9 @@ def test_weights_of_another_model_are_refused_and_none_is_left_out(tmp_path):
 
 def test_a_folder_of_another_class_is_refused_by_name(tmp_path):
     hub.of(torchcaps.load("capsnet-digits")).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"Baseline was asked for, and this is the config of a CapsNet; take hub\.CapsNet"):
+    with pytest.raises(
+        ValueError, match=r"Baseline was asked for, and this is the config of a CapsNet; take hub\.CapsNet"
+    ):
         hub.Baseline.from_pretrained(tmp_path)
 
 

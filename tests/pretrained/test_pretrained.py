@@ -51,9 +51,15 @@ def test_there_are_some():
 def test_files_registry_result_and_card_agree(name):
     one, result = entry(name), read_result(FOLDER / f"{name}.json")
     content = (FOLDER / one.file).read_bytes()
-    assert (one.file, one.bytes, one.sha256) == (f"{name}.safetensors", len(content), hashlib.sha256(content).hexdigest())
+    assert (one.file, one.bytes, one.sha256) == (
+        f"{name}.safetensors",
+        len(content),
+        hashlib.sha256(content).hexdigest(),
+    )
     assert len(content) < (14_000_000 if name == "capsnet-mnist" else 25_000_000)  # all of them are in the package
-    assert (one.recipe, one.seed, one.commit, one.metrics) == tuple(result[key] for key in ("recipe", "seed", "commit", "metrics"))
+    assert (one.recipe, one.seed, one.commit, one.metrics) == tuple(
+        result[key] for key in ("recipe", "seed", "commit", "metrics")
+    )
     assert (FOLDER / f"{name}.md").read_text() == card(name, one, result)  # nobody types a card
     assert one.sha256 in card(name, one, result) and one.licence == "MIT"
     assert unlike(result["run"], RECIPES[one.recipe].make()) == []
@@ -63,7 +69,9 @@ def test_files_registry_result_and_card_agree(name):
     assert (about["name"], about["seed"], about["run"]) == (one.recipe, one.seed, result["run"])
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * ("pairs" in name)) for name in NAMES if "digits" in name])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * ("pairs" in name)) for name in NAMES if "digits" in name]
+)
 def test_its_errors_recompute(name):
     pytest.importorskip("sklearn")
     cpu, one = torch.device("cpu"), entry(name)
@@ -77,10 +85,16 @@ def test_its_errors_recompute(name):
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.skipif("TORCHCAPS_DATA" not in os.environ, reason="TORCHCAPS_DATA names no folder")
-@pytest.mark.parametrize("name", [n for n in NAMES if "digits" not in n and info(RECIPES[entry(n).recipe].make().data).n_labels == 1])
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if "digits" not in n and info(RECIPES[entry(n).recipe].make().data).n_labels == 1]
+)
 def test_its_answers_are_those_of_its_result_file(name):
     """On some of the real test pictures, since a network of this size takes minutes for all on a CPU."""
-    model, wanted, some = torchcaps.load(name), unpack(read_result(FOLDER / f"{name}.json")["predictions"]["test"]), slice(None, None, 40)
+    model, wanted, some = (
+        torchcaps.load(name),
+        unpack(read_result(FOLDER / f"{name}.json")["predictions"]["test"]),
+        slice(None, None, 40),
+    )
     data = splits.part(stored(model.about["run"]), "test", None, model.about["seed"])
     pictures = Labelled(data.images[some], data.labels[some])
     said = stored(model.about["run"]).judge().evaluate(model, pictures, torch.device("cpu")).predictions
@@ -127,7 +141,9 @@ def test_other_pictures_are_refused_with_what_to_do():
 
 def test_unknown_names_list_the_names_there_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=rf"no trained model 'capsnet-mnit'; there are {', '.join(NAMES)} .*or give the path"):
+    with pytest.raises(
+        ValueError, match=rf"no trained model 'capsnet-mnit'; there are {', '.join(NAMES)} .*or give the path"
+    ):
         torchcaps.load("capsnet-mnit")
     for path in ("runs/x/checkpoint.safetensors", "capsnet.safetensors", "https://example.com/model.pt"):
         with pytest.raises(ValueError, match="no checkpoint at"):
@@ -146,7 +162,8 @@ def test_a_changed_byte_is_refused_by_name_and_by_path(copied, at):
     path.write_bytes(content)
     wanted = entry("capsnet-digits").sha256
     with pytest.raises(
-        ValueError, match=rf"not those that were released: wanted 725,120 bytes of sha256 {wanted}.*install torchcaps again"
+        ValueError,
+        match=rf"not those that were released: wanted 725,120 bytes of sha256 {wanted}.*install torchcaps again",
     ):
         torchcaps.load("capsnet-digits")
     with pytest.raises(ValueError, match=r"is damaged|not a whole checkpoint|no torchcaps header"):
@@ -155,7 +172,9 @@ def test_a_changed_byte_is_refused_by_name_and_by_path(copied, at):
 
 def test_a_file_that_is_gone_is_named(copied):
     (copied / "capsnet-digits.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"the weights of capsnet-digits cannot be read \(No such file.*install torchcaps again"):
+    with pytest.raises(
+        ValueError, match=r"the weights of capsnet-digits cannot be read \(No such file.*install torchcaps again"
+    ):
         torchcaps.load("capsnet-digits")
 
 
@@ -177,12 +196,16 @@ def test_commands_take_names(command, tmp_path):
     refuses(command("pretrained", "nothing"), "no trained model 'nothing'; there are baseline-digits")
     code, said, err = command("eval", "baseline-digits", "--device", "cpu", "--json", tmp_path / "said.json")
     assert code == 0 and "digits/plain seed 0" in said, err
-    assert json.loads((tmp_path / "said.json").read_text())["test"] == pytest.approx(entry("baseline-digits").measured["test"], abs=0.3)
+    assert json.loads((tmp_path / "said.json").read_text())["test"] == pytest.approx(
+        entry("baseline-digits").measured["test"], abs=0.3
+    )
     pixels, labels = load_data("digits", "test", seed=0)
     Image.fromarray(pixels[0, 0].numpy()).save(tmp_path / "digit.png")
     code, said, err = command("predict", "capsnet-digits", tmp_path / "digit.png", "--device", "cpu", "--best", "1")
     assert code == 0 and f"digit.png: {labels[0]} 0." in said, err
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')  # of another run, in the folder where one stands
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 1, "loss": 1.0}\n'
+    )  # of another run, in the folder where one stands
     code, said, err = command("figures", "baseline-digits", "--device", "cpu", "--out", tmp_path / "figures")
     assert code == 0 and "curve" not in said, err
     code, said, err = command("export", "baseline-digits", "--program", tmp_path / "net.pt2")

@@ -88,18 +88,24 @@ def test_without_its_decoder_it_tells_the_same_classes_and_draws_nothing(finishe
     assert torch.equal(wanted.poses, got.poses)
     model = torchcaps.load(tmp_path / "one.safetensors")
     assert model.decoder is None and made.without == ("decoder",)
-    with pytest.raises(ValueError, match=r"has no decoder: .*released without; take one built and trained with reconstruction=True"):
+    with pytest.raises(
+        ValueError, match=r"has no decoder: .*released without; take one built and trained with reconstruction=True"
+    ):
         model.reconstruct(got.poses, torch.zeros(4, dtype=torch.long))
     assert "left out: the decoder" in (tmp_path / "one.md").read_text()
     assert made.measured["test"] == made.metrics["test"]
-    assert load_checkpoint(tmp_path / "one.safetensors").about["run"] == to_plain(RECIPES["smoke/capsnet"].make())  # as it was trained
+    assert load_checkpoint(tmp_path / "one.safetensors").about["run"] == to_plain(
+        RECIPES["smoke/capsnet"].make()
+    )  # as it was trained
 
 
 def test_mnists_capsnet_without_decoder_is_under_fourteen_megabytes():
     with torch.device("meta"):
         whole = RECIPES["sabour2017/mnist-r3-recon"].make()
         weights = replace(whole, model_args=whole.model_args | {"reconstruction": False}).build().state_dict()
-    assert sum(rounded_to_bfloat16(tensor).nbytes for tensor in weights.values()) < 13_900_000  # the header has some kilobytes
+    assert (
+        sum(rounded_to_bfloat16(tensor).nbytes for tensor in weights.values()) < 13_900_000
+    )  # the header has some kilobytes
 
 
 def test_a_card_tells_the_command_that_trains_it_again():
@@ -153,7 +159,10 @@ def test_other_data_than_those_of_the_result_are_not_measured(finished, tmp_path
     monkeypatch.setattr(splits, "part", lambda run, name, root, seed: real(run, name, root, seed + 1))
     made = release(finished, "one", folder=tmp_path)
     assert made.measured == {} and made.unmeasured.keys() == {"test"}
-    assert "not measured: the data at hand were other ones than those of the result file" in (tmp_path / "one.md").read_text()
+    assert (
+        "not measured: the data at hand were other ones than those of the result file"
+        in (tmp_path / "one.md").read_text()
+    )
 
 
 def test_only_the_result_file_of_these_weights_will_do(finished_copy, tmp_path):
@@ -188,13 +197,25 @@ def test_names_are_plain_and_what_has_no_decoder_keeps_all_it_has(finished, tmp_
         with pytest.raises(ValueError, match="a name is small letters"):
             release(finished, name, folder=tmp_path)
     other = trained("smoke/baseline", tmp_path / "run")
-    with pytest.raises(ValueError, match="only the decoder of a capsnet can be left out, and this is decoder of baseline"):
+    with pytest.raises(
+        ValueError, match="only the decoder of a capsnet can be left out, and this is decoder of baseline"
+    ):
         release(other, "one", drop=("decoder",), folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_the_command_writes_a_card_and_the_playground_takes_the_file(finished, capsys, monkeypatch, tmp_path):
-    words = ["release", finished, "capsnet-smoke", "--bf16", "--without-decoder", "--folder", tmp_path, "--device", "cpu"]
+    words = [
+        "release",
+        finished,
+        "capsnet-smoke",
+        "--bf16",
+        "--without-decoder",
+        "--folder",
+        tmp_path,
+        "--device",
+        "cpu",
+    ]
     code, out, err = run(capsys, monkeypatch, *map(str, words))
     assert code == 0, err
     assert out == (tmp_path / "capsnet-smoke.md").read_text()

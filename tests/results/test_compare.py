@@ -70,24 +70,33 @@ def brute_force(values, sources):
 @pytest.mark.parametrize("n_each", [1, 2])
 def test_sd_against_a_double_loop(rng, n_each):
     base = torch.arange(60) % 12
-    partner = (base + 1 + torch.randint(0, 11, (60,), generator=rng)) % 12  # of few digits: some two are together several times
+    partner = (
+        base + 1 + torch.randint(0, 11, (60,), generator=rng)
+    ) % 12  # of few digits: some two are together several times
     sources = torch.stack([base, partner][:n_each], dim=1)
     assert n_each == 1 or len(sources.sort(1).values.unique(dim=0)) < 60
-    values = torch.randn(12, generator=rng, dtype=torch.float64)[sources].sum(1) + torch.randn(60, generator=rng, dtype=torch.float64) / 4
+    values = (
+        torch.randn(12, generator=rng, dtype=torch.float64)[sources].sum(1)
+        + torch.randn(60, generator=rng, dtype=torch.float64) / 4
+    )
     assert sd_of_mean(values, sources) == pytest.approx(brute_force(values, sources), rel=1e-12)
 
 
 def test_two_pairs_of_the_same_digits_by_hand():
     sources = torch.tensor([[0, 1], [1, 0], [2, 3], [3, 2]])
     # off by 1/2: two groups of two, each sum 1; four digits
-    assert sd_of_mean(torch.tensor([1.0, 1, 0, 0], dtype=torch.float64), sources) == pytest.approx((2 * 4 / 3) ** 0.5 / 4)
+    assert sd_of_mean(torch.tensor([1.0, 1, 0, 0], dtype=torch.float64), sources) == pytest.approx(
+        (2 * 4 / 3) ** 0.5 / 4
+    )
 
 
 def test_what_cannot_be_estimated_is_not_called_certain():
     one = torch.zeros(4, 1, dtype=torch.long)
     assert isnan(sd_of_mean(torch.tensor([1.0, 0, 0, 0], dtype=torch.float64), one))
     ring = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 0]])
-    assert isnan(sd_of_mean(torch.tensor([1.0, -1, 1, -1], dtype=torch.float64), ring))  # neighbours differ more than strangers
+    assert isnan(
+        sd_of_mean(torch.tensor([1.0, -1, 1, -1], dtype=torch.float64), ring)
+    )  # neighbours differ more than strangers
 
 
 def test_pictures_shown_twice_make_nothing_surer(rng):
@@ -117,7 +126,9 @@ def test_wrong_by_hand():
 def test_what_cannot_be_compared_is_said():
     labels = load("generated-16", "test").labels
     first, other_seed = (result_of(PICTURES, load("generated-16", "test", seed=seed).labels, seed) for seed in (0, 1))
-    with pytest.raises(ValueError, match=r"no data in common: the first was judged on test \(\w{8}…\), the second on test"):
+    with pytest.raises(
+        ValueError, match=r"no data in common: the first was judged on test \(\w{8}…\), the second on test"
+    ):
         compare(first, other_seed, None)
     changed = [{**first, "data": {"test": "0"}} for _ in range(2)]
     with pytest.raises(ValueError, match="test: the results were made on data with sha256 0…, what is here has"):
@@ -125,7 +136,11 @@ def test_what_cannot_be_compared_is_said():
     no_classes = {**first, "predictions": {"test": pack(torch.zeros(len(labels), 2))}}
     with pytest.raises(ValueError, match=r"expected a class for each example, \[256\], got \[256\] and \[256, 2\]"):
         compare(first, no_classes, None)
-    attack = {**first, "run": to_plain(RECIPES["rawlinson2018/attack-supervised"].make()), "recipe": "rawlinson2018/attack-supervised"}
+    attack = {
+        **first,
+        "run": to_plain(RECIPES["rawlinson2018/attack-supervised"].make()),
+        "recipe": "rawlinson2018/attack-supervised",
+    }
     with pytest.raises(ValueError, match="attack-supervised attacks a network"):
         compare(first, attack, None)
 

@@ -35,7 +35,9 @@ NAME = "smoke/capsnet-plain"
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     run = RECIPES[NAME].make()
-    trained = train(run, name=NAME, seed=0, options=Options(out=tmp_path_factory.mktemp("run"), progress=False, log_every=5))
+    trained = train(
+        run, name=NAME, seed=0, options=Options(out=tmp_path_factory.mktemp("run"), progress=False, log_every=5)
+    )
     return json.loads(json.dumps(make_result(NAME, 0, run, trained)))
 
 
@@ -64,7 +66,12 @@ def test_a_thinned_curve_keeps_the_start_the_end_and_every_validation():
 
 
 def recipes_with_claim() -> dict[str, Recipe]:
-    return {NAME: replace(RECIPES[NAME], claim=Claim(table="1", row="a row", metric="test.error_percent", printed=0.25, printed_sd=0.005))}
+    return {
+        NAME: replace(
+            RECIPES[NAME],
+            claim=Claim(table="1", row="a row", metric="test.error_percent", printed=0.25, printed_sd=0.005),
+        )
+    }
 
 
 def test_a_row_that_nobody_ran_says_so(tmp_path):
@@ -78,7 +85,9 @@ def test_a_row_that_nobody_ran_says_so(tmp_path):
 def test_a_row_gives_mean_sd_and_n_and_leaves_stale_results_out(result, tmp_path):
     clean = result | {"dirty": False}
     for seed, error in enumerate([0.2, 0.3, 0.4]):
-        write_result(result_path(tmp_path, NAME, seed), clean | {"seed": seed, "metrics": {"test": {"error_percent": error}}})
+        write_result(
+            result_path(tmp_path, NAME, seed), clean | {"seed": seed, "metrics": {"test": {"error_percent": error}}}
+        )
     (row,) = table(recipes_with_claim(), tmp_path)
     assert row.ours() == "0.300 ± 0.100 (n=3)"
     write_result(result_path(tmp_path, NAME, 2), result | {"run": result["run"] | {"data": "mnist"}})
@@ -88,8 +97,13 @@ def test_a_row_gives_mean_sd_and_n_and_leaves_stale_results_out(result, tmp_path
     result_path(tmp_path, NAME, 2).unlink()
     (row,) = table(recipes_with_claim(), tmp_path)
     assert row.ours() == "0.200 (n=1)"
-    assert f"| 1 | a row | test.error_percent | 0.25 ± 0.005 | 0.200 (n=1) | `torchcaps reproduce {NAME} --seeds 0` |" in markdown([row])
-    write_result(result_path(tmp_path, NAME, 0), clean | {"dirty": True, "metrics": {"test_ema": {"error_percent": 0.1}}})
+    assert (
+        f"| 1 | a row | test.error_percent | 0.25 ± 0.005 | 0.200 (n=1) | `torchcaps reproduce {NAME} --seeds 0` |"
+        in markdown([row])
+    )
+    write_result(
+        result_path(tmp_path, NAME, 0), clean | {"dirty": True, "metrics": {"test_ema": {"error_percent": 0.1}}}
+    )
     (row,) = table(recipes_with_claim(), tmp_path, "_ema")
     assert "| test_ema.error_percent | 0.25 ± 0.005 | 0.100 (n=1, 1 of uncommitted code) |" in markdown([row])
 
@@ -121,7 +135,9 @@ def test_verify_notices_other_data_and_missing_predictions(result):
     assert not check.passed
     assert "was made on 00000000…" in check.text
     short = pack(unpack(result["predictions"]["test"])[:-1])
-    (check, *_) = check_metrics(result | {"predictions": result["predictions"] | {"test": short}}, RECIPES[NAME].make(), None)
+    (check, *_) = check_metrics(
+        result | {"predictions": result["predictions"] | {"test": short}}, RECIPES[NAME].make(), None
+    )
     assert not check.passed
     assert "255 predictions for 256 images" in check.text
 
@@ -149,7 +165,9 @@ def committed(home: Path) -> str:
 
 @pytest.mark.slow
 def test_verify_asks_the_code_of_the_commit(result, tmp_path):
-    shutil.copytree(Path(torchcaps.__file__).parent, tmp_path / "torchcaps", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(torchcaps.__file__).parent, tmp_path / "torchcaps", ignore=shutil.ignore_patterns("__pycache__")
+    )
     assert check_commit(result | {"dirty": False, "commit": committed(tmp_path)}, tmp_path).passed
 
 
@@ -163,11 +181,16 @@ print({NAME: RUN}[name])
 
 def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result, tmp_path):
     (tmp_path / "torchcaps").mkdir()
-    (tmp_path / "torchcaps" / "__main__.py").write_text(SHOWS.replace("NAME", repr(NAME)).replace("RUN", repr(json.dumps(result["run"]))))
+    (tmp_path / "torchcaps" / "__main__.py").write_text(
+        SHOWS.replace("NAME", repr(NAME)).replace("RUN", repr(json.dumps(result["run"])))
+    )
     head = committed(tmp_path)
     clean = result | {"dirty": False, "commit": head}
     assert check_commit(clean, tmp_path).passed
-    assert "stored, then: data: mnist, generated-16" in check_commit(clean | {"run": result["run"] | {"data": "mnist"}}, tmp_path).text
+    assert (
+        "stored, then: data: mnist, generated-16"
+        in check_commit(clean | {"run": result["run"] | {"data": "mnist"}}, tmp_path).text
+    )
     assert "changes not committed" in check_commit(clean | {"dirty": True}, tmp_path).text
     missing = check_commit(clean | {"commit": "0" * 40}, tmp_path).text
     assert "could not look at 000000000000" in missing and "`git fetch --unshallow`" in missing
@@ -177,7 +200,9 @@ def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result, tmp_path):
 
 
 def test_verify_makes_every_check(result, monkeypatch):
-    monkeypatch.setattr("torchcaps.results.verify.check_commit", lambda result: Check("commit", True, ""))  # tested above
+    monkeypatch.setattr(
+        "torchcaps.results.verify.check_commit", lambda result: Check("commit", True, "")
+    )  # tested above
     assert [check.name for check in verify(result, RECIPES, None, True, "cpu")][-3:] == ["recipe", "commit", "replay"]
 
 
@@ -218,21 +243,27 @@ def test_an_ensemble_adds_up_what_its_members_say():
 
 def test_the_row_of_an_ensemble_is_computed_from_its_members(tmp_path):
     pytest.importorskip("sklearn")
-    run = replace(RECIPES["smoke/capsnet"].make(), data="digits-writers", keep_scores=True)  # the same test images for every seed
+    run = replace(
+        RECIPES["smoke/capsnet"].make(), data="digits-writers", keep_scores=True
+    )  # the same test images for every seed
     together = Ensemble(network=run, of="smoke/one")
     recipes = {
         "smoke/one": Recipe("smoke/one", lambda: run, None),
         "smoke/all": Recipe("smoke/all", lambda: together, Claim(table="-", row="-", metric="test.error_percent")),
     }
     for seed in (0, 3, 7):
-        trained = train(run, name="smoke/one", seed=seed, options=Options(out=tmp_path / "runs" / str(seed), progress=False))
+        trained = train(
+            run, name="smoke/one", seed=seed, options=Options(out=tmp_path / "runs" / str(seed), progress=False)
+        )
         write_result(result_path(tmp_path, "smoke/one", seed), make_result("smoke/one", seed, run, trained))
         (row,) = table(recipes, tmp_path)
         assert bool(row.values) == (seed == 7)  # fewer than three are no ensemble
     assert row.together == (0, 3, 7) and "(3 together" in row.ours()
     assert row.command().endswith("smoke/all --seeds 0,3,7")
     members = [read_result(result_path(tmp_path, "smoke/one", seed)) for seed in (0, 3, 7)]
-    assert list(by_seed(recipes["smoke/all"], tmp_path, "error_percent").values()) == [ensemble_error_percent(members, "test")]
+    assert list(by_seed(recipes["smoke/all"], tmp_path, "error_percent").values()) == [
+        ensemble_error_percent(members, "test")
+    ]
     with pytest.raises(ValueError, match="smoke/all is not measured by seconds; an ensemble has error_percent alone"):
         by_seed(recipes["smoke/all"], tmp_path, "seconds")
 
@@ -245,10 +276,17 @@ def test_scores_of_an_ensemble_that_do_not_give_the_predictions_are_found(tmp_pa
     part = result["ensemble"]["test"]
     labels = unpack(part["labels"]).long()
     forged = {**part, "scores": pack(torch.nn.functional.one_hot(labels, 10).half().view(torch.uint8))}
-    bad = [check for check in check_metrics({**result, "ensemble": {**result["ensemble"], "test": forged}}, run, None) if not check.passed]
+    bad = [
+        check
+        for check in check_metrics({**result, "ensemble": {**result["ensemble"], "test": forged}}, run, None)
+        if not check.passed
+    ]
     assert [check.name for check in bad] == ["test.scores"]
     other = {**part, "labels": pack((labels + 1) % 10)}
-    assert not all(check.passed for check in check_metrics({**result, "ensemble": {**result["ensemble"], "test": other}}, run, None))
+    assert not all(
+        check.passed
+        for check in check_metrics({**result, "ensemble": {**result["ensemble"], "test": other}}, run, None)
+    )
 
 
 def test_what_stands_beside_a_number_says_of_which_part_it_is(result, tmp_path):
@@ -258,7 +296,9 @@ def test_what_stands_beside_a_number_says_of_which_part_it_is(result, tmp_path):
     metrics = {"test": {"error_percent": 2.0, "loss": 0.2}, "test_ema": {"error_percent": 1.5}, "other": {"loss": 0.1}}
     write_result(result_path(tmp_path, NAME, 0), result | {"metrics": metrics})
     (row,) = table({NAME: recipe}, tmp_path)
-    assert row.ours().startswith("1.500 (n=1") and row.ours().endswith("); test error_percent 2.000; loss 0.200; other loss 0.100")
+    assert row.ours().startswith("1.500 (n=1") and row.ours().endswith(
+        "); test error_percent 2.000; loss 0.200; other loss 0.100"
+    )
 
 
 def test_a_row_says_which_runs_were_not_finished_or_never_met_their_rule(tmp_path):
@@ -267,7 +307,8 @@ def test_a_row_says_which_runs_were_not_finished_or_never_met_their_rule(tmp_pat
     for seed, extra in enumerate([{}, {"max_steps": 5, "as_is": True}]):
         options = Options(out=tmp_path / str(seed), progress=False, **extra)
         write_result(
-            result_path(tmp_path, "smoke/x", seed), make_result("smoke/x", seed, run, train(run, name="x", seed=seed, options=options))
+            result_path(tmp_path, "smoke/x", seed),
+            make_result("smoke/x", seed, run, train(run, name="x", seed=seed, options=options)),
         )
     assert ", one at 5 of 20 steps" in table(recipes, tmp_path)[0].ours()
     path = result_path(tmp_path, "smoke/x", 0)

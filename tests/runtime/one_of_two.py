@@ -75,7 +75,12 @@ class MixesAnyhow(Augmentation):
 def said(trained: Trained, out: Path) -> dict:
     checkpoint = load_checkpoint(out / "checkpoint.safetensors")
     losses = [(line["step"], line["loss"]) for line in trained.curve if "loss" in line]
-    return {"losses": losses, "sha": tensors_sha256(checkpoint.tensors), "steps": trained.steps, "made_by": trained.made_by}
+    return {
+        "losses": losses,
+        "sha": tensors_sha256(checkpoint.tensors),
+        "steps": trained.steps,
+        "made_by": trained.made_by,
+    }
 
 
 def go(run: Run, out: Path, **options) -> dict:
@@ -92,7 +97,10 @@ def batch_norm_steps(norm: nn.Module, images: torch.Tensor) -> dict:
         norm.zero_grad()
         (output**3).mean().backward()
         found.append([output.detach(), part.grad, norm.weight.grad, norm.bias.grad])
-    return {"steps": [[x.tolist() for x in each] for each in found], "state": {k: v.tolist() for k, v in norm.state_dict().items()}}
+    return {
+        "steps": [[x.tolist() for x in each] for each in found],
+        "state": {k: v.tolist() for k, v in norm.state_dict().items()},
+    }
 
 
 def normalise(rank: int, size: int) -> dict:
@@ -164,6 +172,8 @@ def main_of(names: list[str], out: Path) -> None:
 
 if __name__ == "__main__":
     metrics_log.find_spec = lambda name: None  # TensorBoard takes longer to import than all of this
-    evaluate.diagnose = lambda *args, **how: {}  # looks at every image in every pass; losses and weights do not depend on it
+    evaluate.diagnose = (
+        lambda *args, **how: {}
+    )  # looks at every image in every pass; losses and weights do not depend on it
     folder, names = Path(sys.argv[1]), sys.argv[2:]
     main_of(names, folder) if names else main(folder)

@@ -24,7 +24,14 @@ CLOSE = 1e-5
 
 
 def start(rank: int, port: int, out: Path, *names: str) -> subprocess.Popen:
-    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    numbers = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": 2,
+        "LOCAL_WORLD_SIZE": 2,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     environment = os.environ | ENVIRONMENT | {name: str(value) for name, value in numbers.items()}
     command = [sys.executable, str(HERE / "one_of_two.py"), str(out), *names]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -188,7 +195,9 @@ def test_only_one_writes(out):
 
 def test_processes_that_differ_are_not_saved(both, out):
     for found in both:
-        assert found["different"].startswith("Diverged: the processes hold different numbers after step 3, which is not saved")
+        assert found["different"].startswith(
+            "Diverged: the processes hold different numbers after step 3, which is not saved"
+        )
     assert not (out / "different" / "checkpoint.safetensors").exists()
 
 
@@ -259,7 +268,9 @@ def workers_of(agent: int) -> list[int]:
     for folder in Path("/proc").iterdir():
         try:
             if folder.name.isdigit() and f"PPid:\t{agent}\n" in (folder / "status").read_text():
-                environment = dict(part.split("=", 1) for part in (folder / "environ").read_text().split("\0") if "=" in part)
+                environment = dict(
+                    part.split("=", 1) for part in (folder / "environ").read_text().split("\0") if "=" in part
+                )
                 ranks[int(environment["RANK"])] = int(folder.name)
         except (OSError, KeyError):
             continue  # ended meanwhile, or is none

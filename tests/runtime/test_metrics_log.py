@@ -23,7 +23,9 @@ def test_speed_is_over_the_last_minute(clock):
     clock[0] += 50
     assert speed(680) == pytest.approx(620 / 54)
     clock[0] += 20
-    assert speed(1680) == pytest.approx(1500 / 70)  # the youngest answer that is more than a minute old is where it begins
+    assert speed(1680) == pytest.approx(
+        1500 / 70
+    )  # the youngest answer that is more than a minute old is where it begins
 
 
 def test_a_moment_without_any_time_is_no_division_by_zero(clock):

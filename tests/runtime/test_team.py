@@ -58,7 +58,9 @@ def test_no_image_is_shown_to_two_processes_in_an_epoch(rng):
 
 
 def test_one_process_makes_its_batches_as_ever(rng):
-    one, other = (Batches(images(20, torch.Generator().manual_seed(1)), 4, (Mixup(),), torch.device("cpu")) for _ in range(2))
+    one, other = (
+        Batches(images(20, torch.Generator().manual_seed(1)), 4, (Mixup(),), torch.device("cpu")) for _ in range(2)
+    )
     other.divide(0, 1)
     for batches in (one, other):
         batches.new_epoch(torch.Generator().manual_seed(0))
@@ -68,7 +70,9 @@ def test_one_process_makes_its_batches_as_ever(rng):
 def test_mixing_that_does_not_say_how_far_it_looks_is_refused(rng):
     one, other = (Batches(images(20, rng), 4, (MixesAnyhow(),), torch.device("cpu")) for _ in range(2))
     one.divide(0, 1)  # one process may
-    with pytest.raises(ValueError, match=r"MixesAnyhow\(\) mixes images without saying how far it looks: give its class `reach`"):
+    with pytest.raises(
+        ValueError, match=r"MixesAnyhow\(\) mixes images without saying how far it looks: give its class `reach`"
+    ):
         other.divide(0, 2)
 
 
@@ -76,7 +80,9 @@ def test_mixing_that_does_not_say_how_far_it_looks_is_refused(rng):
 
 
 def test_batches_that_cannot_be_shared_evenly_are_refused():
-    with pytest.raises(ValueError, match="3 processes cannot share batches of 16 evenly; start a number of them that divides 16"):
+    with pytest.raises(
+        ValueError, match="3 processes cannot share batches of 16 evenly; start a number of them that divides 16"
+    ):
         loop._check_parts(RECIPES["smoke/capsnet"].make(), Team(0, 3))
     loop._check_parts(RECIPES["smoke/capsnet"].make(), Team(0, 4))
 
@@ -124,7 +130,12 @@ def test_each_process_of_a_machine_takes_its_own_gpu(monkeypatch):
 @pytest.mark.parametrize(
     ("device", "n_gpus", "here", "wanted"),
     [
-        ("cuda", 2, 2, "cpu:gloo,cuda:nccl"),  # a GPU for each: nccl for what lies there, gloo for what lies on the host
+        (
+            "cuda",
+            2,
+            2,
+            "cpu:gloo,cuda:nccl",
+        ),  # a GPU for each: nccl for what lies there, gloo for what lies on the host
         ("cuda", 8, 1, "cpu:gloo,cuda:nccl"),  # one process of each of several machines
         ("cuda", 1, 2, "gloo"),  # shared, which nccl refuses
         ("cpu", 2, 2, "gloo"),
@@ -135,11 +146,19 @@ def test_gpus_talk_by_nccl_unless_processes_share_one(monkeypatch, device, n_gpu
     """As it is asked for where processes meet: there is nobody here to meet."""
     asked = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
-    for name, value in {"WORLD_SIZE": 2, "RANK": 0, "LOCAL_WORLD_SIZE": here, "MASTER_ADDR": "x", "MASTER_PORT": 1}.items():
+    for name, value in {
+        "WORLD_SIZE": 2,
+        "RANK": 0,
+        "LOCAL_WORLD_SIZE": here,
+        "MASTER_ADDR": "x",
+        "MASTER_PORT": 1,
+    }.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(distributed, "_meeting_place", torch.distributed.HashStore)
     monkeypatch.setattr(distributed, "_common_name", lambda store, rank, size: "name")
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **rest: asked.append((backend, rest["world_size"])))
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda backend, **rest: asked.append((backend, rest["world_size"]))
+    )
     monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: asked.append("left"))
     with distributed.joined(torch.device(device)) as team:
         assert (team.rank, team.size) == (0, 2)

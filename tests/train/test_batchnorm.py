@@ -57,7 +57,8 @@ def test_a_run_has_them_as_further_numbers_and_all_else_stays(tmp_path):
     run = replace(plain, stages=(replace(plain.stages[0], steps=3, unmixed=2),))
     plain = replace(run, stages=(replace(run.stages[0], unmixed=0),))
     one, other = (
-        train(each, name="x", seed=0, options=Options(out=tmp_path / str(n), progress=False)) for n, each in enumerate((plain, run))
+        train(each, name="x", seed=0, options=Options(out=tmp_path / str(n), progress=False))
+        for n, each in enumerate((plain, run))
     )
     assert set(one.evaluations) == {"test"} and set(other.evaluations) == {"test", "test_unmixed"}
     assert torch.equal(one.evaluations["test"].answers, other.evaluations["test"].answers)
@@ -70,5 +71,8 @@ def test_a_run_has_them_as_further_numbers_and_all_else_stays(tmp_path):
 def test_a_network_without_batch_norm_is_refused_before_it_trains(tmp_path):
     run = RECIPES["smoke/capsnet"].make()
     run = replace(run, stages=(replace(run.stages[0], unmixed=2),))
-    with pytest.raises(ValueError, match=r"`unmixed` takes statistics of batch normalisation anew and 'capsnet' has none; leave it at 0"):
+    with pytest.raises(
+        ValueError,
+        match=r"`unmixed` takes statistics of batch normalisation anew and 'capsnet' has none; leave it at 0",
+    ):
         train(run, name="x", seed=0, options=Options(out=tmp_path, progress=False))

@@ -50,7 +50,10 @@ def test_a_single_flipped_bit_is_noticed_wherever_it_is(written):
         flipped = bytearray(content)
         flipped[place] ^= 4
         written.write_bytes(flipped)
-        with pytest.raises(ValueError, match=rf"{written} (is damaged|is not a whole checkpoint|is a safetensors file of something else)"):
+        with pytest.raises(
+            ValueError,
+            match=rf"{written} (is damaged|is not a whole checkpoint|is a safetensors file of something else)",
+        ):
             load_checkpoint(written)
 
 

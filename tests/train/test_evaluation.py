@@ -29,17 +29,24 @@ def without_the_last_part(data, batch, device):
         yield Batch(data.images[part].float() / 255, data.labels[part])
 
 
-@pytest.mark.parametrize(("batches_of", "right"), [(in_order, True), (shifted_like_training_images, False), (without_the_last_part, False)])
+@pytest.mark.parametrize(
+    ("batches_of", "right"), [(in_order, True), (shifted_like_training_images, False), (without_the_last_part, False)]
+)
 def test_evaluation_sees_every_image_once_as_it_is(batches_of, right):
     data = load("generated-16", "test")
     seen = torch.cat([batch.images for batch in batches_of(data, 100, CPU)])
     assert torch.equal(seen, data.images.float() / 255) == right
 
 
-@pytest.mark.parametrize(("hold_out", "splits", "part"), [(64, {"train"}, "validation"), (0, {"train", "test"}, "test")])
+@pytest.mark.parametrize(
+    ("hold_out", "splits", "part"), [(64, {"train"}, "validation"), (0, {"train", "test"}, "test")]
+)
 def test_choices_never_see_the_test_set(tmp_path, monkeypatch, hold_out, splits, part):
     asked = []
-    monkeypatch.setattr("torchcaps.train.splits.load", lambda name, split, root, seed: asked.append(split) or load(name, split, root, seed))
+    monkeypatch.setattr(
+        "torchcaps.train.splits.load",
+        lambda name, split, root, seed: asked.append(split) or load(name, split, root, seed),
+    )
     run = replace(RECIPES["smoke/capsnet"].make(), hold_out=hold_out)
     trained = train(run, name="x", seed=0, options=Options(out=tmp_path, progress=False, max_steps=2, as_is=True))
     assert set(asked) == splits

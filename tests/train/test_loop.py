@@ -65,13 +65,17 @@ def stopping(accuracy: float, part: str = "validation", **changes):
 
 def test_a_stopping_rule_ends_a_run_at_the_first_step_that_meets_it(tmp_path):
     looked = smoke(tmp_path / "never", run=stopping(101)).curve
-    seen = {line["step"]: 100 - line["validation_error_percent"] for line in looked if "validation_error_percent" in line}
+    seen = {
+        line["step"]: 100 - line["validation_error_percent"] for line in looked if "validation_error_percent" in line
+    }
     assert set(range(3, 40, 3)) < set(seen) and smoke(tmp_path / "never", run=stopping(101)).steps == 40
     wanted = sorted(seen.values())[len(seen) // 2]
     first = min(step for step, accuracy in seen.items() if accuracy >= wanted and step % 3 == 0)
     stopped = smoke(tmp_path / "stopped", run=stopping(wanted))
     assert stopped.steps == first < 40 and not stopped.stopped_early
-    assert 100 - stopped.evaluations["validation"].metrics["error_percent"] == pytest.approx(seen[first])  # the weights of that step
+    assert 100 - stopped.evaluations["validation"].metrics["error_percent"] == pytest.approx(
+        seen[first]
+    )  # the weights of that step
     again = smoke(tmp_path / "stopped", run=stopping(wanted))  # finished: nothing is trained any further
     assert again.steps == first
     assert again.evaluations["validation"].metrics == stopped.evaluations["validation"].metrics
@@ -101,7 +105,10 @@ def test_a_rule_that_is_never_met_is_told(whole, tmp_path):
     ("change", "message"),
     [
         ({"views": ("placed",)}, "views are of held-out images, and this run holds none out"),
-        ({"stages": (Stage(stop=Stop(accuracy=99.0)),)}, "a stage stops by 'validation', and this run has test; stop by one of those"),
+        (
+            {"stages": (Stage(stop=Stop(accuracy=99.0)),)},
+            "a stage stops by 'validation', and this run has test; stop by one of those",
+        ),
         ({"data": "generated-pairs", "keep_scores": True}, "generated-pairs has two classes in an image"),
     ],
     ids=str,
@@ -140,7 +147,9 @@ def test_a_task_without_a_probe_says_so(tmp_path):
 def test_a_result_keeps_what_the_routing_did(whole):
     found = make_result("smoke/capsnet", 0, RECIPES["smoke/capsnet"].make(), whole[0])["diagnostics"]
     assert len(found["passes"]) == 5 and found["n_iters"] == 3
-    assert found["passes"][2]["accuracy_percent"] == pytest.approx(100 - whole[0].evaluations["test"].metrics["error_percent"])
+    assert found["passes"][2]["accuracy_percent"] == pytest.approx(
+        100 - whole[0].evaluations["test"].metrics["error_percent"]
+    )
 
 
 def test_a_part_that_a_run_has_not_is_refused():

@@ -66,7 +66,9 @@ def train_sgd(settings: SGD, rates: list[float], gradients: list[Tensor]) -> Ten
 
 def test_sgd_is_that_of_pytorch_with_momentum_and_l2(gradients):
     theirs = train(lambda parameters: torch.optim.SGD(parameters, 0.01, momentum=0.8, weight_decay=0.1), gradients)
-    torch.testing.assert_close(train_sgd(SGD(momentum=0.8, l2=0.1), [0.01] * N_STEPS, gradients), theirs, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        train_sgd(SGD(momentum=0.8, l2=0.1), [0.01] * N_STEPS, gradients), theirs, rtol=1e-12, atol=0
+    )
     for other in (SGD(momentum=0.79, l2=0.1), SGD(momentum=0.8, l2=0.11)):
         assert not torch.allclose(train_sgd(other, [0.01] * N_STEPS, gradients), theirs, rtol=1e-6)
 
@@ -79,7 +81,10 @@ def test_the_rate_of_sgd_is_that_of_its_step():
 
 def test_a_beta1_that_changes_is_the_one_of_its_step():
     """One number, two steps, beta1 0.9 and then 0.45: no spread yet, so the mean is scaled by its bias alone."""
-    settings, gradients = RAdam(beta1=0.9), [torch.tensor([2.0], dtype=torch.float64), torch.tensor([-1.0], dtype=torch.float64)]
+    settings, gradients = (
+        RAdam(beta1=0.9),
+        [torch.tensor([2.0], dtype=torch.float64), torch.tensor([-1.0], dtype=torch.float64)],
+    )
     first = -1 - 0.1 * (0.1 * 2.0) / (1 - 0.9)
     mean = 0.45 * (0.1 * 2.0) + 0.55 * -1.0
     wanted = first - 0.2 * mean / (1 - 0.45**2)
@@ -135,7 +140,8 @@ def test_the_one_cycle_goes_where_the_paper_says():
     stage = Stage(learning_rate=5e-4, optimizer=RAdam(beta1=0.9), schedule=OneCycle())
     n_steps = 1000
     at = {
-        step: (stage.learning_rate * stage.schedule(step, n_steps), 0.9 * stage.schedule.momentum(step, n_steps)) for step in range(n_steps)
+        step: (stage.learning_rate * stage.schedule(step, n_steps), 0.9 * stage.schedule.momentum(step, n_steps))
+        for step in range(n_steps)
     }
     assert at[0] == pytest.approx((1e-5, 0.9))
     assert at[50] == pytest.approx((2.55e-4, 0.855))  # half way up a line
@@ -147,7 +153,9 @@ def test_the_one_cycle_goes_where_the_paper_says():
 
 
 def test_adam_refuses_a_beta1_that_changes():
-    with pytest.raises(ValueError, match=r"Adam keeps beta1 as it is and the schedule multiplies it by 0\.95; use RAdam"):
+    with pytest.raises(
+        ValueError, match=r"Adam keeps beta1 as it is and the schedule multiplies it by 0\.95; use RAdam"
+    ):
         Adam().numbers(0, 1e-3, 0.95)
 
 

@@ -30,7 +30,11 @@ def test_a_renamed_field_is_read_under_its_new_name():
 
 def test_a_renamed_kind_and_model_are_read_under_their_new_names():
     run = RECIPES["smoke/rbm"].make()
-    text = json.dumps(to_plain(run)).replace('"LearnRBM"', '"LearnNeurons"').replace('"model": "rbm"', '"model": "neurons"')
+    text = (
+        json.dumps(to_plain(run))
+        .replace('"LearnRBM"', '"LearnNeurons"')
+        .replace('"model": "rbm"', '"model": "neurons"')
+    )
     assert text.count("LearnNeurons") == text.count('"neurons"') == 1
     assert stored_run(json.loads(text)) == run
 
@@ -38,10 +42,20 @@ def test_a_renamed_kind_and_model_are_read_under_their_new_names():
 @pytest.mark.parametrize("kind", ["Reading", "Attack"])
 def test_a_probe_that_was_stored_flat_holds_its_network(kind):
     network = RECIPES["smoke/sparsecaps"].make()
-    old = to_plain(network) | {"kind": kind, "of": "smoke/sparsecaps", "features": "masked", "fit": "a/train", "on": ["a/test"]}
+    old = to_plain(network) | {
+        "kind": kind,
+        "of": "smoke/sparsecaps",
+        "features": "masked",
+        "fit": "a/train",
+        "on": ["a/test"],
+    }
     probe = stored(old)
     assert type(probe) is (Attack if kind == "Attack" else FrozenClassifier)
-    assert probe.network == network and (probe.of, probe.features, probe.on) == ("smoke/sparsecaps", "masked", ("a/test",))
+    assert probe.network == network and (probe.of, probe.features, probe.on) == (
+        "smoke/sparsecaps",
+        "masked",
+        ("a/test",),
+    )
     assert unlike(old, probe) == []
     assert unlike(old, replace(probe, features="pre_mask")) == ["features: masked, pre_mask"]
     assert unlike(old, replace(probe, network=replace(network, data="mnist"))) == ["network.data: generated-16, mnist"]
@@ -71,7 +85,9 @@ def test_no_committed_result_is_stale_or_rewritten():
     kinds = set()
     for path in files:
         result = read_result(path)
-        kinds |= {result["run"]["kind"]} | {key for stage in result["run"].get("stages", ()) for key in stage if key == "rate"}
+        kinds |= {result["run"]["kind"]} | {
+            key for stage in result["run"].get("stages", ()) for key in stage if key == "rate"
+        }
         assert unlike(result["run"], RECIPES[result["recipe"]].make()) == [], path
     assert {"Run", "Reading", "Attack", "rate"} <= kinds
     assert isinstance(stored(read_result(files[0])["run"]), Run)

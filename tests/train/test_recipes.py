@@ -62,9 +62,15 @@ COUNTS = {
 
 
 def test_the_registry_holds_what_we_think():
-    found = {paper: [[name for name in names if name.startswith(f"{paper}/")] for names in (RECIPES, CLAIMED)] for paper in PAPERS}
+    found = {
+        paper: [[name for name in names if name.startswith(f"{paper}/")] for names in (RECIPES, CLAIMED)]
+        for paper in PAPERS
+    }
     assert {paper: tuple(map(len, both)) for paper, both in found.items()} == COUNTS
-    assert {RECIPES[name].make().model for name in SMOKE} == {*MODELS, *SENTENCE_MODELS}  # a smoke recipe for every model
+    assert {RECIPES[name].make().model for name in SMOKE} == {
+        *MODELS,
+        *SENTENCE_MODELS,
+    }  # a smoke recipe for every model
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -82,10 +88,16 @@ def test_a_row_that_holds_digits_out_is_about_other_sets():
     assert all(run.hold_out == 0 or run.tests for run in (RECIPES[name].make() for name in TRAINED))
 
 
-@pytest.mark.parametrize("name", [name if name in FIRST.values() else pytest.param(name, marks=pytest.mark.slow) for name in TRAINED])
+@pytest.mark.parametrize(
+    "name", [name if name in FIRST.values() else pytest.param(name, marks=pytest.mark.slow) for name in TRAINED]
+)
 def test_the_quick_variant_of_a_claimed_recipe_runs(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("torchcaps.train.evaluate.diagnose", lambda *args, **how: {})  # it looks at every image; tested for itself
-    monkeypatch.setattr("torchcaps.train.tasks.experts.study", lambda *args: {})  # it trains other networks; tested for itself
+    monkeypatch.setattr(
+        "torchcaps.train.evaluate.diagnose", lambda *args, **how: {}
+    )  # it looks at every image; tested for itself
+    monkeypatch.setattr(
+        "torchcaps.train.tasks.experts.study", lambda *args: {}
+    )  # it trains other networks; tested for itself
     monkeypatch.setattr("torchcaps.data.sets.generated.counts", lambda size: (64, 32))  # two steps need no more
     run = RECIPES[name].make()
     run = replace(run, model_args=run.model_args | SMALL[run.model]).quick(steps=2)

@@ -21,7 +21,10 @@ from torchcaps.train.step import TrainingStep
 
 KILL_RUN = Path(__file__).with_name("kill_run.py")
 # golden and resumed runs repeat to the bit at equal thread counts only
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": str(torch.get_num_threads())}
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": str(Path(__file__).parents[2]),
+    "OMP_NUM_THREADS": str(torch.get_num_threads()),
+}
 
 
 def finish(out: Path, **options) -> str:
@@ -67,7 +70,9 @@ def test_a_killed_run_resumes_to_the_same_bits(unbroken, killed, moment):
 
 
 def test_the_comparison_sees_a_single_different_step(unbroken, tmp_path):
-    assert finish(tmp_path, max_steps=19) != tensors_sha256(load_checkpoint(unbroken / "checkpoint.safetensors").tensors)
+    assert finish(tmp_path, max_steps=19) != tensors_sha256(
+        load_checkpoint(unbroken / "checkpoint.safetensors").tensors
+    )
 
 
 def test_stopping_anywhere_changes_nothing(unbroken, tmp_path):
@@ -75,8 +80,12 @@ def test_stopping_anywhere_changes_nothing(unbroken, tmp_path):
         finish(tmp_path, max_steps=stop)
     assert finish(tmp_path) == tensors_sha256(load_checkpoint(unbroken / "checkpoint.safetensors").tensors)
     whole = dict(losses(unbroken))
-    assert {step: loss for step, loss in losses(tmp_path) if step in whole and step > 12} == {s: x for s, x in whole.items() if s > 12}
-    assert [step for step, _ in losses(tmp_path)] == sorted({step for step, _ in losses(tmp_path)})  # nothing written twice
+    assert {step: loss for step, loss in losses(tmp_path) if step in whole and step > 12} == {
+        s: x for s, x in whole.items() if s > 12
+    }
+    assert [step for step, _ in losses(tmp_path)] == sorted(
+        {step for step, _ in losses(tmp_path)}
+    )  # nothing written twice
 
 
 def test_epochs_go_on_in_the_same_order_across_their_ends(tmp_path):
@@ -109,7 +118,12 @@ def test_stages_follow_each_other_and_resume(tmp_path):
     hashes = []
     for number, stops in enumerate([(), (7, 9)]):
         for stop in (*stops, None):
-            trained = train(run, name="x", seed=1, options=Options(out=tmp_path / str(number), progress=False, log_every=1, max_steps=stop))
+            trained = train(
+                run,
+                name="x",
+                seed=1,
+                options=Options(out=tmp_path / str(number), progress=False, log_every=1, max_steps=stop),
+            )
         assert trained.steps == 12
         assert [line["stage"] for line in trained.curve] == [0] * 7 + [1] * 5
         hashes.append(tensors_sha256(trained.model.state_dict()))
@@ -120,7 +134,17 @@ def test_stages_follow_each_other_and_resume(tmp_path):
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_from_outside_saves_and_leaves_cleanly(tmp_path, which):
     """The command is told to stop in the middle; it saves, says so, and the next call goes on."""
-    command = [sys.executable, "-m", "torchcaps", "train", "digits/stratified", "--out", str(tmp_path), "--device", "cpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "torchcaps",
+        "train",
+        "digits/stratified",
+        "--out",
+        str(tmp_path),
+        "--device",
+        "cpu",
+    ]
     process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     begun = time.monotonic()
     while not (tmp_path / "metrics.jsonl").exists() or not (tmp_path / "metrics.jsonl").read_text():

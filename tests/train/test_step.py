@@ -17,7 +17,9 @@ from torchcaps.train.tasks import WithoutGradients
 CPU = torch.device("cpu")
 # Adam and an average; RAdam whose beta1 changes, and images that are mixed; a model whose buffers count the steps; SGD and no
 # backpropagation
-each_optimizer = pytest.mark.parametrize("recipe", ["smoke/capsnet", "smoke/em-capsnet-mixup", "smoke/sparsecaps", "smoke/experts"])
+each_optimizer = pytest.mark.parametrize(
+    "recipe", ["smoke/capsnet", "smoke/em-capsnet-mixup", "smoke/sparsecaps", "smoke/experts"]
+)
 
 
 def make_step(recipe: str = "smoke/capsnet", n_steps: int = 6, device: torch.device = CPU, **changed) -> TrainingStep:
@@ -81,7 +83,9 @@ def test_capturing_after_a_resume_keeps_everything_too_even_at_the_last_step(gra
 def cuda_casts(monkeypatch):
     """A stand-in for CUDA's autocast: that of the CPU is entered in its place, so that a CPU shows what would be cast."""
     real = torch.autocast
-    monkeypatch.setattr(torch, "autocast", lambda kind, dtype, enabled: real({"cuda": "cpu"}[kind], dtype, enabled=enabled))
+    monkeypatch.setattr(
+        torch, "autocast", lambda kind, dtype, enabled: real({"cuda": "cpu"}[kind], dtype, enabled=enabled)
+    )
 
 
 def convolved(step: TrainingStep) -> tuple[dict, set[torch.dtype]]:
@@ -133,7 +137,9 @@ def test_on_cuda_float32_is_nearer_to_the_cpu_than_bfloat16(monkeypatch):
         fast()
         means = {name: tensor for name, tensor in plain.state().items() if name.endswith("/mean")}
         pairs = [(tensor, fast.state()[name].cpu()) for name, tensor in means.items()]
-        far[precision] = sum((a - b).square().sum() for a, b in pairs).sqrt() / sum(a.square().sum() for a, _ in pairs).sqrt()
+        far[precision] = (
+            sum((a - b).square().sum() for a, b in pairs).sqrt() / sum(a.square().sum() for a, _ in pairs).sqrt()
+        )
     assert far["float32"] < 1e-3 and far["bfloat16"] > 5e-3, far
 
 
@@ -168,8 +174,12 @@ def test_the_compiled_update_is_that_of_the_optimiser_and_the_average(recipe, re
         plain.update()
     for name, tensor in plain._everything().items():
         if name.startswith(("model/", "ema/", "optimizer/")):
-            size = tensor.abs().max().item()  # experts learn at a rate of 100: what rounds is as large as the largest number
-            torch.testing.assert_close(fast._everything()[name].cpu(), tensor, rtol=1e-5, atol=1e-7 * max(1.0, size), msg=name)
+            size = (
+                tensor.abs().max().item()
+            )  # experts learn at a rate of 100: what rounds is as large as the largest number
+            torch.testing.assert_close(
+                fast._everything()[name].cpu(), tensor, rtol=1e-5, atol=1e-7 * max(1.0, size), msg=name
+            )
 
 
 @pytest.mark.gpu

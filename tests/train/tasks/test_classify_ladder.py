@@ -48,7 +48,9 @@ def test_capsules_that_are_not_kept_learn_from_the_code_alone(model, batch):
 
     def gradient(code_weight: float) -> torch.Tensor:
         seen = []
-        handle = model.primary.register_forward_hook(lambda *args: seen.append(args[-1].poses) or args[-1].poses.retain_grad())
+        handle = model.primary.register_forward_hook(
+            lambda *args: seen.append(args[-1].poses) or args[-1].poses.retain_grad()
+        )
         ClassifyLadder(code_weight=code_weight).losses(model, batch)["loss"].backward()
         handle.remove()
         return seen[0].grad.abs().sum(-1)
@@ -59,7 +61,9 @@ def test_capsules_that_are_not_kept_learn_from_the_code_alone(model, batch):
 
 
 def test_the_answer_is_the_most_active_class(model, rng):
-    data = Labelled(torch.randint(0, 256, (7, 1, 12, 12), dtype=torch.uint8, generator=rng), torch.tensor([0, 1, 2, 0, 1, 2, 0]))
+    data = Labelled(
+        torch.randint(0, 256, (7, 1, 12, 12), dtype=torch.uint8, generator=rng), torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    )
     found = ClassifyLadder().evaluate(model, data, CPU)
     assert found.predictions.tolist() == model(data.images.float() / 255).activity.argmax(-1).tolist()
 
@@ -71,7 +75,9 @@ def test_the_loss_of_an_image_is_its_margin_loss():
 
 
 def test_extras_tell_how_far_the_kept_stand_out(model, rng):
-    data = Labelled(torch.randint(0, 256, (7, 1, 12, 12), dtype=torch.uint8, generator=rng), torch.zeros(7, dtype=torch.long))
+    data = Labelled(
+        torch.randint(0, 256, (7, 1, 12, 12), dtype=torch.uint8, generator=rng), torch.zeros(7, dtype=torch.long)
+    )
     found = ClassifyLadder().extras(model, data, CPU, ())
     with torch.no_grad():
         primary, laddered = model.ladder(data.images.float() / 255)
@@ -94,13 +100,19 @@ def test_it_learns(tmp_path):
 MORE = [("told", 1), ("told", 2), ("linear", 0)]
 
 
-@pytest.mark.parametrize(("start", "seed"), [("told", 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)])
+@pytest.mark.parametrize(
+    ("start", "seed"), [("told", 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)]
+)
 def test_kernels_of_9x9_learn_at_once_if_classes_are_told_first(start, seed, tmp_path):
     """Thirty steps at full rate, no warm-up. Nets that start by telling nothing are still 60 to 70 % wrong then, whatever the seed."""
     args = {"channels": 64, "kernel": 9, "n_types": 8, "primary_kernel": 9, "d_class": 4, "n_kept": 18, "start": start}
     stage = Stage(task=ClassifyLadder(), steps=30, batch=16, learning_rate=2e-3)
     run = Run(data="generated", model="lcapsnet", model_args=args, stages=(stage,))
-    wrong = train(run, name="x", seed=seed, options=Options(out=tmp_path, progress=False)).evaluations["test"].metrics["error_percent"]
+    wrong = (
+        train(run, name="x", seed=seed, options=Options(out=tmp_path, progress=False))
+        .evaluations["test"]
+        .metrics["error_percent"]
+    )
     assert wrong < 10 if start == "told" else wrong > 40
 
 

@@ -19,12 +19,21 @@ from torchcaps.results.verify import check_metrics, check_recipe, check_replay
 from torchcaps.train import Options, train
 from torchcaps.train.plain import to_plain
 from torchcaps.train.recipe import Run, Stage
-from torchcaps.train.tasks.classify_pairs import ClassifyPairLogits, ClassifyPairs, iou, reconstruct_both, segmentation_iou
+from torchcaps.train.tasks.classify_pairs import (
+    ClassifyPairLogits,
+    ClassifyPairs,
+    iou,
+    reconstruct_both,
+    segmentation_iou,
+)
 
 CPU = torch.device("cpu")
 SMALL = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "hidden": (32, 64)}
 RUN = Run(
-    data="generated-pairs", model="capsnet", model_args=SMALL, stages=(Stage(task=ClassifyPairs(), steps=20, batch=16, learning_rate=3e-3),)
+    data="generated-pairs",
+    model="capsnet",
+    model_args=SMALL,
+    stages=(Stage(task=ClassifyPairs(), steps=20, batch=16, learning_rate=3e-3),),
 )
 
 
@@ -195,7 +204,9 @@ def test_choices_are_made_on_pairs_of_held_out_digits(tmp_path):
     run = replace(RUN, hold_out=64, stages=(replace(RUN.stages[0], steps=2),))
     trained = train(run, name="x", seed=0, options=Options(out=tmp_path, progress=False))
     assert set(trained.evaluations) == {"validation"} and len(trained.evaluations["validation"].predictions) == 640
-    assert all(check.passed for check in check_metrics(json.loads(json.dumps(make_result("x", 0, run, trained))), run, None))
+    assert all(
+        check.passed for check in check_metrics(json.loads(json.dumps(make_result("x", 0, run, trained))), run, None)
+    )
 
 
 def test_a_run_on_pairs_survives_json_and_its_quick_variant_stays_on_pairs():
@@ -236,7 +247,9 @@ def test_the_loss_of_logits_by_hand():
     right, wrong = (lambda x: torch.tensor(1 + torch.e**-x).log()), (lambda x: torch.tensor(1 + torch.e**x).log())
     torch.testing.assert_close(losses["loss"], right(2.0) + wrong(-1.0) + wrong(0.5) + right(1.0))
     assert losses["error_percent"] == 0
-    assert ClassifyPairLogits().losses(Logits(2.0, 1.5, 0.5, 1.0), batch)["error_percent"] == 100  # one of two is not enough
+    assert (
+        ClassifyPairLogits().losses(Logits(2.0, 1.5, 0.5, 1.0), batch)["error_percent"] == 100
+    )  # one of two is not enough
 
 
 def test_the_two_highest_logits_are_the_prediction():

@@ -24,7 +24,9 @@ TASK = ClassifySentences()
 @pytest.fixture
 def batch(rng):
     present = torch.tensor([[1.0, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]])
-    return SentenceBatch(torch.randn(3, 4, 3, 8, generator=rng) * present[..., None, None], present, torch.tensor([0, 4, 2]))
+    return SentenceBatch(
+        torch.randn(3, 4, 3, 8, generator=rng) * present[..., None, None], present, torch.tensor([0, 4, 2])
+    )
 
 
 def net() -> EMSentenceNet:
@@ -57,14 +59,18 @@ def test_evaluation_is_of_every_sentence_whatever_its_batch():
     data, model = load("generated-sentences", "test"), net()
     found = TASK.evaluate(model, data, CPU)
     with torch.no_grad():
-        scores = torch.cat([model(batch.embeddings, batch.present).activity for batch in sentences_in_order(data, 7, CPU)])
+        scores = torch.cat(
+            [model(batch.embeddings, batch.present).activity for batch in sentences_in_order(data, 7, CPU)]
+        )
     torch.testing.assert_close(found.answers, scores)
     right = (scores.argmax(-1) == data.labels).float()
     assert found.metrics["accuracy_percent"] == pytest.approx(100 * right.mean().item())
     assert found.metrics["accuracy_percent"] + found.metrics["error_percent"] == pytest.approx(100)
 
 
-@pytest.mark.parametrize(("backend", "n_iters"), [("aot_eager", 2), pytest.param("inductor", 3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("backend", "n_iters"), [("aot_eager", 2), pytest.param("inductor", 3, marks=pytest.mark.slow)]
+)
 def test_the_loss_compiles_whole_and_says_the_same(batch, fresh_dynamo, backend, n_iters):
     """As the step on CUDA needs it: no break in the graph, mixed masks included."""
     model, both = net(), mixed(batch, torch.tensor([0.25, 1.0, 0.75]))
@@ -73,7 +79,9 @@ def test_the_loss_compiles_whole_and_says_the_same(batch, fresh_dynamo, backend,
     plain = TASK.losses(model, both)
     torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
     wanted = torch.autograd.grad(plain["loss"], list(model.parameters()))
-    torch.testing.assert_close(torch.autograd.grad(compiled["loss"], list(model.parameters())), wanted, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        torch.autograd.grad(compiled["loss"], list(model.parameters())), wanted, rtol=1e-3, atol=1e-5
+    )
     assert all(gradient.isfinite().all() for gradient in wanted)
 
 
@@ -89,7 +97,9 @@ def test_every_epoch_is_watched_for_figure_8_and_the_test_set_is_seen_once(run, 
     lines = [line for line in trained.curve if "watched_validation_loss" in line]
     assert [(line["step"], line["epoch"]) for line in lines] == [(32, 1), (64, 2)]
     assert not any(name.startswith(("test_", "watched_test")) for line in trained.curve for name in line)
-    assert [line["step"] for line in trained.curve if "validation_error_percent" in line] == [64], "once, since it is watched"
+    assert [line["step"] for line in trained.curve if "validation_error_percent" in line] == [64], (
+        "once, since it is watched"
+    )
     judged, labels = trained.evaluations["validation"], load(run.data, "validation").labels
     losses = cross_entropy(judged.answers, labels, reduction="none")
     assert lines[-1]["watched_validation_loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
@@ -115,7 +125,11 @@ def test_embeddings_computed_ahead_of_the_steps_train_the_same(run, tmp_path, mo
 
     def windowed(encoder, tokens, device, batch):
         ahead = batch == 64  # of the training
-        made.append(Window(encoder, tokens, batch, device, room=3 * 64 * 9 * 3 * 8 * 2) if ahead else InMemory.of(encoder, tokens, device))
+        made.append(
+            Window(encoder, tokens, batch, device, room=3 * 64 * 9 * 3 * 8 * 2)
+            if ahead
+            else InMemory.of(encoder, tokens, device)
+        )
         return made[-1]
 
     monkeypatch.setattr(embeddings, "_make", windowed)
@@ -147,14 +161,21 @@ def test_a_mean_is_over_tokens_and_counts_parts_of_them(rng):
 
 def test_sizes_and_wrong_settings():
     assert sum(p.numel() for p in PooledSentences(13, 768, 5).parameters()) == 13 * 768 * 5 + 5
-    assert sum(p.numel() for p in PooledSentences(13, 768, 2, hidden=(256,)).parameters()) == 13 * 768 * 256 + 256 + 256 * 2 + 2
+    assert (
+        sum(p.numel() for p in PooledSentences(13, 768, 2, hidden=(256,)).parameters())
+        == 13 * 768 * 256 + 256 + 256 * 2 + 2
+    )
     with pytest.raises(ValueError, match="layers must be one of all, last; got 'first'"):
         PooledSentences(2, 4, 3, layers="first")
-    with pytest.raises(ValueError, match=r"PooledSentences expects embeddings \[b, at least one token, 2 layers, 4 numbers\]"):
+    with pytest.raises(
+        ValueError, match=r"PooledSentences expects embeddings \[b, at least one token, 2 layers, 4 numbers\]"
+    ):
         PooledSentences(2, 4, 3)(torch.zeros(1, 3, 2, 5))
 
 
-@pytest.mark.parametrize(("name", "n"), [("sst5-gpt2-large", 140_480), ("sst2-gpt2-large", 138_944), ("sst5", 70_336), ("sst2", 68_800)])
+@pytest.mark.parametrize(
+    ("name", "n"), [("sst5-gpt2-large", 140_480), ("sst2-gpt2-large", 138_944), ("sst5", 70_336), ("sst2", 68_800)]
+)
 def test_the_papers_network_has_the_papers_size(name, n):
     with torch.device("meta"):
         assert sum(p.numel() for p in RECIPES[f"heinsen2019/{name}"].make().build().parameters()) == n

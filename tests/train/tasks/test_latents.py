@@ -44,7 +44,9 @@ def test_both_readings_of_support_are_told_and_the_network_s_own_decides(rng):
         model.mask.frequency.copy_(torch.arange(12))
         told = latent_numbers(model, in_order(data, 4, CPU))
         support = {name: by_rank(part) for name, part in model.supports(data.images / 255).items()}
-        assert {name: told[f"relative_support_8_{name}"] for name in support} == pytest.approx({n: p[8].item() for n, p in support.items()})
+        assert {name: told[f"relative_support_8_{name}"] for name in support} == pytest.approx(
+            {n: p[8].item() for n, p in support.items()}
+        )
         assert told["relative_support_8"] == told[f"relative_support_8_{groups}"]
         assert told["relative_support_8_places"] != told["relative_support_8_runs"]
         assert told["winning_frequency_in_training"]["11"] == 11

@@ -108,7 +108,9 @@ def test_a_decoder_of_long_plain_numbers_learns_at_the_rate_of_the_others():
     assert max(missed) < 2 and missed[-1] < 0.8 * missed[0], missed
     without = model.encoders[0](model.primary_capsules(batch.images)).poses.clone()
     whole, without[..., -2:] = without.clone(), 0
-    assert not torch.allclose(model.reconstruct(whole), model.reconstruct(without), atol=0.01)  # they are not merely silenced
+    assert not torch.allclose(
+        model.reconstruct(whole), model.reconstruct(without), atol=0.01
+    )  # they are not merely silenced
 
 
 def test_a_plain_number_is_remembered_as_it_was_while_its_capsule_was_on():
@@ -231,7 +233,9 @@ def test_a_resumed_run_ends_with_the_same_bits(name, trained, tmp_path):
     whole = trained[1] if name == "smoke/experts" else tmp_path / "whole"
     for out, stops in ((whole, (None,)), (tmp_path / "parts", (4, 6, 9, 15, None))):
         for stop in stops:
-            train(smoke(name), name=name, seed=0, options=Options(out=out, progress=False, save_every=3, max_steps=stop))
+            train(
+                smoke(name), name=name, seed=0, options=Options(out=out, progress=False, save_every=3, max_steps=stop)
+            )
     one, other = (load_checkpoint(out / "checkpoint.safetensors").tensors for out in (whole, tmp_path / "parts"))
     assert tensors_sha256(one) == tensors_sha256(other)
 
@@ -242,7 +246,10 @@ def test_samples_are_judged_where_it_is_asked_for(monkeypatch):
     data = load("generated-16", "test")
     assert LearnDecoder().study(model_of(), data, data, CPU, (), 0) == {} and not called
     assert LearnDecoder(samples=7).study(model_of(), data, data, CPU, (), 0) == {"n_pure": 3} and called == [(7, 1500)]
-    assert LearnDecoder(samples=500).quick() == LearnDecoder(samples=2, judge_steps=2) and LearnDecoder().quick().samples == 0
+    assert (
+        LearnDecoder(samples=500).quick() == LearnDecoder(samples=2, judge_steps=2)
+        and LearnDecoder().quick().samples == 0
+    )
 
 
 def test_neurons_learn_by_contrast(tmp_path):

@@ -72,7 +72,9 @@ def test_the_error_of_every_picture_is_stored_and_its_mean_is_the_metric():
 
 def test_two_bytes_are_enough(rng):
     """Half floats are off by 1 in 2,000 at most, up or down: the mean by far less."""
-    data = Labelled(torch.randint(0, 256, (500, 1, 2, 3), generator=rng).to(torch.uint8), torch.zeros(500, dtype=torch.int64))
+    data = Labelled(
+        torch.randint(0, 256, (500, 1, 2, 3), generator=rng).to(torch.uint8), torch.zeros(500, dtype=torch.int64)
+    )
     exact = (data.images.double() / 255 - 0.3).square().sum((1, 2, 3)).mean().item()
     assert Reconstruct().evaluate(Grey(0.3), data, CPU).metrics["squared_error"] == pytest.approx(exact, rel=5e-5)
 
@@ -81,11 +83,17 @@ def test_extras_tell_who_wins():
     """Supports (0.6, 1), (0.6, 0) and (0.6, 0.8). Doubled, the first is ahead of all: 1.2."""
     data = pictures(255, 0, 204)
     plain, boosted = (Reconstruct().extras(Grey(0.6, boost), data, CPU, ()) for boost in (None, 2.0))
-    assert plain["winning_frequency"] == plain["winning_frequency_without_boost"] == pytest.approx({"0": 1 / 3, "1": 2 / 3})
+    assert (
+        plain["winning_frequency"]
+        == plain["winning_frequency_without_boost"]
+        == pytest.approx({"0": 1 / 3, "1": 2 / 3})
+    )
     assert plain["boost"] == {"0": 1.0, "1": 1.0} and boosted["boost"] == {"0": 2.0, "1": 1.0}
     assert boosted["winning_frequency"] == {"0": 1.0, "1": 0.0}
     assert boosted["winning_frequency_without_boost"] == pytest.approx({"0": 1 / 3, "1": 2 / 3})
-    assert plain["relative_support"] == boosted["relative_support"] == pytest.approx({"0": 1.0, "1": (0.6 + 0 + 0.75) / 3})
+    assert (
+        plain["relative_support"] == boosted["relative_support"] == pytest.approx({"0": 1.0, "1": (0.6 + 0 + 0.75) / 3})
+    )
     assert plain["n_images"] == 3
 
 
@@ -106,7 +114,9 @@ def test_the_study_tells_who_wins_among_pictures_as_training_shows_them():
     assert told["winning_frequency_as_trained"] == {"0": 0.0, "1": 1.0}
     assert (told["winning_frequency_least_as_trained"], told["winning_frequency_most_as_trained"]) == (0.0, 1.0)
     assert Reconstruct().extras(model, dark, CPU, ())["winning_frequency"] == {"0": 1.0, "1": 0.0}
-    assert Reconstruct().study(Grey(0.6), dark, dark, CPU, seed=0, augment=()) == {}  # without a mask nothing is steered
+    assert (
+        Reconstruct().study(Grey(0.6), dark, dark, CPU, seed=0, augment=()) == {}
+    )  # without a mask nothing is steered
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +153,12 @@ def test_evaluation_leaves_the_statistics_alone(trained):
 def test_a_resumed_run_ends_with_the_same_bits(trained, tmp_path):
     """Stopped before, at and after a change of the boosts, which comes with every fifth batch."""
     for stop in (4, 5, 12, None):
-        train(smoke(), name="smoke/sparsecaps", seed=0, options=Options(out=tmp_path, progress=False, save_every=5, max_steps=stop))
+        train(
+            smoke(),
+            name="smoke/sparsecaps",
+            seed=0,
+            options=Options(out=tmp_path, progress=False, save_every=5, max_steps=stop),
+        )
     whole, resumed = (load_checkpoint(out / "checkpoint.safetensors").tensors for out in (trained[1], tmp_path))
     assert {"model/mask.boost", "model/mask.frequency", "model/mask.n_batches"} < set(whole)
     assert tensors_sha256(resumed) == tensors_sha256(whole)
