@@ -16,7 +16,6 @@ from torchcaps.data import DataError
 from torchcaps.figures import save_figures
 from torchcaps.papers import FIGURES, PAPERS, RECIPES
 from torchcaps.probes.features import Missing
-from torchcaps.probes.kinds import Ensemble
 from torchcaps.results.claims import Recipe, find
 from torchcaps.results.store import DEFAULT_SEEDS, read_result, result_path, write_result
 from torchcaps.results.tables import markdown, table
@@ -158,6 +157,6 @@ def _wanted(name: str, rows: list[str] | None, with_needed: bool) -> list[Recipe
     names = []
     for recipe in asked:
         run = recipe.make()
-        together = isinstance(run, Ensemble)
+        together = run.together
         names += [*(run.needs if together or with_needed else ()), *(() if together else (recipe.name,))]
     return in_order([RECIPES[each] for each in dict.fromkeys(names)])

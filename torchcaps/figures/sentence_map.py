@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchcaps.analysis.routing import evaluating
 from torchcaps.data.batches.embeddings import InMemory
 from torchcaps.data.sets.sst import SENTIMENTS, GeneratedEncoder
 from torchcaps.data.sources.encoders import TransformerEncoder
@@ -47,10 +48,8 @@ def explain(model: EMSentenceNet, encoder: TransformerEncoder | GeneratedEncoder
     embeddings, present = InMemory.of(encoder, [tokens], device).take(
         torch.zeros(1, dtype=torch.long, device=device), len(tokens)
     )
-    was_training = model.training
-    model.eval()
-    shares, used = model(embeddings, present).activity.softmax(-1), model.used(embeddings, present)
-    model.train(was_training)
+    with evaluating(model):
+        shares, used = model(embeddings, present).activity.softmax(-1), model.used(embeddings, present)
     return Explained(encoder.words(tokens), shares[0].float().cpu(), used[0].float().cpu())
 
 

@@ -27,6 +27,8 @@ class Probe:
     """Base of all probes: the run of the probed network."""
 
     trains: ClassVar[bool] = False
+    together: ClassVar[bool] = False
+    own_images: ClassVar[bool] = False
     keep_scores: ClassVar[bool] = False
 
     network: Run
@@ -93,6 +95,8 @@ class Attack(FrozenClassifier):
     show them to this one (transfer attack).
     """
 
+    own_images: ClassVar[bool] = True
+
     strengths: tuple[int, ...] = (5, 10, 20, 30)  # percent
     steps: int = 20
     restarts: int = 5
@@ -130,6 +134,8 @@ class Ensemble(Probe):
 
     It has no result file; tables compute it from the result files of its members.
     """
+
+    together: ClassVar[bool] = True
 
     def quick(self, steps: int = 20) -> Ensemble:
         return replace(self, network=self.network.quick(steps))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchcaps.analysis.metrics import wrong
 from torchcaps.data import fingerprint, groups
-from torchcaps.probes.kinds import Attack, Probe, stored
+from torchcaps.probes.kinds import Probe, stored
 from torchcaps.results.store import unpack
 from torchcaps.train import splits
 from torchcaps.train.recipe import Run
@@ -43,7 +43,7 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], root: Path | No
     """Compare two results on every part that both were evaluated on; its names may differ."""
     run = stored(first["run"])
     for result in (first, second):
-        if isinstance(stored(result["run"]), Attack):
+        if stored(result["run"]).own_images:
             raise ValueError(
                 f"{result['recipe']} attacks a network: each result has pictures of its own; "
                 "compare results on one data set"

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from torchcaps.analysis.metrics import error_percent
-from torchcaps.probes.kinds import Ensemble
 from torchcaps.results.claims import Recipe
 from torchcaps.results.store import read_result, unpack
 from torchcaps.train.plain import unlike
@@ -19,7 +18,7 @@ LEAST_MEMBERS = 3  # smallest ensemble
 def todays(recipe: Recipe, folder: Path) -> tuple[list[dict[str, Any]], int]:
     """Read the results of the current recipe (for an ensemble, of its members) and count the stale ones."""
     run, name = recipe.make(), recipe.name
-    if isinstance(run, Ensemble):
+    if run.together:
         run, name = run.network, run.of
     results = [read_result(path) for path in sorted((folder / name).glob("*.json"))]
     fresh = [result for result in results if not unlike(result["run"], run)]
@@ -45,7 +44,7 @@ def measured(result: Mapping[str, Any]) -> dict[str, float]:
 def by_seed(recipe: Recipe, folder: Path, name: str) -> dict[int, float]:
     """Read one number of every result of the current recipe, by seed; an ensemble has one number, under seed 0."""
     fresh = todays(recipe, folder)[0]
-    if isinstance(recipe.make(), Ensemble):
+    if recipe.make().together:
         split, metric = recipe.claim.metric.split(".")
         if name != metric:
             raise ValueError(f"{recipe.name} is not measured by {name}; an ensemble has {metric} alone")

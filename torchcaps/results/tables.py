@@ -6,7 +6,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from torchcaps.probes.kinds import Ensemble
 from torchcaps.results.claims import Recipe
 from torchcaps.results.statistics import LEAST_MEMBERS, ensemble_error_percent, spread, todays
 from torchcaps.results.store import DEFAULT_SEEDS
@@ -70,7 +69,7 @@ def _row(recipe: Recipe, folder: Path, extra: str) -> Row:
     fresh, stale = todays(recipe, folder)
     counted = [result for result in fresh if metric in result["metrics"].get(split + extra, {})]
     values, together = {result["seed"]: result["metrics"][split + extra][metric] for result in counted}, ()
-    if isinstance(recipe.make(), Ensemble):
+    if recipe.make().together:
         whole = len(counted) >= LEAST_MEMBERS and not extra
         together = tuple(values) if whole else ()
         values = {0: ensemble_error_percent(counted, split)} if whole else {}

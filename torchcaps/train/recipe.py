@@ -106,6 +106,8 @@ class Run:
     # the interface that `reproduce` needs from a run or a probe
     needs: ClassVar[tuple[str, ...]] = ()  # rows that must be finished first
     trains: ClassVar[bool] = True
+    together: ClassVar[bool] = False  # whether it is computed from the results of another row
+    own_images: ClassVar[bool] = False  # whether it makes the images that it is evaluated on
 
     data: str | OwnImages
     model: str
