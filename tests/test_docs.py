@@ -142,6 +142,7 @@ def is_rounded(said: tuple[str, str], record: tuple[str, str]) -> bool:
     return said[1] == record[1] and said[0] == f"{float(record[0].replace(',', '')):,.{decimals}f}"
 
 
+@pytest.mark.slow
 def test_every_picture_is_drawn_by_the_script_and_is_small(tmp_path):
     for module in ("matplotlib", "sklearn", "PIL"):
         pytest.importorskip(module, reason="pip install 'torchcaps[experiments]'")

@@ -248,6 +248,7 @@ def test_other_capsules_are_refused(rng):
         layer_of()(torch.zeros(2, 8, 3, dtype=torch.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"agreement": "both"}, pytest.param({"shared": True}, marks=pytest.mark.slow)])
 def test_training_compiles_whole(how, fresh_dynamo, rng):
     """What a captured step is made of: no branch on values, no shape that depends on them."""

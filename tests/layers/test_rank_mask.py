@@ -189,6 +189,7 @@ def one_of_two(rank: int, store: str, images: torch.Tensor, out: str, compiled: 
     os._exit(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_two_processes_count_as_one_would(compiled, tmp_path, rng):
     """Each sees half of every batch; their statistics are equal, and those of one process that sees all of it."""

@@ -82,6 +82,7 @@ def test_is_exported_for_any_number_of_inputs():
     torch.testing.assert_close(exported(scores, poses), em_routing(scores, poses, **args))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_compiled_is_right(fresh_dynamo, monkeypatch, dtype):
     """With the compiler that needs no C++."""

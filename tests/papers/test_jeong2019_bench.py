@@ -42,6 +42,7 @@ def rows(**how) -> dict[str, list[str]]:
     return {line[0]: line[1:] for line in lines} | {"text": text.getvalue()}
 
 
+@pytest.mark.slow
 def test_every_network_is_timed_with_and_without_the_optimiser(small):
     found = rows()
     name, yard, plain = "L-CapsNet, K = 70", "CapsNet, r = 3", "CapsNet, r = 3, reference ops"

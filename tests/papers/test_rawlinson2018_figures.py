@@ -105,6 +105,7 @@ def test_depth_has_a_column_for_each_network_and_a_line_for_each_layer():
     assert "sparse 0.250, dense 0.250" in words
 
 
+@pytest.mark.slow
 def test_the_paper_draws_what_is_there_and_nothing_of_another_run(tmp_path, monkeypatch):
     def small(name):
         run = RECIPES[f"rawlinson2018/{name}"].make()

@@ -48,6 +48,7 @@ def test_nothing_is_drawn_of_nothing(tmp_path):
     assert drawn(tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_figures_of_models_need_their_checkpoints(tmp_path):
     put("mnist-r3-recon-64", tmp_path)
     assert set(drawn(tmp_path)) <= {"figure-3", "figure-4"} and "figure-3" in drawn(tmp_path)

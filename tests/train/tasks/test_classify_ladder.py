@@ -100,6 +100,7 @@ def test_it_learns(tmp_path):
 MORE = [("told", 1), ("told", 2), ("linear", 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "seed"), [("told", 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)]
 )

@@ -68,6 +68,7 @@ def test_evaluation_is_of_every_sentence_whatever_its_batch():
     assert found.metrics["accuracy_percent"] + found.metrics["error_percent"] == pytest.approx(100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "n_iters"), [("aot_eager", 2), pytest.param("inductor", 3, marks=pytest.mark.slow)]
 )
