@@ -103,6 +103,7 @@ def test_the_untrained_layer_is_the_same_one_with_other_weights():
     assert not torch.equal(fresh.weight, layer.weight)
 
 
+@pytest.mark.slow
 def test_a_study_tells_everything_that_the_table_shows():
     model = RECIPES["smoke/experts"].make().build()
     train = load("generated-16", "train")

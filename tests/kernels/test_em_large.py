@@ -78,6 +78,7 @@ for name, kernel in zip(names, compiled, strict=True):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), pytest.param(("more",), marks=pytest.mark.slow)], ids=str)
 def test_every_kernel_compiles_for_the_h200_without_spilling(words):
     """A small problem; with `more` the shape that is benched, larger poses of every pair and long ones."""

@@ -97,6 +97,7 @@ def quick_compile(fresh_dynamo, monkeypatch):
     dynamic_module._compiled.cache_clear()
 
 
+@pytest.mark.slow
 def test_compiled_serves_more_rules_and_shapes_than_the_recompile_limit(quick_compile):
     """Eight programs per function are torch.compile's default; the ninth would raise."""
     seen = 0

@@ -77,6 +77,7 @@ def test_settings_chosen_on_held_out_digits_are_on_record():
     assert min(tried, key=tried.get) == "choose-like-constant-code-9x9-long"
 
 
+@pytest.mark.slow
 def test_a_ladder_multiplies_more_than_a_capsnet():
     """Convolutions take 199.4 million multiply-adds an image in both; the ladder adds 37.4, routing and decoder 3.8."""
 

@@ -56,6 +56,7 @@ def test_figures_of_models_need_their_checkpoints(tmp_path):
     assert "figure-5" in drawn(tmp_path)
 
 
+@pytest.mark.slow
 def test_figures_of_training_need_their_results(tmp_path):
     for name in ("mnist-r3-recon", "mnist-r5-recon", "cifar10"):
         put(name, tmp_path)
