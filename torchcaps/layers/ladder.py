@@ -147,9 +147,9 @@ class LadderCapsules(nn.Module):
         capsules = Capsules.of(capsules)
         check_capsules("LadderCapsules", capsules.poses, self.n_in, self.d_in)
         kept = self._keep(capsules)
-        mean = kept.poses.mean(0)  # [k d]
+        mean = kept.poses.sum(0) / len(kept.poses)  # [k d]
         spread = misfit(mean.unsqueeze(0), kept.poses, kept.weights).mean()
-        squares = mean.square().sum().clamp(min=EPS)
+        squares = mean.square().sum(-1).sum().clamp(min=EPS)
         wanted = -math.log(AT_FIRST) / SHARPNESS
         wanted = wanted if self.form.squared else wanted**2  # squares are compared here
         # shorter than the mean if poses hardly vary: nine of ten classes push an output that starts more active down,
