@@ -22,7 +22,7 @@ EXTRAS = {
     r"(from|import) sklearn\b": ("sklearn", "experiments"),
     r"from torchcaps\.data import load$": ("sklearn", "experiments"),
     r"(from|import) transformers\b": ("transformers", "sentences"),
-    r"from torchcaps import .*\bhub\b": ("huggingface_hub", "hub"),
+    r"from torchcaps\.pretrained import .*\bhub\b": ("huggingface_hub", "hub"),
 }
 SHELLS = ("sh", "bash", "console")
 STARTERS = ("torchrun", "srun", "python")

@@ -23,9 +23,9 @@ def test_every_setting_leaves_a_line_and_no_test_set_is_seen(command):
     code, out, err = command(*ROW, "--vary", "learning_rate=1e-3,3e-3", "--seeds", "0", "--hold-out", "64")
     assert code == 0, err
     path = Path("results/smoke/tuning.csv")
-    assert path.read_text().startswith(NOTE) and "not covered by `torchcaps verify`" in NOTE
+    assert path.read_text().startswith(NOTE) and "Not covered by `torchcaps verify`" in NOTE
     lines = read_tuning(path)
-    names = ["capsnet,learning_rate=1e-3", "capsnet,learning_rate=3e-3"]
+    names = ["capsnet,learning_rate=1e-3,hold_out=64", "capsnet,learning_rate=3e-3,hold_out=64"]
     assert [line.run for line in lines if line.metric == "validation.error_percent"] == names
     assert {line.metric for line in lines} == {"validation.error_percent", "validation_ema.error_percent"}
     assert all(
@@ -43,6 +43,9 @@ def test_every_setting_leaves_a_line_and_no_test_set_is_seen(command):
     assert Path("runs/tune/smoke", names[0], "0", "result.json").stat().st_mtime_ns == before
     assert set(tuned(Path("results"), "smoke", names[0], "validation.error_percent")) == {0, 1}
     assert len(read_tuning(path)) == len(lines)
+    # fewer held-out images are another setting, with a line of its own
+    assert command(*ROW, "--vary", "learning_rate=1e-3", "--seeds", "0", "--hold-out", "32")[0] == 0
+    assert len(read_tuning(path)) == len(lines) + 2
 
 
 @pytest.mark.slow
@@ -63,6 +66,11 @@ def test_workers_train_apart_and_the_lines_are_the_same(command):
         (("--vary", "learnin_rate=1", "--hold-out", "64"), ("no field 'learnin_rate'; did you mean", "learning_rate")),
         (("--vary", "hold_out=0", "--hold-out", "64"), ("--vary cannot change hold_out",)),
         (("--vary", "learning_rate", "--hold-out", "64"), ("--vary takes FIELD=VALUE,VALUE",)),
+        (
+            ("--vary", "learning_rate=abc", "--hold-out", "64"),
+            ("learning_rate is 0.003 here; wanted a float, got 'abc'",),
+        ),
+        (("--vary", "schedule=Cosine(warm=1)", "--hold-out", "64"), ("Cosine(warm=1): ", "warm")),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_before_any_training(command, words, parts):

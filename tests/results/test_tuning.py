@@ -15,15 +15,15 @@ def line(run: str = "a,n_iters=1", seeds: dict[int, float] | None = None, sha: s
     return Line(run, "a", "n_iters=1 hold_out=64", "validation.error_percent", seeds or {0: 2.0}, "c0ffee", sha)
 
 
-def test_seeds_of_one_run_are_merged_and_those_of_another_replaced(tmp_path):
+def test_seeds_of_one_run_are_merged_and_another_run_is_appended(tmp_path):
     path = tmp_path / "tuning.csv"
     add_tuning(path, [line(), line("b")])
     add_tuning(path, [line(seeds={1: 4.0})])
     assert path.read_text().startswith(NOTE)
     assert [dict(found.by_seed) for found in read_tuning(path)] == [{0: 2.0, 1: 4.0}, {0: 2.0}]
     assert "0:2 1:4,3,c0ffee,abc" in path.read_text()  # the mean beside the seeds
-    add_tuning(path, [line(seeds={2: 1.0}, sha="def")])
-    assert dict(read_tuning(path)[0].by_seed) == {2: 1.0}
+    add_tuning(path, [line(seeds={2: 1.0}, sha="def")])  # of another run by that name: appended
+    assert [dict(found.by_seed) for found in read_tuning(path)] == [{0: 2.0, 1: 4.0}, {0: 2.0}, {2: 1.0}]
 
 
 def test_a_page_reads_a_tuned_number_by_its_mark(tmp_path):

@@ -10,7 +10,7 @@ import typer
 
 from torchcaps.cli.options import Device, Results, Root, console, seeds_of
 from torchcaps.cli.options import table as make_table
-from torchcaps.cli.sweep import Failed, Job, Workers, named, say, sweep
+from torchcaps.cli.sweep import Failed, Failure, Job, Workers, named, say, sweep
 from torchcaps.data import info, spec
 from torchcaps.papers import RECIPES
 from torchcaps.results.claims import Recipe, find
@@ -54,13 +54,13 @@ def tune(
     settings = [dict(chosen) for chosen in product(*map(_values, vary))]
     pairs = [(setting, seed) for setting in settings for seed in seeds_of(seeds)]
     runs = {
-        _name(recipe, setting): _varied(base, setting) for setting in settings
+        _name(recipe, setting, base): _varied(base, setting) for setting in settings
     }  # reject misspelt fields before any training
-    failures = _apart(recipe, pairs, workers, device, _words(hold_out, on, data)) if workers != 1 else []
+    failures = _apart(recipe, base, pairs, workers, device, _words(hold_out, on, data)) if workers != 1 else []
     if failures:
         raise Failed(f"{len(failures)} of {len(pairs)} runs failed, the others are done: {named(failures)}")
     for setting, seed in pairs:
-        name = _name(recipe, setting)
+        name = _name(recipe, setting, base)
         _train(name, runs[name], seed, Options(out=_folder(recipe, name, seed), device=device, root=data))
     if not keep:
         return
@@ -116,10 +116,15 @@ def _varied(base: Run, setting: Mapping[str, str]) -> Run:
     return changed
 
 
-def _name(recipe: Recipe, setting: Mapping[str, str]) -> str:
-    """Name a setting as tuning.csv and the pages' marks do: `mnist-r3-recon,learning_rate=0.002`."""
+def _name(recipe: Recipe, setting: Mapping[str, str], base: Run) -> str:
+    """Name a setting as tuning.csv and the pages' marks do: `mnist-r3-recon,learning_rate=0.002,hold_out=5000`."""
     words = [f"{name}={value}".replace(" ", "").replace("(", ".").replace(")", "") for name, value in setting.items()]
-    return ",".join([recipe.name.split("/")[1], *words])
+    return ",".join([recipe.name.split("/")[1], *words, _held(base)])
+
+
+def _held(base: Run) -> str:
+    """What the choice is made by."""
+    return f"hold_out={base.hold_out}" if base.hold_out else f"data={base.data}"
 
 
 def _folder(recipe: Recipe, name: str, seed: int) -> Path:
@@ -140,7 +145,9 @@ def _words(hold_out: int, on: str | None, data: Path | None) -> list[str]:
     return [*words, "--data", str(data)] if data else words
 
 
-def _apart(recipe: Recipe, pairs: list[tuple[dict[str, str], int]], n: int, device: str, words: list[str]) -> list[Any]:
+def _apart(
+    recipe: Recipe, base: Run, pairs: list[tuple[dict[str, str], int]], n: int, device: str, words: list[str]
+) -> list[Failure]:
     """Run every setting and seed in its own process, `n` at a time."""
     if n < 1:
         raise ValueError(f"--workers takes 1 or more; got {n}")
@@ -149,7 +156,7 @@ def _apart(recipe: Recipe, pairs: list[tuple[dict[str, str], int]], n: int, devi
         fields = [word for name, value in setting.items() for word in ("--vary", f"{name}={value}")]
         jobs.append(
             Job(
-                f"{_name(recipe, setting)} seed {seed}",
+                f"{_name(recipe, setting, base)} seed {seed}",
                 ["tune", recipe.name, *fields, "--seeds", str(seed), *words, "--no-table"],
             )
         )
@@ -158,15 +165,14 @@ def _apart(recipe: Recipe, pairs: list[tuple[dict[str, str], int]], n: int, devi
 
 def _lines(recipe: Recipe, setting: Mapping[str, str], base: Run, seeds: list[int]) -> list[Line]:
     """Make one line per metric of the held-out data, over the seeds."""
-    name = _name(recipe, setting)
+    name = _name(recipe, setting, base)
     found = {seed: read_result(_folder(recipe, name, seed) / "result.json") for seed in seeds}
-    held = f"hold_out={base.hold_out}" if base.hold_out else f"data={base.data}"
     commits = dict.fromkeys(str(result["commit"])[:12] for result in found.values())
     return [
         Line(
             run=name,
             row=recipe.name.split("/")[1],
-            changes=" ".join([*(f"{field}={value}".replace(" ", "") for field, value in setting.items()), held]),
+            changes=" ".join([*(f"{field}={value}".replace(" ", "") for field, value in setting.items()), _held(base)]),
             metric=f"{part}.{metric}",
             by_seed={seed: result["metrics"][part][metric] for seed, result in found.items()},
             commit=" ".join(commits),

@@ -56,7 +56,7 @@ def of(model: nn.Module) -> nn.Module:
         raise ValueError(
             "hub.of takes a model of `torchcaps.load`, which knows what it was built with; "
             f"got a {type(model).__name__} without: "
-            f"build it as one of torchcaps.hub, {', '.join(CLASSES)}"
+            f"build it as one of torchcaps.pretrained.hub, {', '.join(CLASSES)}"
         )
     run = stored_run(about["run"])
     made = on_hub(type(model))(*run.sizes(), **run.model_args, about=about)

@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 from torchcaps.runtime.files import write_whole
 
 NOTE = (
-    "# Settings tried on held-out data, no test set seen. "
-    "Written by `torchcaps tune`; not covered by `torchcaps verify`.\n"
+    "# Settings tried on held-out data; `test` is the held-out part of folds, toys or dev, no official test part. "
+    "Not covered by `torchcaps verify`.\n"
 )
 FIELDS = "run", "row", "changes", "metric", "by_seed", "mean", "commit", "run_sha256"
 
@@ -66,15 +66,12 @@ def _seeds(text: str) -> dict[int, float]:
 
 
 def add_tuning(path: Path, lines: Iterable[Line]) -> None:
-    """Add lines; one with the same setting and metric is replaced, and other seeds of the same run are kept."""
-    known = {(line.run, line.metric): line for line in read_tuning(path)}
+    """Append lines; new seeds of a run that has a line already are added to that."""
+    known = {(line.run, line.metric, line.run_sha256): line for line in read_tuning(path)}
     for line in lines:
-        before = known.get((line.run, line.metric))
-        seeds = before.by_seed if before and before.run_sha256 == line.run_sha256 else {}
-        merged = {**seeds, **line.by_seed}
-        known[line.run, line.metric] = Line(
-            line.run, line.row, line.changes, line.metric, merged, line.commit, line.run_sha256
-        )
+        key = (line.run, line.metric, line.run_sha256)
+        seeds = known[key].by_seed if key in known else {}
+        known[key] = replace(line, by_seed={**seeds, **line.by_seed})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(FIELDS)
@@ -92,7 +89,7 @@ def tuned(results: Path, paper: str, run: str, metric: str) -> dict[int, float]:
         raise ValueError(
             f"{run} of {paper} is not measured by {metric}; it has {', '.join(line.metric for line in lines)}"
         )
-    return dict(found[0].by_seed)
+    return dict(found[-1].by_seed)  # of the latest run of that name
 
 
 def run_sha256(plain: Mapping[str, Any]) -> str:

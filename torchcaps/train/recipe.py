@@ -125,7 +125,10 @@ class Run:
         models = SENTENCE_MODELS if about.kind == "sentences" else MODELS
         if self.model not in models:
             raise ValueError(f"no model {self.model!r}; there are {', '.join(models)} for {about.kind}")
-        return models[self.model](*self.sizes(), **self.model_args)
+        try:
+            return models[self.model](*self.sizes(), **self.model_args)
+        except TypeError as error:
+            raise ValueError(f"{self.model} cannot be built with {self.model_args}: {error}") from error
 
     def sizes(self) -> tuple[Any, ...]:
         """Return the shape of the model input and the number of classes."""

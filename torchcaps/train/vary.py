@@ -21,8 +21,16 @@ from torchcaps.train.recipe import KINDS, Run
 def vary(run: Run, changes: Mapping[str, Any]) -> Run:
     """Return the run with these fields set; an unknown field is an error."""
     for name, value in changes.items():
+        _check(name, value_of(run, name), value)
         run = _set(run, _path(run, name).split("."), value)
     return run
+
+
+def _check(name: str, before: Any, value: Any) -> None:
+    """Refuse a word for a number and a number for a word, which would fail only in training."""
+    words = [isinstance(each, str) for each in (before, value)]
+    if isinstance(before, bool | int | float | str) and words[0] != words[1] and value is not None:
+        raise ValueError(f"{name} is {before!r} here; wanted a {type(before).__name__}, got {value!r}")
 
 
 def value_of(run: Run, name: str) -> Any:
@@ -43,14 +51,23 @@ def parsed(text: str) -> Any:
     """Parse a typed value: a number, a tuple, True, None or `Cosine(warmup=0.05)`; anything else stays a string."""
     try:
         return _evaluated(ast.parse(text.strip(), mode="eval").body)
+    except BadValue as error:
+        raise ValueError(f"{text.strip()}: {error}") from error
     except (SyntaxError, ValueError):
         return text.strip()
+
+
+class BadValue(Exception):
+    """A known kind with arguments that it does not take."""
 
 
 def _evaluated(node: ast.expr) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS:
         named = {word.arg: _evaluated(word.value) for word in node.keywords}
-        return KINDS[node.func.id](*map(_evaluated, node.args), **named)
+        try:
+            return KINDS[node.func.id](*map(_evaluated, node.args), **named)
+        except TypeError as error:
+            raise BadValue(str(error)) from error
     if isinstance(node, ast.Tuple | ast.List):
         return tuple(map(_evaluated, node.elts))
     return ast.literal_eval(node)
