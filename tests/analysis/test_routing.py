@@ -185,8 +185,8 @@ def test_the_numbers_survive_json_and_read_well(data):
     said = lines(found)
     assert len(said) == 4 and all(len(line) < 140 for line in said[:3])
     as_trained = f"{found['passes'][2]['accuracy_percent']:.2f}*"
-    assert said[0].startswith("accuracy after 1 to 5 passes: ") and as_trained in said[0]
-    assert "pass by pass: 1.0000, " in said[1]
+    assert said[0].startswith("accuracy after 1 to 5 iterations: ") and as_trained in said[0]
+    assert "by iteration: 1.0000, " in said[1]
     assert said[2] == "never as long as 0.01: 0 of 3 primary types, 0 of 10 class capsules"
 
 

@@ -264,7 +264,7 @@ def test_it_runs_from_a_bare_checkout():
 
 def test_eval_says_what_the_routing_does_and_keeps_it(command, trained):
     code, out, _ = command("eval", str(trained / "checkpoint.safetensors"), "--device", "cpu", "--json", "numbers.json")
-    assert code == 0 and "accuracy after 1 to 5 passes" in out and "entropy of the couplings" in out
+    assert code == 0 and "accuracy after 1 to 5 iterations" in out and "entropy of the couplings" in out
     kept = json.loads(Path("numbers.json").read_text())
     assert kept["test"]["error_percent"] == read_result(trained / "result.json")["metrics"]["test"]["error_percent"]
     assert len(kept["diagnostics"]["passes"]) == 5

@@ -44,7 +44,7 @@ def test_a_model_comes_back_as_it_was(name, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "config.json", "README.md"}
     again = getattr(hub, type(model).__name__).from_pretrained(tmp_path)
     assert isinstance(again, type(model)) and not again.training
-    assert (again.labels, again.about, again.augment) == (model.labels, model.about, model.augment)
+    assert (again.labels, again.about) == (model.labels, model.about)
     wanted, got = model.state_dict(), again.state_dict()
     assert [*wanted] == [*got] and all(torch.equal(wanted[key], got[key]) for key in wanted)
     assert str(again) == str(model)  # built with the same settings
@@ -73,7 +73,7 @@ def test_one_built_by_hand_goes_too_and_is_an_ordinary_model(tmp_path):
     assert torch.equal(again(images).poses, model.eval()(images).poses)
     assert again.image == (1, 16, 16)  # JSON's list is a tuple again
     assert torch.equal(pickle.loads(pickle.dumps(model))(images).poses, model(images).poses)
-    with pytest.raises(ValueError, match="has no run that says how its pictures were prepared"):
+    with pytest.raises(ValueError, match="has no run that says how its images were prepared"):
         prepare(again, images)
     plain = torchcaps.CapsNet((1, 16, 16), 3, channels=4, kernel=5, n_types=2, primary_kernel=5, hidden=(8,))
     with pytest.raises(ValueError, match=r"takes a model of `torchcaps.load`.*got a CapsNet without"):

@@ -92,8 +92,8 @@ def lines(found: dict[str, Any]) -> list[str]:
     )
     lengths = "; ".join(f"{name} {_percents(found['lengths'][name])}" for name in ("winning", "other", "primary"))
     return [
-        f"accuracy after 1 to {len(rows)} passes: {accuracy} % of {found['n_images']:,} images (* as trained)",
-        f"entropy of the couplings, 1 if uniform, pass by pass: {entropy}; inputs weighted by length: {by_length}",
+        f"accuracy after 1 to {len(rows)} iterations: {accuracy} % of {found['n_images']:,} images (* as trained)",
+        f"entropy of the couplings, 1 if uniform, by iteration: {entropy}; inputs weighted by length: {by_length}",
         f"never as long as {dead['threshold']:g}: {len(dead['primary_types'])} of {dead['n_primary_types']} primary "
         f"types, {len(dead['class_capsules'])} of {dead['n_class_capsules']} class capsules",
         f"lengths by tenths, % of the capsules: {lengths}",

@@ -118,5 +118,6 @@ def compare_results(first: Path, second: Path, data: Root = None) -> None:
     lines.add_row("over", *(f"{each.n_sources:,} {each.what}" for each in found))
     console.print(lines)
     console.print(
-        "sd: over resampled test examples; rough where there are few. It does not include the spread over seeds."
+        "sd: clustered by what the test examples show; rough where those are few. "
+        "It does not include the spread over seeds."
     )

@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.data import DataInfo, OwnImages, class_names, info
+from torchcaps.data import DataInfo, OwnImages, class_names, info, spec
 from torchcaps.data.augment import Augmentation, as_seen
 from torchcaps.data.sets.pairs import MARGIN
 from torchcaps.models import Baseline, CapsNet, EMCapsNet, EMSentenceNet, LCapsNet
@@ -128,7 +128,7 @@ class Network:
 def _style(data: str | OwnImages) -> str:
     if isinstance(data, OwnImages):
         return "plain"
-    return "optdigits" if data.startswith("digits") else "mnist"
+    return "optdigits" if spec(data).source == "digits" else "mnist"
 
 
 def _places(model: CapsNet, side: int) -> dict[str, float]:

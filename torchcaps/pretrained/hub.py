@@ -95,9 +95,7 @@ def on_hub(kind: type[nn.Module]) -> type[nn.Module]:
                 )
             super().__init__(*map(_tuples, settings), **{key: _tuples(value) for key, value in more.items()})
             if about is not None:
-                run = stored_run(about["run"])
-                self.augment = run.augment
-                describe(self, run, about)
+                describe(self, stored_run(about["run"]), about)
 
         __init__.__signature__ = _with_more(signature(kind.__init__), about=None, architecture=kind.__name__)
 

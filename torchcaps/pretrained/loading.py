@@ -45,8 +45,8 @@ def locate(name: str | Path) -> Path:
 
 
 def describe(model: nn.Module, run: Run, about: dict[str, Any]) -> None:
-    """Set `labels`, `augment` and `about` on a model."""
-    model.labels, model.augment = class_names(run.data), run.augment
+    """Set `labels` and `about` on a model."""
+    model.labels = class_names(run.data)
     model.about = {key: about[key] for key in ("name", "seed", "step") if key in about} | {"run": to_plain(run)}
 
 
@@ -55,10 +55,11 @@ def prepare(model: nn.Module, pixels: UInt8[Tensor, "*b c h w"]) -> Float[Tensor
     about = getattr(model, "about", None)
     if about is None:
         raise ValueError(
-            f"this {type(model).__name__} has no run that says how its pictures were prepared; "
+            f"this {type(model).__name__} has no run that says how its images were prepared; "
             "take one from torchcaps.load"
         )
-    data = info(stored_run(about["run"]).data)
+    run = stored_run(about["run"])
+    data = info(run.data)
     if data.kind != "images":
         raise ValueError(
             f"this {type(model).__name__} was trained on {data.kind}; their encoder prepares them, not this"
@@ -68,6 +69,6 @@ def prepare(model: nn.Module, pixels: UInt8[Tensor, "*b c h w"]) -> Float[Tensor
         raise ValueError(
             f"prepare takes bytes (torch.uint8, 0 to 255) of shape [..., {c}, {h}, {w}], "
             f"got {pixels.dtype} of {list(pixels.shape)}; "
-            "of numbers in 0..1 make (255 * x).round().to(torch.uint8), and bring pictures to that size"
+            "of numbers in 0..1 make (255 * x).round().to(torch.uint8), and bring images to that size"
         )
-    return as_seen(pixels, model.augment).to(next(model.parameters()).device)
+    return as_seen(pixels, run.augment).to(next(model.parameters()).device)
