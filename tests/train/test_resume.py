@@ -14,7 +14,7 @@ from commands import run as command
 
 from torchcaps.papers import RECIPES
 from torchcaps.runtime.environment import noted_signals
-from torchcaps.runtime.metrics_log import read_journal
+from torchcaps.runtime.metrics_log import read_metrics
 from torchcaps.train import Options, train
 from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
 from torchcaps.train.step import TrainingStep
@@ -35,7 +35,7 @@ def finish(out: Path, **options) -> str:
 
 
 def losses(out: Path) -> list[tuple]:
-    return [(line["step"], line["loss"]) for line in read_journal(out / "metrics.jsonl")]
+    return [(line["step"], line["loss"]) for line in read_metrics(out / "metrics.jsonl")]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from torchcaps.papers import FIGURES
 from torchcaps.pretrained import locate, open_model
 from torchcaps.runtime.environment import pick_device
 from torchcaps.runtime.files import write_whole
-from torchcaps.runtime.metrics_log import read_journal
+from torchcaps.runtime.metrics_log import read_metrics
 from torchcaps.train.tasks import Extras
 
 # data sets made from MNIST by moving or overlaying digits; equivariance is measured on the plain digits
@@ -102,7 +102,7 @@ def figures(
             print(path)
         return
     model, run, about = open_model(checkpoint, where)
-    curve = read_journal(locate(checkpoint).parent / "metrics.jsonl")
+    curve = read_metrics(locate(checkpoint).parent / "metrics.jsonl")
     test = datasets.load(run.data, "test", data, about["seed"])
     for path in save_figures(all_figures(model, test, curve, where, run.augment), out):
         print(path)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
-Journal = list[dict[str, Any]]
+Curve = list[dict[str, Any]]
 COLOURS = {1: ORANGE, 2: GREEN, 3: BLUE, 4: SKY, 5: MUTED}  # of a curve, by routing iterations
 WIDE = 10  # ratio of the largest to the smallest error above which the scale is logarithmic
 
@@ -43,12 +43,12 @@ def error_by_passes(errors: Mapping[str, Mapping[int, Sequence[float]]]) -> tupl
     return figure, f"Every point is one seed, the line joins the means. Seeds by number of iterations: {seeds}."
 
 
-def loss_curves(journals: Mapping[int, Journal]) -> tuple[Figure, str]:
+def loss_curves(runs: Mapping[int, Curve]) -> tuple[Figure, str]:
     """Draw the training loss by number of routing iterations, from metrics logs; return it with a caption."""
     ends = []
     with canvas(6.0, 3.3) as figure:
         axes = figure.subplots()
-        for n_iters, journal in journals.items():
+        for n_iters, journal in runs.items():
             colour = COLOURS.get(n_iters, INK)
             steps, losses = series(journal, "loss")
             if not steps:
@@ -93,7 +93,7 @@ def _end(steps: list[int], losses: list[float]) -> float:
     return mean(loss for step, loss in zip(steps, losses, strict=True) if step > 0.9 * steps[-1])
 
 
-def _what_came(journal: Journal) -> str:
+def _what_came(journal: Curve) -> str:
     return f"{len(journal)} with {', '.join(sorted({name for line in journal for name in line})) or 'nothing'}"
 
 

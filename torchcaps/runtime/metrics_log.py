@@ -17,7 +17,7 @@ from torchcaps.runtime.files import write_whole
 LINE_EVERY = 60.0  # seconds between progress lines without a terminal
 
 
-class Journal:
+class MetricsLog:
     """Metrics log: appends to metrics.jsonl.
 
     A resumed run drops the lines after `resume_step`, which it will write again. Only one process of a run `writes`.
@@ -25,7 +25,7 @@ class Journal:
 
     def __init__(self, folder: Path, resume_step: int, writes: bool = True) -> None:
         self.path = folder / "metrics.jsonl"
-        self.lines = [line for line in read_journal(self.path) if line["step"] <= resume_step]
+        self.lines = [line for line in read_metrics(self.path) if line["step"] <= resume_step]
         self.board, self.writes = None, writes
         if not writes:
             return
@@ -54,7 +54,7 @@ class Journal:
             self.board.close()
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read all complete lines of a metrics log; drop a last line that a kill cut short."""
     lines = []
     for line in path.read_text().splitlines() if path.exists() else []:

@@ -31,7 +31,7 @@ def validate(state: State, stage: Stage, at: int, n_steps: int, epoch: int, devi
     watched = stage.watch and stage.watch.part
     if (at // epoch) % max(1, n_steps // epoch // 10) == 0:
         for part in [name for name in state.data if name.startswith(splits.HELD) and name != watched]:
-            journal(
+            record(
                 state,
                 state.done + at,
                 part,
@@ -59,7 +59,7 @@ def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device)
         }
         line |= {f"{name}_sd": means.std().item() for name, means in batches.items()}
     named = {f"watched_{rule.part}_{name}": value for name, value in line.items()}
-    state.journal.write(state.done + at, stage=state.stage, epoch=at // epoch, **named)
+    state.metrics_log.write(state.done + at, stage=state.stage, epoch=at // epoch, **named)
 
 
 def sample(data: Labelled | Sentences, n: int) -> Labelled | Sentences:
@@ -84,7 +84,7 @@ def probe(state: State, stage: Stage, at: int, device: torch.device) -> None:
     first = next(
         in_order(Labelled(*(part[:PROBED] for part in state.data["train"])), PROBED, device, state.run.augment)
     )
-    state.journal.write(state.done + at, stage=state.stage, **stage.task.probe(state.model, first.images))
+    state.metrics_log.write(state.done + at, stage=state.stage, **stage.task.probe(state.model, first.images))
 
 
 def reached(state: State, stage: Stage, at: int, device: torch.device) -> bool:
@@ -93,14 +93,14 @@ def reached(state: State, stage: Stage, at: int, device: torch.device) -> bool:
     if rule is None or at % rule.every:
         return False
     evaluation = stage.task.evaluate(state.model, state.data[rule.part], device, state.run.augment)
-    journal(state, state.done + at, rule.part, evaluation)
+    record(state, state.done + at, rule.part, evaluation)
     state.met = state.team.says_first(100 - evaluation.metrics["error_percent"] >= rule.accuracy)
     return state.met
 
 
-def journal(state: State, at: int, part: str, evaluation: Evaluation) -> None:
+def record(state: State, at: int, part: str, evaluation: Evaluation) -> None:
     """Write the metrics of a part to the metrics log."""
-    state.journal.write(
+    state.metrics_log.write(
         at, stage=state.stage, **{f"{part}_{name}": value for name, value in evaluation.metrics.items()}
     )
 
@@ -128,7 +128,7 @@ def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_e
             diagnose(state.model, first, device, augment=state.run.augment),
             _extras(state, first, device),
         )
-    state.journal.close()
+    state.metrics_log.close()
     return Trained(
         model=state.model,
         weights_sha256=tensors_sha256(state.model.state_dict()),
@@ -139,7 +139,7 @@ def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_e
         planned=sum(n_steps_of(stage, state.data["train"]) for stage in state.run.stages),
         seconds=seconds,
         peak_memory_bytes=memory,
-        curve=state.journal.lines,
+        curve=state.metrics_log.lines,
         routing=state.routing,
         diagnostics=diagnostics,
         extras=extras,
@@ -157,7 +157,7 @@ def _evaluations(
     task, found = state.run.stages[-1].task, {}
     found[name] = task.evaluate(state.model, data, device, state.run.augment)
     if name.startswith(splits.HELD):
-        journal(state, state.done, name, found[name])
+        record(state, state.done, name, found[name])
     for ending, tensors in others.items():
         if tensors:
             raw = {key: tensor.clone() for key, tensor in state.model.state_dict().items()}

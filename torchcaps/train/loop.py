@@ -23,7 +23,7 @@ from torchcaps.runtime.environment import (
     own_randomness,
     pick_device,
 )
-from torchcaps.runtime.metrics_log import Journal, Speed, progress_bar
+from torchcaps.runtime.metrics_log import MetricsLog, Speed, progress_bar
 from torchcaps.train import batchnorm, splits
 from torchcaps.train.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint, tensors_sha256
 from torchcaps.train.evaluate import finish, n_steps_of, probe, reached, validate, watch
@@ -95,7 +95,7 @@ def _begin(
         )
     if found:
         _resume(state, found, device)
-    state.journal = Journal(options.out, found.about["step"] if found else 0, writes=team.leads)
+    state.metrics_log = MetricsLog(options.out, found.about["step"] if found else 0, writes=team.leads)
     return state, found
 
 
@@ -183,7 +183,7 @@ def _stage(
                 # after the end of a stage, the next one continues with the current generator
                 _save(state, step, at, whole_epoch=at % epoch == 0 or state.ended)
             if signum and at < stop:
-                state.journal.close()
+                state.metrics_log.close()
                 raise Interrupted(
                     f"stopped at step {state.done + at} and saved {state.path}; the same command goes on from there",
                     signum,
@@ -200,7 +200,7 @@ def _log(state: State, step: TrainingStep, at: int, speed: Speed, show: Callable
     """Log the mean losses since the last log point; raise Diverged if a loss was not finite."""
     _refuse_bad(state, step)
     means = step.read_means()
-    state.journal.write(state.done + at, stage=state.stage, seconds=round(state.spent(), 3), **means)
+    state.metrics_log.write(state.done + at, stage=state.stage, seconds=round(state.spent(), 3), **means)
     accuracy = f"accuracy {100 - means['error_percent']:.2f}% " if "error_percent" in means else ""
     show(at, f"loss {means['loss']:.4f} {accuracy}{speed(at) * step.batches.batch:,.0f} images/s")
 
@@ -208,7 +208,7 @@ def _log(state: State, step: TrainingStep, at: int, speed: Speed, show: Callable
 def _refuse_bad(state: State, step: TrainingStep) -> None:
     bad = int(step.first_bad)
     if bad >= 0:
-        state.journal.close()
+        state.metrics_log.close()
         raise Diverged(f"the loss was not finite at step {state.done + bad + 1}; {_kept(state)}")
 
 

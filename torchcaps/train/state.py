@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchcaps.data import Labelled
 from torchcaps.runtime.distributed import ALONE, Team
-from torchcaps.runtime.metrics_log import Journal
+from torchcaps.runtime.metrics_log import MetricsLog
 from torchcaps.train.tasks import Evaluation
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class State:
     routing: str = ""
     made_by: list[dict[str, Any]] = field(default_factory=list)
     epoch_rng: Tensor | None = None  # the generator's state at the start of the current epoch
-    journal: Journal | None = None
+    metrics_log: MetricsLog | None = None
     started: float = field(default_factory=time.perf_counter)
     saved_at: float = field(default_factory=time.perf_counter)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
-Journal = list[dict[str, Any]]
+Curve = list[dict[str, Any]]
 ByView = Mapping[int, float]  # the official number of a view -> percent error
 FEW = 10  # epochs: up to this number every point gets a marker
 COLOURS = (BLUE, ORANGE, GREEN, SKY, INK)
@@ -29,7 +29,7 @@ STEP = {"azimuth": 20, "elevation": 5}  # degrees from one view to the next
 class Watched(NamedTuple):
     """Metrics logs of a network's runs, and the data they were evaluated on."""
 
-    journals: Sequence[Journal]
+    journals: Sequence[Curve]
     part: str  # its name in the metrics log
     which: str  # description: 2,500 test images
 
@@ -82,7 +82,7 @@ def _curve_words(found: Mapping[str, Watched], errors: Mapping[str, Band]) -> st
     return f"{words}."
 
 
-def band(journals: Sequence[Journal], name: str) -> Band:
+def band(journals: Sequence[Curve], name: str) -> Band:
     """Collect the epochs that every run has."""
     found = []
     for journal in journals:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchcaps.figures.canvas import BLUE, GREEN, INK, MUTED, ORANGE, SKY, canvas
 from torchcaps.figures.numbers import series
-from torchcaps.figures.routing_curves import Journal, log_scale, marker
+from torchcaps.figures.routing_curves import Curve, log_scale, marker
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ COLOURS = (BLUE, SKY, GREEN, ORANGE, MUTED, INK)
 Diagnostics = Mapping[str, Any]  # as a result file holds them
 
 
-def logit_change_curves(journal: Journal) -> tuple[Figure, str]:
+def logit_change_curves(journal: Curve) -> tuple[Figure, str]:
     """Draw figure A.1 from lines that hold `logit_change_2` and so on. With a caption."""
     curves = _by_iteration(journal)
     last = {number: values[-1] for number, (_, values) in curves.items()}
@@ -70,7 +70,7 @@ def iterations_at_test(found: Mapping[str, Sequence[Diagnostics]]) -> tuple[Figu
     return figure, f"Trained weights, routed with one to five iterations on {images:,} test images. Seeds: {seeds}."
 
 
-def _by_iteration(journal: Journal) -> dict[int, tuple[list[int], list[float]]]:
+def _by_iteration(journal: Curve) -> dict[int, tuple[list[int], list[float]]]:
     """Collect steps and logit changes of each iteration in the metrics log."""
     names = {name for line in journal for name in line if re.fullmatch(r"logit_change_\d+", name)}
     numbers = sorted(int(name.rpartition("_")[2]) for name in names)
