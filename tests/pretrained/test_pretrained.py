@@ -97,7 +97,7 @@ def test_its_answers_are_those_of_its_result_file(name):
     )
     data = splits.part(stored(model.about["run"]), "test", None, model.about["seed"])
     pictures = Labelled(data.images[some], data.labels[some])
-    said = stored(model.about["run"]).judge().evaluate(model, pictures, torch.device("cpu")).predictions
+    said = stored(model.about["run"]).stages[-1].task.evaluate(model, pictures, torch.device("cpu")).predictions
     assert len(said) >= 200 and (said != wanted[some]).float().mean() < 0.01
     assert (said != pictures.labels).float().mean() < 0.05
 
