@@ -29,6 +29,8 @@ class Calibrated(Protocol):
 def calibrate(model: nn.Module, *inputs: Any) -> None:
     """Calibrate every capsule layer of a model, in the order in which a forward pass of `inputs` reaches them."""
     layers = [part for part in model.modules() if isinstance(part, Calibrated) and part is not model]
+    if not layers:
+        raise ValueError(f"calibrate: {type(model).__name__} has no capsule layer that can be calibrated")
     handles: dict[nn.Module, Any] = {}
 
     def before(layer: nn.Module, args: tuple[Any, ...]) -> None:
