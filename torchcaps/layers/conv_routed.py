@@ -44,7 +44,9 @@ class ConvRoutedCapsules(nn.Module):
             self.register_buffer(name, getattr(tables, name), persistent=False)
         self.out_grid, self.places = tables.shape, tables.places
         self.n_out = n_out_types * self.out_grid[0] * self.out_grid[1]
-        self.weight = nn.Parameter(torch.empty(n_in_types, kernel * kernel, n_out_types, d_in, d_out))
+        self.n_in_types = n_in_types
+        # four axes, types and offsets in one: PyTorch cannot bring a tensor of five to channels last
+        self.weight = nn.Parameter(torch.empty(n_in_types * kernel * kernel, n_out_types, d_in, d_out))
         # parents that a child reaches, and children that a parent sees, on average over the grid with its borders
         n_pairs = int((tables.seen < self.places).sum())
         self.n_reached = n_out_types * n_pairs / self.places
@@ -63,11 +65,16 @@ class ConvRoutedCapsules(nn.Module):
         wanted = sum_length(self.n_reached, self.weight.shape[-1], self.n_iters, self.couplings)
         return scale_votes(self, poses, lambda seen: self._route(seen, torch.zeros_like(self.bias), 1), wanted)
 
+    @property
+    def transforms(self) -> Float[Tensor, "n k m d e"]:
+        """Transforms by input type, offset and output type."""
+        return self.weight.unflatten(0, (self.n_in_types, -1))
+
     def _route(
         self, poses: Float[Tensor, "*b i d"], bias: Float[Tensor, "n e"], n_iters: int
     ) -> Float[Tensor, "*b j e"]:
         tables = LocalGrid(self.seen, self.reach, self.slot, self.out_grid, self.places)
-        return local_routing(poses, self.weight, bias, tables, n_iters, couplings=self.couplings).poses
+        return local_routing(poses, self.transforms, bias, tables, n_iters, couplings=self.couplings).poses
 
     def extra_repr(self) -> str:
         sizes = f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.weight.shape[-1]}"
