@@ -10,12 +10,13 @@ PAPERS = {
     "hauser2019": hauser2019.ROWS,
     "jeong2019": jeong2019.ROWS,
     "rawlinson2018": rawlinson2018.ROWS,
-    "depth": (depth,),
+    "depth": depth.ROWS,
     "digits": (digits,),
     "smoke": (smoke,),
 }
 # functions that draw the figures of each paper from results and checkpoints
 FIGURES = {
+    "depth": depth.figures,
     "sabour2017": sabour2017.figures,
     "heinsen2019": heinsen2019.figures,
     "hauser2019": hauser2019.figures,
