@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchcaps.layers import (
+    CapsuleLayer,
     Capsules,
     ConvRoutedCapsules,
     Decoder,
@@ -11,8 +12,9 @@ from torchcaps.layers import (
     LazyRoutedCapsules,
     PrimaryCapsules,
     RoutedCapsules,
+    calibrate,
 )
-from torchcaps.models import CapsNet, CapsuleHead, EMCapsNet, EMSentenceNet
+from torchcaps.models import CapsNet, CapsuleHead, DeepCapsNet, EMCapsNet, EMSentenceNet
 from torchcaps.ops import (
     dynamic_routing,
     dynamic_routing_steps,
@@ -35,15 +37,18 @@ __version__ = "0.1.0"
 __all__ = [
     "CapsNet",
     "CapsuleHead",
+    "CapsuleLayer",
     "Capsules",
     "ConvRoutedCapsules",
     "Decoder",
+    "DeepCapsNet",
     "EMCapsNet",
     "EMCapsules",
     "EMSentenceNet",
     "LazyRoutedCapsules",
     "PrimaryCapsules",
     "RoutedCapsules",
+    "calibrate",
     "dynamic_routing",
     "dynamic_routing_steps",
     "em_routing",

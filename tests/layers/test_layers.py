@@ -296,10 +296,17 @@ def test_conv_routed_is_the_op_on_its_weights(couplings, rng):
     layer = ConvRoutedCapsules((4, 5), 2, 3, 4, 5, kernel=3, stride=2, padding=1, n_iters=2, couplings=couplings)
     nn.init.normal_(layer.bias)
     poses = torch.randn(2, 40, 4, generator=rng)
-    routed = local_routing(poses, layer.weight, layer.bias, local_grid(4, 5, 3, 2, 1), 2, couplings=couplings).poses
+    routed = local_routing(poses, layer.transforms, layer.bias, local_grid(4, 5, 3, 2, 1), 2, couplings=couplings).poses
     assert layer.out_grid == (2, 3)
     assert layer.n_out == 18
     assert torch.equal(layer(Capsules.of(poses)).poses, routed)
+
+
+def test_conv_routed_goes_to_channels_last(rng):
+    layer = ConvRoutedCapsules((3, 3), 2, 3, 4, 5)
+    poses = torch.randn(2, 18, 4, generator=rng)
+    wanted = layer(poses).poses
+    torch.testing.assert_close(layer.to(memory_format=torch.channels_last)(poses).poses, wanted)
 
 
 def test_conv_routed_saves_its_weights_only():

@@ -175,7 +175,7 @@ def pose_of(model: nn.Module, images: Float[Tensor, "b c h w"]) -> tuple[Float[T
                 f"{type(model).__name__} returns {type(capsules).__name__}; give it pose_features(images) -> (poses "
                 "[b f], classes [b])"
             )
-        classes = capsules.activity.argmax(-1)
+        classes = capsules.confidence.argmax(-1)
         poses = capsules.poses[torch.arange(len(classes), device=classes.device), classes]
     return poses.flatten(1), classes
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from torchcaps import data as datasets
+from torchcaps.analysis.alive import dead_on, obituary
 from torchcaps.analysis.equivariance import equivariance as measure
 from torchcaps.analysis.equivariance import side_by_side
 from torchcaps.analysis.routing import diagnose, lines
@@ -63,7 +64,8 @@ def evaluate(
     if extras:
         console.print(plainly(extras), highlight=False, soft_wrap=True)
     found = diagnose(model, pictures, where, augment=run.augment)
-    for line in lines(found):
+    dead = [obituary(name) for name in dead_on(model, pictures, where, run.augment)]
+    for line in [*lines(found), *dead]:
         console.print(line, highlight=False, soft_wrap=True)
     if file:
         _write(

@@ -13,6 +13,7 @@ from torchcaps.data.sets import (
     generated,
     image_folder,
     mnist,
+    mnist_variants,
     multimnist,
     smallnorb,
     sst,
@@ -23,7 +24,7 @@ from torchcaps.data.sources.encoders import ENCODERS, Encoder
 from torchcaps.data.specs import DataSet, DataSpec
 
 # each has SPECS, the sets that it offers, and build(spec), which says how one is read
-SETS = (mnist, affnist_like, affnist, multimnist, digits, smallnorb, svhn, cifar10, generated, sst)
+SETS = (mnist, mnist_variants, affnist_like, affnist, multimnist, digits, smallnorb, svhn, cifar10, generated, sst)
 BUILDERS = {spec.source: module.build for module in SETS for spec in module.SPECS}
 DATASETS: dict[str, DataSpec] = {str(spec): spec for module in SETS for spec in module.SPECS}
 

@@ -66,7 +66,7 @@ def predict(model: nn.Module, data: Labelled, augment: Sequence[Augmentation] = 
     with evaluating(model):
         answers = (model(batch.images) for batch in in_order(data, AT_ONCE, device, augment))
         # a network without capsules returns only its scores
-        return torch.cat([(said if isinstance(said, Tensor) else said.activity).argmax(-1) for said in answers]).cpu()
+        return torch.cat([(said if isinstance(said, Tensor) else said.confidence).argmax(-1) for said in answers]).cpu()
 
 
 def pick_examples(

@@ -54,7 +54,7 @@ def places_used(model: EMCapsNet, images: Float[Tensor, "b c h w"]) -> Used:
     grid = model.places(*images.shape[2:])
     with evaluating(model):
         *_, parts = model.parts.steps(model.primary_capsules(images))
-        *_, classes = model.classes.steps(Capsules(parts.poses, parts.scores))
+        *_, classes = model.classes.steps(Capsules.scored(parts.poses, parts.scores))
         used = torch.einsum("bip,bpj->bij", parts.used, classes.used)
     height, width = grid
     places = reduce(used, "b (n h w) j -> b j h w", "sum", h=height, w=width)

@@ -49,7 +49,7 @@ def explain(model: EMSentenceNet, encoder: TransformerEncoder | GeneratedEncoder
         torch.zeros(1, dtype=torch.long, device=device), len(tokens)
     )
     with evaluating(model):
-        shares, used = model(embeddings, present).activity.softmax(-1), model.used(embeddings, present)
+        shares, used = model(embeddings, present).logit.softmax(-1), model.used(embeddings, present)
     return Explained(encoder.words(tokens), shares[0].float().cpu(), used[0].float().cpu())
 
 

@@ -77,7 +77,7 @@ class PlainSentences(nn.Module):
 
 
 def _parts(said: Capsules | Tensor) -> tuple[Tensor, ...]:
-    return (said.activity, said.poses) if isinstance(said, Capsules) else (said,)
+    return (said.confidence, said.poses) if isinstance(said, Capsules) else (said,)
 
 
 class Plan(NamedTuple):

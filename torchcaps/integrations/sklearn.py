@@ -294,7 +294,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         model = self.model_.to(device)
         seen = [model(part.to(device).float() / 255) for part in self._images(X).split(AT_ONCE)]
         model.cpu()
-        return Capsules(*(torch.cat(parts).cpu() for parts in zip(*seen, strict=True)))
+        return Capsules(*(torch.cat(parts).cpu() for parts in zip(*(one[:2] for one in seen), strict=True)))
 
 
 def _is_whole(value: Any) -> bool:

@@ -1,6 +1,7 @@
 """Capsule layers as nn.Modules: each owns its weights, checks shapes once and calls one op."""
 
 from torchcaps.layers.autoencoder import ConvAutoencoder
+from torchcaps.layers.calibration import calibrate
 from torchcaps.layers.capsules import Capsules
 from torchcaps.layers.code_nets import CodeNets
 from torchcaps.layers.conv_routed import ConvRoutedCapsules
@@ -11,22 +12,31 @@ from torchcaps.layers.ladder import LadderCapsules, Laddered, LadderForm
 from torchcaps.layers.lazy import LazyRoutedCapsules
 from torchcaps.layers.primary import PrimaryCapsules
 from torchcaps.layers.routed import Coupled, RoutedCapsules
+from torchcaps.layers.routings import EM, ROUTINGS, CapsuleLayer, Dynamic, Ladder, Lazy, Routing
 from torchcaps.layers.sparse import RankMask
 
 __all__ = [
+    "EM",
+    "ROUTINGS",
+    "CapsuleLayer",
     "Capsules",
     "CodeNets",
     "ConvAutoencoder",
     "ConvRoutedCapsules",
     "Coupled",
     "Decoder",
+    "Dynamic",
     "EMCapsules",
     "ExpertCapsules",
+    "Ladder",
     "LadderCapsules",
     "LadderForm",
     "Laddered",
+    "Lazy",
     "LazyRoutedCapsules",
     "PrimaryCapsules",
     "RankMask",
     "RoutedCapsules",
+    "Routing",
+    "calibrate",
 ]

@@ -1,23 +1,47 @@
 """Common interface between capsule layers: poses and activities."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.ops import length
+from torchcaps.ops.squash import direction
+
+NEAR = 1e-6  # logits are taken of probabilities at least this far from 0 and 1
 
 
 class Capsules(NamedTuple):
-    """Poses and activities of capsules. On a grid, i runs over (type, row, column)."""
+    """Poses and activities of capsules. On a grid, i runs over (type, row, column).
+
+    `activity` is the probability that a capsule is present. Routings that compute its logit keep it as `score`.
+    """
 
     poses: Float[Tensor, "*b i d"] | Float[Tensor, "*b i r d"]  # r rows if a pose is a matrix
-    activity: Float[Tensor, "*b i"]  # length, score or ladder activity
+    activity: Float[Tensor, "*b i"]
+    score: Float[Tensor, "*b i"] | None = None
 
     @classmethod
-    def of(cls, poses: "Capsules | Float[Tensor, '*b i d']") -> "Capsules":
+    def of(cls, poses: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         """Wrap a plain tensor of poses, with its lengths as activity; return capsules unchanged."""
         return poses if isinstance(poses, Capsules) else cls(poses, length(poses))
+
+    @classmethod
+    def scored(cls, poses: Tensor, score: Float[Tensor, "*b i"]) -> Capsules:
+        """Wrap poses whose activity is the sigmoid of a score; -inf masks a capsule, +inf makes it certain."""
+        return cls(poses, score.sigmoid(), score)
+
+    @property
+    def logit(self) -> Float[Tensor, "*b i"]:
+        """Logit of the activity: the score, where the routing computed one."""
+        return self.activity.clamp(NEAR, 1 - NEAR).logit() if self.score is None else self.score
+
+    @property
+    def confidence(self) -> Float[Tensor, "*b i"]:
+        """Quantity to rank capsules by: the score, which does not saturate, or else the activity."""
+        return self.activity if self.score is None else self.score
 
 
 def check_capsules(layer: str, poses: Tensor, n_in: int | None, d_in: int) -> None:
@@ -26,3 +50,36 @@ def check_capsules(layer: str, poses: Tensor, n_in: int | None, d_in: int) -> No
         raise ValueError(
             f"{layer} expects [..., {n_in or 'any number of'} capsules, {d_in} numbers each], got {list(poses.shape)}"
         )
+
+
+def vectors(layer: str, capsules: Capsules | Tensor, n_in: int | None, d_in: int) -> Float[Tensor, "*b i d"]:
+    """Return checked vector poses: matrices are flattened, and a score becomes the length of its pose."""
+    poses = capsules.poses if isinstance(capsules, Capsules) else capsules
+    if _are_matrices(capsules, poses, n_in, d_in):
+        poses = poses.flatten(-2)
+    check_capsules(layer, poses, n_in, d_in)
+    if isinstance(capsules, Capsules) and capsules.score is not None:
+        return direction(poses) * capsules.activity.unsqueeze(-1)
+    return poses
+
+
+def matrices(
+    layer: str, capsules: Capsules | Tensor, n_in: int | None, rows: int, d_in: int
+) -> Float[Tensor, "*b i r d"]:
+    """Return checked matrix poses: vectors of rows · d_in dimensions are read row by row."""
+    poses = capsules.poses if isinstance(capsules, Capsules) else capsules
+    if not _are_matrices(capsules, poses, n_in, rows * d_in) and poses.shape[-1:] == (rows * d_in,):
+        poses = poses.unflatten(-1, (rows, d_in))
+    if poses.ndim < 3 or tuple(poses.shape[-2:]) != (rows, d_in) or n_in not in (None, poses.shape[-3]):
+        raise ValueError(
+            f"{layer} expects [..., {n_in or 'any number of'} capsules, {rows} rows, {d_in} numbers each], or "
+            f"vectors of {rows * d_in}; got {list(poses.shape)}"
+        )
+    return poses
+
+
+def _are_matrices(capsules: Capsules | Tensor, poses: Tensor, n_in: int | None, d: int) -> bool:
+    if isinstance(capsules, Capsules):
+        return poses.ndim == capsules.activity.ndim + 2
+    # of a plain tensor only the declared sizes tell
+    return poses.ndim > 2 and n_in == poses.shape[-3] and poses.shape[-2] * poses.shape[-1] == d != poses.shape[-1]

@@ -4,7 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.layers.capsules import Capsules, check_capsules
+from torchcaps.layers.calibration import scale_votes
+from torchcaps.layers.capsules import Capsules, vectors
+from torchcaps.layers.initialisation import alive_bias, alive_std, sum_length
 from torchcaps.ops import LocalGrid, local_grid, local_routing
 from torchcaps.ops.couplings import coupling_rule
 
@@ -42,19 +44,37 @@ class ConvRoutedCapsules(nn.Module):
             self.register_buffer(name, getattr(tables, name), persistent=False)
         self.out_grid, self.places = tables.shape, tables.places
         self.n_out = n_out_types * self.out_grid[0] * self.out_grid[1]
-        self.weight = nn.Parameter(torch.empty(n_in_types, kernel * kernel, n_out_types, d_in, d_out))
-        # a child divides its vote among n_out_types parents at up to (kernel / stride)² places
-        spread = n_out_types * max(1.0, (kernel / stride) ** 2)
-        nn.init.normal_(self.weight, std=(spread / (n_in_types * kernel * kernel * d_in)) ** 0.5)
-        self.bias = nn.Parameter(torch.zeros(n_out_types, d_out))
+        self.n_in_types = n_in_types
+        # four axes, types and offsets in one: PyTorch cannot bring a tensor of five to channels last
+        self.weight = nn.Parameter(torch.empty(n_in_types * kernel * kernel, n_out_types, d_in, d_out))
+        # parents that a child reaches, and children that a parent sees, on average over the grid with its borders
+        n_pairs = int((tables.seen < self.places).sum())
+        self.n_reached = n_out_types * n_pairs / self.places
+        n_seen = n_in_types * n_pairs / len(tables.seen)
+        nn.init.normal_(self.weight, std=alive_std(n_seen, self.n_reached, d_out, n_iters, couplings))
+        self.bias = nn.Parameter(alive_bias(n_out_types, d_out))
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
-        poses = Capsules.of(capsules).poses
-        check_capsules("ConvRoutedCapsules", poses, self.n_in, self.d_in)
+        poses = vectors("ConvRoutedCapsules", capsules, self.n_in, self.d_in)
+        return Capsules.of(self._route(poses, self.bias, self.n_iters))
+
+    @torch.no_grad()
+    def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
+        """Scale the transforms so that these inputs give a median activity of 0.2 to 0.7; return the outputs."""
+        poses = vectors("ConvRoutedCapsules", capsules, self.n_in, self.d_in)
+        wanted = sum_length(self.n_reached, self.weight.shape[-1], self.n_iters, self.couplings)
+        return scale_votes(self, poses, lambda seen: self._route(seen, torch.zeros_like(self.bias), 1), wanted)
+
+    @property
+    def transforms(self) -> Float[Tensor, "n k m d e"]:
+        """Transforms by input type, offset and output type."""
+        return self.weight.unflatten(0, (self.n_in_types, -1))
+
+    def _route(
+        self, poses: Float[Tensor, "*b i d"], bias: Float[Tensor, "n e"], n_iters: int
+    ) -> Float[Tensor, "*b j e"]:
         tables = LocalGrid(self.seen, self.reach, self.slot, self.out_grid, self.places)
-        return Capsules.of(
-            local_routing(poses, self.weight, self.bias, tables, self.n_iters, couplings=self.couplings).poses
-        )
+        return local_routing(poses, self.transforms, bias, tables, n_iters, couplings=self.couplings).poses
 
     def extra_repr(self) -> str:
         sizes = f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.weight.shape[-1]}"

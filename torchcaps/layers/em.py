@@ -6,7 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.layers.capsules import Capsules
+from torchcaps.layers.calibration import scale_until_alive
+from torchcaps.layers.capsules import Capsules, matrices
+from torchcaps.layers.initialisation import GATE, SCORE, check_init
 from torchcaps.ops import EMStep, em_routing, em_routing_backend, em_routing_steps, own_output_prior
 from torchcaps.ops.em.densities import density_named
 
@@ -18,10 +20,11 @@ INF = float("inf")
 class EMCapsules(nn.Module):
     """Output capsules that model the votes of the inputs they use. [*b i r d] -> [*b j r e].
 
-    `activity` is a score, the logit of the probability that a capsule is present: -inf masks it, +inf (the default for
-    plain poses) is certain. `sharing` of the transforms: `none` one per pair, `inputs` one per output (`n_in` may be
-    None), `all` a single one (`n_out` must be None; one output per input, masked like it). `cost` of ignoring an input:
-    `separate` parameters, `tied` to the benefit of using it, or `none`. Initialised like the author's code.
+    The routing computes scores, the logits of the activities: -inf masks a capsule, +inf (the default for plain poses)
+    is certain. Poses may also be vectors of rows · d_in dimensions. `sharing` of the transforms: `none` one per pair,
+    `inputs` one per output (`n_in` may be None), `all` a single one (`n_out` must be None; one output per input, masked
+    like it). `cost` of ignoring an input: `separate` parameters, `tied` to the benefit of using it, or `none`.
+    `init` "paper": like the author's code; deep networks need "alive".
     """
 
     def __init__(
@@ -38,9 +41,11 @@ class EMCapsules(nn.Module):
         density: str = "gaussian",
         bias: bool = True,
         backend: str = "auto",
+        init: str = "alive",
     ) -> None:
         super().__init__()
         density_named(density)
+        check_init("EMCapsules", init)
         if cost not in COSTS:
             raise ValueError(f"EMCapsules: cost must be one of {', '.join(COSTS)}; got {cost!r}")
         shared = _shared_shape(n_in, n_out, sharing)
@@ -50,13 +55,34 @@ class EMCapsules(nn.Module):
         self.bias = nn.Parameter(torch.zeros(*shared, rows, d_out)) if bias else None
         self.beta_use = nn.Parameter(torch.zeros(shared))
         self.beta_ignore = nn.Parameter(torch.zeros(shared)) if cost == "separate" else None
+        if init == "alive":
+            self._start_alive()
+
+    @torch.no_grad()
+    def _start_alive(self) -> None:
+        """Keep the size of poses; draw betas, since scores of zero give earlier layers no gradient."""
+        n_votes = self.n_in or 1
+        self.weight.normal_(std=(n_votes / self.d_in) ** 0.5)  # a mean of n votes is shorter by √n
+        for beta in (self.beta_use, self.beta_ignore):
+            if beta is not None:
+                beta.normal_(std=SCORE / (GATE * n_votes**0.5))
+
+    @torch.no_grad()
+    def calibrate(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Capsules:
+        """Scale transforms and betas: poses of size 1, and a median activity of 0.2 to 0.7; return the outputs."""
+        size = self(capsules).poses.float().square().mean().sqrt()
+        if not torch.isfinite(size) or size == 0:
+            raise ValueError("EMCapsules.calibrate: the inputs are all zero or not finite; give a batch of real inputs")
+        self.weight.div_(size)
+        betas = [beta for beta in (self.beta_use, self.beta_ignore) if beta is not None]
+        return scale_until_alive(self, capsules, lambda factor: [beta.mul_(min(factor, 1 / factor)) for beta in betas])
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Capsules:
         args = self._arguments(capsules)
         routed = em_routing(**args, backend=self.backend)
         if self.sharing == "all":
-            return Capsules(routed.poses, routed.scores.masked_fill(args["scores"] == -INF, -INF))
-        return Capsules(routed.poses, routed.scores)
+            return Capsules.scored(routed.poses, routed.scores.masked_fill(args["scores"] == -INF, -INF))
+        return Capsules.scored(routed.poses, routed.scores)
 
     def steps(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Iterator[EMStep]:
         """Yield every routing iteration, with how much each output used of each input; for figures."""
@@ -73,18 +99,8 @@ class EMCapsules(nn.Module):
 
     def _arguments(self, capsules: Capsules | Tensor) -> dict:
         """Check the capsules and return the arguments of the op."""
-        poses = capsules.poses if isinstance(capsules, Capsules) else capsules
-        if (
-            poses.ndim < 3
-            or tuple(poses.shape[-2:]) != (self.rows, self.d_in)
-            or self.n_in not in (None, poses.shape[-3])
-        ):
-            count = self.n_in or "any number of"
-            raise ValueError(
-                f"EMCapsules expects [..., {count} capsules, {self.rows} rows, {self.d_in} numbers each], got "
-                f"{list(poses.shape)}"
-            )
-        scores = capsules.activity if isinstance(capsules, Capsules) else poses.new_full(poses.shape[:-2], INF)
+        poses = matrices("EMCapsules", capsules, self.n_in, self.rows, self.d_in)
+        scores = capsules.logit if isinstance(capsules, Capsules) else poses.new_full(poses.shape[:-2], INF)
         beta_use = self.beta_use if self.sharing != "all" else self.beta_use.expand(poses.shape[-3])
         beta_ignore = {"tied": beta_use, "none": torch.zeros_like(beta_use)}.get(self.cost, self.beta_ignore)
         return {

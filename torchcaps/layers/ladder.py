@@ -9,8 +9,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.layers.capsules import Capsules, check_capsules
+from torchcaps.layers.capsules import Capsules, vectors
 from torchcaps.layers.code_nets import FAINT, CodeNets, MatrixLayer
+from torchcaps.layers.initialisation import check_init
 from torchcaps.ops import squash, unsquash
 from torchcaps.ops.ladder import (
     SHARPNESS,
@@ -35,10 +36,8 @@ AGREEMENTS = {
     "none": "no ladder: length of the squashed pose",
 }
 CODES = ("kept", "constant")
-AT_FIRST = (
-    0.245  # activity where, for margin loss and ten classes, the gradients of one positive and nine negatives cancel
-)
 POSE = 3.0  # length of a pose at initialisation
+ALIVE_SHARPNESS = 2.2  # inputs of length 0.3 to 0.9 that nothing predicts give activities of 0.8 to 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +67,7 @@ class LadderCapsules(nn.Module):
     an embedding per output. `width`: unit of the hidden layers, d_in · d_out in the paper. `code` "constant": the
     networks do not see which inputs were kept.
     Call `tell` with a first batch before training, as `ClassifyLadder` does; without it the layer may never learn.
+    `init` "alive": a sharpness that `calibrate` fits to the inputs; "paper": the paper's.
     """
 
     def __init__(
@@ -83,8 +83,10 @@ class LadderCapsules(nn.Module):
         width: int | None = None,
         code: str = "kept",
         form: LadderForm = LadderForm(),  # noqa: B008, frozen
+        init: str = "alive",
     ) -> None:
         super().__init__()
+        check_init("LadderCapsules", init)
         n_kept = n_in if n_kept is None else n_kept
         _check(n_in, n_kept, agreement, code)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_kept = n_in, n_out, d_in, d_out, n_kept
@@ -102,14 +104,13 @@ class LadderCapsules(nn.Module):
         self.shares = CodeNets(n_in, (*(n_kept * n for n in form.share_hidden), n_kept), n_nets, **nets)
         if form.start == "told":
             self._start()
+        self.register_buffer("sharpness", torch.tensor(ALIVE_SHARPNESS) if init == "alive" else None)
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         return self.ladder(capsules).capsules
 
     def ladder(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Laddered:
         """Compute the outputs with intermediate results: the code for its loss, the rest for figures."""
-        capsules = Capsules.of(capsules)
-        check_capsules("LadderCapsules", capsules.poses, self.n_in, self.d_in)
         kept = self._keep(capsules)
         told = kept.code if self.code == "kept" else torch.full_like(kept.code, self.n_kept / self.n_in)
         up, *down = self._made(told)
@@ -127,7 +128,7 @@ class LadderCapsules(nn.Module):
             predicted = predictions(kept.poses, self._formed(up, kept.poses.shape[:-2]))
             misfits.append(disagreement(predicted, pose_sum, shares, kept.weights))
         off = sum(misfits) / len(misfits)
-        activity = ladder_activity(off, SHARPNESS)
+        activity = ladder_activity(off, SHARPNESS if self.sharpness is None else self.sharpness)
         return Laddered(Capsules(activity.unsqueeze(-1) * direction(pose_sum), activity), kept, off, regressed)
 
     def extra_repr(self) -> str:
@@ -135,22 +136,29 @@ class LadderCapsules(nn.Module):
         return f"{kept} -> {self.n_out}x{self.d_out}, agreement={self.agreement}, code={self.code}"
 
     @torch.no_grad()
+    def calibrate(self, capsules: Capsules | Float[Tensor, "b i d"]) -> Capsules:
+        """Initialise every output to regress these inputs (`tell`), and fit the sharpness; return the outputs."""
+        self.tell(capsules)
+        if self.sharpness is not None and self.agreement != "none":
+            off = self.ladder(capsules).misfit.median().clamp(min=EPS)
+            self.sharpness.copy_(-math.log(first_activity(self.n_out)) / off)
+        return self(capsules)
+
+    @torch.no_grad()
     def tell(self, capsules: Capsules | Float[Tensor, "b i d"]) -> None:
         """Initialise every output to regress the mean of the kept poses of these inputs; call once before training.
 
         Randomly initialised regressors predict noise, and predicting zeros is the fastest way to a smaller misfit. Then
-        every activity is 0.245, where the gradients of one class and nine others cancel, and squash gives short vectors
-        almost none. With this initialisation the misfits start as the variance of the kept poses.
+        every activity ends at `first_activity`, where gradients cancel, and squash gives short vectors almost none.
+        With this initialisation the misfits start as the variance of the kept poses.
         """
         if "down" not in self.makers or self.form.start != "told" or self.makers["down"].bias.any():
             return  # no regressors, another initialisation, or called before
-        capsules = Capsules.of(capsules)
-        check_capsules("LadderCapsules", capsules.poses, self.n_in, self.d_in)
         kept = self._keep(capsules)
         mean = kept.poses.sum(0) / len(kept.poses)  # [k d]
         spread = misfit(mean.unsqueeze(0), kept.poses, kept.weights).mean()
         squares = mean.square().sum(-1).sum().clamp(min=EPS)
-        wanted = -math.log(AT_FIRST) / SHARPNESS
+        wanted = -math.log(first_activity(self.n_out)) / SHARPNESS
         wanted = wanted if self.form.squared else wanted**2  # squares are compared here
         # shorter than the mean if poses hardly vary: nine of ten classes push an output that starts more active down,
         # until it predicts the opposite, where no gradient is left
@@ -175,8 +183,9 @@ class LadderCapsules(nn.Module):
         """Return the initial length of the vector that poses are regressed from."""
         return 1.0 if self.form.from_direction else POSE
 
-    def _keep(self, capsules: Capsules) -> Kept:
-        return keep_most_active(capsules.poses, capsules.activity, self.n_kept)
+    def _keep(self, capsules: Capsules | Tensor) -> Kept:
+        poses = vectors("LadderCapsules", capsules, self.n_in, self.d_in)
+        return keep_most_active(poses, Capsules.of(capsules).activity, self.n_kept)
 
     def _made(self, code: Float[Tensor, "*b i"]) -> list[Made]:
         """Return transforms and, if there are any, regressors, in factored form."""
@@ -205,6 +214,15 @@ class LadderCapsules(nn.Module):
 
     def _to_outputs(self, rows: Float[Tensor, "n r f"], batch: torch.Size) -> Float[Tensor, "*b j f"]:
         return rows.reshape(self.n_out, *batch, rows.shape[-1]).movedim(0, -2)
+
+
+def first_activity(n_out: int) -> float:
+    """Return the activity where the margin loss's gradients of one class and of all the others cancel.
+
+    One output is pulled up by 2 (0.9 - a), n_out - 1 are pushed down by 0.5 · 2 (a - 0.1); at least 0.2, to be alive.
+    """
+    others = 0.5 * (n_out - 1)
+    return max(round((0.9 + 0.1 * others) / (1 + others), 3), 0.2)
 
 
 def _check(n_in: int, n_kept: int, agreement: str, code: str) -> None:

@@ -6,7 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, check_capsules
+from torchcaps.layers.initialisation import GATE, LENGTH, SCORE, check_init
 from torchcaps.ops import LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
 
 INF = float("inf")
@@ -15,16 +17,25 @@ INF = float("inf")
 class LazyRoutedCapsules(nn.Module):
     """Output vectors that sum the votes of the inputs they predict best, for long sequences. [*b i d] -> [*b j e].
 
-    The layer computes input scores itself (paper: a_i = A(x_i)); an input activity of -inf masks the input, any other
-    is ignored. An output's activity is its summed credit, benefit minus cost, like a score of `EMCapsules`.
+    The layer computes input scores itself (paper: a_i = A(x_i)); an input score of -inf masks the input, any other is
+    ignored. An output's score is its summed credit, benefit minus cost, as in `EMCapsules`.
     `n_in` None: any number of inputs, with benefits and costs computed from the vectors instead of by position.
-    Initialised like the author's code.
+    `init` "paper": like the author's code; deep networks need "alive".
     """
 
     def __init__(
-        self, n_in: int | None, n_out: int, d_in: int, d_out: int, n_iters: int = 2, *, normalise: bool = True
+        self,
+        n_in: int | None,
+        n_out: int,
+        d_in: int,
+        d_out: int,
+        n_iters: int = 2,
+        *,
+        normalise: bool = True,
+        init: str = "alive",
     ) -> None:
         super().__init__()
+        check_init("LazyRoutedCapsules", init)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         self.n_iters, self.normalise = n_iters, normalise
         fixed = () if n_in is None else (n_in,)
@@ -42,11 +53,29 @@ class LazyRoutedCapsules(nn.Module):
             # benefit of using an input and cost of ignoring it
             self.betas = nn.Linear(d_in, 2 * n_out)
         else:
-            self.beta_use, self.beta_ignore = (nn.Parameter(torch.randn(n_in, n_out)) for _ in range(2))
+            # a score sums n_in of them: with a deviation of 1 most activities would be 0 or 1
+            size = SCORE / (GATE * n_in**0.5) if init == "alive" else 1.0
+            self.beta_use, self.beta_ignore = (nn.Parameter(torch.randn(n_in, n_out) * size) for _ in range(2))
+            if init == "alive":
+                # votes as large as that many smaller betas have made the credit smaller
+                with torch.no_grad():
+                    self.vote.mul_(n_in**0.5 / LENGTH)
+
+    @torch.no_grad()
+    def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
+        """Scale the inputs' scores to size 1, and betas to a median activity of 0.2 to 0.7; return the outputs."""
+        size = self._arguments(capsules)["scores"].float().nan_to_num(0, 0, 0).square().mean().sqrt()
+        if not torch.isfinite(size) or size == 0:
+            raise ValueError(
+                "LazyRoutedCapsules.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
+            )
+        self.score.div_(size)
+        betas = list(self.betas.parameters()) if self.n_in is None else [self.beta_use, self.beta_ignore]
+        return scale_until_alive(self, capsules, lambda factor: [beta.mul_(min(factor, 1 / factor)) for beta in betas])
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         routed = lazy_routing(**self._arguments(capsules))
-        return Capsules(routed.poses, routed.credit.sum(-2).to(routed.poses.dtype))
+        return Capsules.scored(routed.poses, routed.credit.sum(-2).to(routed.poses.dtype))
 
     def credit(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Float[Tensor, "*b i j"]:
         """Compute the credit of each output by input, for example of a class by token."""
@@ -64,12 +93,11 @@ class LazyRoutedCapsules(nn.Module):
     def _arguments(self, capsules: Capsules | Tensor) -> dict:
         """Check the capsules and return the arguments of the op."""
         poses = capsules.poses if isinstance(capsules, Capsules) else capsules
+        if isinstance(capsules, Capsules) and poses.ndim == capsules.activity.ndim + 2:
+            poses = poses.flatten(-2)
         check_capsules("LazyRoutedCapsules", poses, self.n_in, self.d_in)
-        gone = (
-            capsules.activity == -INF
-            if isinstance(capsules, Capsules)
-            else poses.new_zeros(poses.shape[:-1], dtype=torch.bool)
-        )
+        scored = isinstance(capsules, Capsules) and capsules.score is not None
+        gone = capsules.score == -INF if scored else poses.new_zeros(poses.shape[:-1], dtype=torch.bool)
         poses = poses.masked_fill(gone.unsqueeze(-1), 0)  # scores and betas use the poses, and NaN would spread
         n_there = (~gone).sum(-1, keepdim=True).clamp(min=1)
         scores = (poses * self.score).sum(-1) * n_there.to(poses.dtype).rsqrt() + self.score_bias

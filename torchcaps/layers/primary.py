@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules
 from torchcaps.ops import convolve, squash
 
@@ -47,6 +48,15 @@ class PrimaryCapsules(nn.Module):
         poses = rearrange(cut, "b (n d) h w -> b (n h w) d", d=self.d_out)
         # back from autocast: lengths near 1 are compared from here on and need more than eight bits
         return Capsules.of(squash(poses.to(self.weight.dtype)))
+
+    @torch.no_grad()
+    def calibrate(self, features: Float[Tensor, "b c h w"]) -> Capsules:
+        """Scale the filters so that these features give a median activity of 0.2 to 0.7; return the capsules."""
+        if not features.isfinite().all() or not features.any():
+            raise ValueError(
+                "PrimaryCapsules.calibrate: the features are all zero or not finite; give a batch of real images"
+            )
+        return scale_until_alive(self, features, self.weight.mul_, n_tries=200)
 
     def _around(self, size: int) -> tuple[int, int]:
         if self.padding == "same":

@@ -7,7 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.layers.capsules import Capsules, check_capsules
+from torchcaps.layers.calibration import scale_votes
+from torchcaps.layers.capsules import Capsules, vectors
+from torchcaps.layers.initialisation import alive_bias, alive_std, check_init, sum_length
 from torchcaps.ops import (
     RoutingStep,
     dynamic_routing,
@@ -40,7 +42,7 @@ class RoutedCapsules(nn.Module):
 
     `sharing` of the transforms: `none` one per pair, `places` one per input type and output (give `n_types`), `inputs`
     one per output, `all` a single one. `learn_prior`: the initial logits are parameters. `n_in` None: any number of
-    inputs, if the weights do not depend on it.
+    inputs, if the weights do not depend on it. `init`: one of `INITS`; deep networks need "alive".
     """
 
     def __init__(
@@ -58,23 +60,23 @@ class RoutedCapsules(nn.Module):
         learn_prior: bool = False,
         detach: bool = False,
         backend: str = "auto",
+        init: str = "alive",
     ) -> None:
         super().__init__()
         coupling_rule(couplings)
+        check_init("RoutedCapsules", init)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
         self.couplings, self.detach, self.backend = couplings, detach, backend
         self.weight = nn.Parameter(torch.empty(_weight_shape(n_in, n_out, d_in, d_out, sharing, n_types)))
-        # an output sums n_in votes with couplings of 1 / n_out: initialise so that the sum has a length of order 1
-        nn.init.normal_(self.weight, std=(n_out / ((n_in or n_out) * d_in)) ** 0.5)
+        # a layer for any number of inputs does not know how many votes it sums; `calibrate` corrects that
+        n_votes = n_in or n_out
+        alive = alive_std(n_votes, n_out, d_out, n_iters, couplings)
+        nn.init.normal_(self.weight, std=alive if init == "alive" else (n_out / (n_votes * d_in)) ** 0.5)
         if sharing == "all" and not bias:
             raise ValueError(
                 "RoutedCapsules: with one transform for all, only the bias tells the outputs apart; keep bias=True"
             )
-        self.bias = (
-            nn.Parameter(torch.randn(n_out, d_out) * 0.1 if sharing == "all" else torch.zeros(n_out, d_out))
-            if bias
-            else None
-        )
+        self.bias = nn.Parameter(_first_bias(n_out, d_out, init, sharing)) if bias else None
         if (learn_prior or couplings == "random") and n_in is None:
             raise ValueError(
                 "RoutedCapsules: prior logits are one per input and output; give n_in, or use couplings without them"
@@ -93,6 +95,18 @@ class RoutedCapsules(nn.Module):
         poses = self._checked(capsules)
         return Capsules.of(
             dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule()).poses
+        )
+
+    @torch.no_grad()
+    def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
+        """Scale the transforms so that these inputs give a median activity of 0.2 to 0.7; return the outputs."""
+        rule = self._rule() | {"backend": self.backend}
+        wanted = sum_length(self.n_out, self.d_out, self.n_iters, self.couplings)
+        return scale_votes(
+            self,
+            self._checked(capsules),
+            lambda poses: dynamic_routing(poses, self.weight, None, 1, **rule).poses,
+            wanted,
         )
 
     def with_couplings(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Coupled:
@@ -139,9 +153,13 @@ class RoutedCapsules(nn.Module):
         return {"prior": self.prior, "couplings": self.couplings, "detach": self.detach}
 
     def _checked(self, capsules: Capsules | Tensor) -> Tensor:
-        poses = Capsules.of(capsules).poses
-        check_capsules("RoutedCapsules", poses, self.n_in, self.d_in)
-        return poses
+        return vectors("RoutedCapsules", capsules, self.n_in, self.d_in)
+
+
+def _first_bias(n_out: int, d_out: int, init: str, sharing: str) -> Float[Tensor, "j e"]:
+    if init == "alive":
+        return alive_bias(n_out, d_out)
+    return torch.randn(n_out, d_out) * 0.1 if sharing == "all" else torch.zeros(n_out, d_out)
 
 
 def _weight_shape(

@@ -8,6 +8,7 @@ from torch import nn
 from torchcaps.models.baseline import Baseline
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.capsule_head import CapsuleHead
+from torchcaps.models.deep import DeepCapsNet
 from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
 from torchcaps.models.experts import ExpertNet
@@ -20,6 +21,7 @@ from torchcaps.models.stackedcaps import StackedCaps
 MODELS: dict[str, type[nn.Module]] = {
     "capsnet": CapsNet,
     "baseline": Baseline,
+    "deep-capsnet": DeepCapsNet,
     "em-capsnet": EMCapsNet,
     "lcapsnet": LCapsNet,
     "sparsecaps": SparseCaps,
@@ -38,6 +40,7 @@ __all__ = [
     "Baseline",
     "CapsNet",
     "CapsuleHead",
+    "DeepCapsNet",
     "EMCapsNet",
     "EMSentenceNet",
     "ExpertNet",

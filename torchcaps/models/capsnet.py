@@ -81,7 +81,7 @@ class CapsNet(nn.Module):
         self.grid = grid
         self.classes = RoutedCapsules(
             n_types * grid[0] * grid[1], n_classes, d_primary, d_class, n_iters,
-            couplings=couplings, sharing=sharing, n_types=n_types, backend=backend,
+            couplings=couplings, sharing=sharing, n_types=n_types, backend=backend, init="paper",
         )  # fmt: skip
         # no decoder without reconstruction loss: parameters that never get a gradient break distributed training
         self.decoder = Decoder(n_classes, d_class, self.image, hidden) if reconstruction else None

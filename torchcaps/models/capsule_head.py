@@ -50,7 +50,7 @@ class CapsuleHead(nn.Module):
         self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any
     ) -> Tensor:
         """Compute class logits [b k]. `more`: other tokenizer outputs, such as token_type_ids, for the encoder."""
-        return self.capsules(input_ids, attention_mask, **more).activity
+        return self.capsules(input_ids, attention_mask, **more).logit
 
     def capsules(
         self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any

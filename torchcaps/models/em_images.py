@@ -50,7 +50,7 @@ class EMCapsNet(nn.Module):
         self.maps = nn.Sequential(*stages)
         self.scores = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, n_types, 1))
         self.poses = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, n_types * d_pose * d_pose, 1))
-        rule = {"cost": cost, "density": density, "backend": backend}
+        rule = {"cost": cost, "density": density, "backend": backend, "init": "paper"}
         self.parts = EMCapsules(None, n_parts, d_pose, d_pose, d_pose, n_iters, sharing="inputs", **rule)
         self.classes = EMCapsules(n_parts, n_classes, d_pose, d_pose, d_pose, n_iters, **rule)
 
@@ -65,7 +65,7 @@ class EMCapsNet(nn.Module):
         maps = self.maps(_with_coordinates(images) if self.coordinates else images)
         dtype = self.parts.weight.dtype  # back from autocast: scores are sums over thousands of capsules
         poses = rearrange(self.poses(maps), "b (n r d) h w -> b (n h w) r d", r=self.d_pose, d=self.d_pose)
-        return Capsules(poses.to(dtype), rearrange(self.scores(maps), "b n h w -> b (n h w)").to(dtype))
+        return Capsules.scored(poses.to(dtype), rearrange(self.scores(maps), "b n h w -> b (n h w)").to(dtype))
 
     def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[EMStep]:
         """Yield every routing iteration between part and class capsules."""

@@ -47,7 +47,7 @@ class EMSentenceNet(nn.Module):
         affine = nn.Linear(d_embedding, d_features)
         nn.init.kaiming_normal_(affine.weight)
         self.features = nn.Sequential(affine, nn.SiLU(), nn.LayerNorm(d_features))
-        rule = {"cost": cost, "density": density, "backend": backend}
+        rule = {"cost": cost, "density": density, "backend": backend, "init": "paper"}
         self.parts = EMCapsules(None, n_parts, 1, d_features, d_pose, n_iters, sharing="inputs", **rule)
         self.classes = EMCapsules(n_parts, n_classes, 1, d_pose, d_pose, n_iters, **rule)
 
@@ -64,7 +64,7 @@ class EMSentenceNet(nn.Module):
         features = self.features(embeddings if self.depth is None else embeddings + self.depth)
         dtype = self.parts.weight.dtype  # back from autocast: scores are sums over thousands of capsules
         scores = repeat(present.to(dtype).logit(), "b n -> b (n l)", l=self.n_layers)
-        return Capsules(rearrange(features, "b n l d -> b (n l) 1 d").to(dtype), scores)
+        return Capsules.scored(rearrange(features, "b n l d -> b (n l) 1 d").to(dtype), scores)
 
     def steps(self, embeddings: Float[Tensor, "b n l m"], present: Present | None = None) -> Iterator[EMStep]:
         """Yield every routing iteration between part and label capsules."""
@@ -77,7 +77,7 @@ class EMSentenceNet(nn.Module):
         the classes; the rest went to inactive parts.
         """
         *_, first = self.parts.steps(self.primary_capsules(embeddings, present))
-        *_, second = self.classes.steps(Capsules(first.poses, first.scores))
+        *_, second = self.classes.steps(Capsules.scored(first.poses, first.scores))
         through = torch.einsum("bij,bjk->bki", first.used, second.used)
         return rearrange(through, "b k (n l) -> b k n l", l=self.n_layers)
 

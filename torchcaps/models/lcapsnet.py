@@ -92,7 +92,7 @@ class LCapsNet(nn.Module):
             )
         self.classes = LadderCapsules(
             n_types * self.grid[0] * self.grid[1], n_classes, d_primary, d_class, n_kept,
-            agreement=agreement, shared=plan.shared, width=plan.width, code=code, form=form,
+            agreement=agreement, shared=plan.shared, width=plan.width, code=code, form=form, init="paper",
         )  # fmt: skip
         self._start(form.start)
 

@@ -95,10 +95,11 @@ class StackedCaps(nn.Module):
         sizes = [(n_types * grid[0] * grid[1], d_primary), *[(n_latent, d_latent)] * (n_layers - 1)]
         if routing == "em":
             parts = [
-                EMCapsules(n, n_latent, ROWS, d // ROWS, d_latent // ROWS, n_iters, backend=backend) for n, d in sizes
+                EMCapsules(n, n_latent, ROWS, d // ROWS, d_latent // ROWS, n_iters, backend=backend, init="paper")
+                for n, d in sizes
             ]
         else:
-            parts = [RoutedCapsules(n, n_latent, d, d_latent, n_iters, backend=backend) for n, d in sizes]
+            parts = [RoutedCapsules(n, n_latent, d, d_latent, n_iters, backend=backend, init="paper") for n, d in sizes]
         self.levels = nn.ModuleList(parts)
         rule = {
             "sharpness": sharpness,
@@ -133,7 +134,7 @@ class StackedCaps(nn.Module):
             capsules, support = self._with_support(number, capsules)
             mask = self.masks[number].mask(support) if self.masks else torch.ones_like(support)
             whole = self._plain(capsules)
-            there = capsules.activity.sigmoid() if self.routing == "em" else whole.activity
+            there = capsules.activity if self.routing == "em" else whole.activity
             found.append(Level(Latent(whole.poses, support, mask), there))
             capsules = self._masked(capsules, mask)
         return found
@@ -162,7 +163,7 @@ class StackedCaps(nn.Module):
         cut = rearrange(self.primary(maps), "b (n d) h w -> b (n h w) d", n=self.n_types).to(
             self.levels[0].weight.dtype
         )
-        return Capsules(rearrange(cut[..., 1:], "b i (r d) -> b i r d", r=ROWS), cut[..., 0])
+        return Capsules.scored(rearrange(cut[..., 1:], "b i (r d) -> b i r d", r=ROWS), cut[..., 0])
 
     def _with_support(self, number: int, capsules: Capsules) -> tuple[Capsules, Float[Tensor, "b j"]]:
         layer = self.levels[number]
@@ -170,18 +171,18 @@ class StackedCaps(nn.Module):
         if self.routing == "dynamic":
             return layer.with_support(capsules, n_types)
         *_, last = layer.steps(capsules)
-        return Capsules(last.poses, last.scores), routing_support(last.used.detach(), n_types)
+        return Capsules.scored(last.poses, last.scores), routing_support(last.used.detach(), n_types)
 
     def _masked(self, capsules: Capsules, mask: Float[Tensor, "b j"]) -> Capsules:
         if self.routing == "em":
-            return Capsules(capsules.poses, lessened(capsules.activity, mask))
+            return Capsules.scored(capsules.poses, lessened(capsules.score, mask))
         return Capsules.of(capsules.poses * mask.unsqueeze(-1).to(capsules.poses.dtype))
 
     def _plain(self, capsules: Capsules) -> Capsules:
         """Flatten pose matrices to vectors, scaled by the sigmoid of their scores."""
         if self.routing == "dynamic":
             return capsules
-        return Capsules.of(capsules.poses.flatten(-2) * capsules.activity.sigmoid().unsqueeze(-1))
+        return Capsules.of(capsules.poses.flatten(-2) * capsules.activity.unsqueeze(-1))
 
 
 def lessened(scores: Float[Tensor, "*b j"], mask: Float[Tensor, "*b j"]) -> Float[Tensor, "*b j"]:

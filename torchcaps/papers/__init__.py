@@ -1,6 +1,6 @@
 """Every paper's rows and figures, and nothing else. `RECIPES` names all of them: `<paper>/<row>`."""
 
-from torchcaps.papers import digits, hauser2019, heinsen2019, jeong2019, rawlinson2018, sabour2017, smoke
+from torchcaps.papers import depth, digits, hauser2019, heinsen2019, jeong2019, rawlinson2018, sabour2017, smoke
 from torchcaps.results.claims import Recipe, recipes_of
 
 # recipe modules of each paper
@@ -10,11 +10,13 @@ PAPERS = {
     "hauser2019": hauser2019.ROWS,
     "jeong2019": jeong2019.ROWS,
     "rawlinson2018": rawlinson2018.ROWS,
+    "depth": depth.ROWS,
     "digits": (digits,),
     "smoke": (smoke,),
 }
 # functions that draw the figures of each paper from results and checkpoints
 FIGURES = {
+    "depth": depth.figures,
     "sabour2017": sabour2017.figures,
     "heinsen2019": heinsen2019.figures,
     "hauser2019": hauser2019.figures,

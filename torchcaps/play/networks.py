@@ -65,7 +65,7 @@ class Look(nn.Module):
 
     def _only_answer(self, images: Float[Tensor, "1 c h w"]) -> Seen:
         found = self.model(images)
-        scores = found if isinstance(found, Tensor) else found.activity
+        scores = found if isinstance(found, Tensor) else found.confidence
         answer = scores.softmax(-1) if MEASURES[type(self.model)] == "share" else scores
         return Seen(answer, answer.new_zeros(1, 0, 0), answer.new_zeros(1, 0, 0), answer.new_zeros(0))
 

@@ -55,7 +55,7 @@ def attacked(probe: Attack, seed: int, options: Options) -> Outcome:
 
 def _answering(probe: Attack, model: nn.Module, seed: int, options: Options) -> Answering:
     if probe.classifier is None:
-        return Answering(lambda images: model(images).activity, lambda images: model(images).activity.argmax(-1))
+        return Answering(lambda images: model(images).confidence, lambda images: model(images).confidence.argmax(-1))
     known = portions(probe, seed, options)
     rows, weights = features_by_portion(probe, known, seed, options)
     classifier = fitted(probe, rows, known, weights, seed, options).to(pick_device(options.device)).float()

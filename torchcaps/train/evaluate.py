@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from torchcaps.analysis.alive import dead_on, obituary
 from torchcaps.analysis.routing import diagnose
 from torchcaps.data import Labelled, fingerprint
 from torchcaps.data.batches.images import in_order
@@ -60,6 +62,14 @@ def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device)
         line |= {f"{name}_sd": means.std().item() for name, means in batches.items()}
     named = {f"watched_{rule.part}_{name}": value for name, value in line.items()}
     state.metrics_log.write(state.done + at, stage=state.stage, epoch=at // epoch, **named)
+
+
+def warn_of_dead_layers(state: State, device: torch.device) -> None:
+    """Warn once of each capsule layer that is inactive on a few training images."""
+    for name in dead_on(state.model, state.data["train"], device, state.run.augment):
+        if name not in state.dead:
+            state.dead.add(name)
+            warnings.warn(obituary(name), RuntimeWarning, stacklevel=2)
 
 
 def sample(data: Labelled | Sentences, n: int) -> Labelled | Sentences:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchcaps.data.batches.images import Batches
 from torchcaps.data.batches.pairs import batches_for
+from torchcaps.layers.calibration import Calibrated
 from torchcaps.layers.norm import share_statistics
 from torchcaps.runtime.distributed import Team, joined
 from torchcaps.runtime.environment import (
@@ -26,7 +27,7 @@ from torchcaps.runtime.environment import (
 from torchcaps.runtime.metrics_log import MetricsLog, Speed, progress_bar
 from torchcaps.train import batchnorm, splits
 from torchcaps.train.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint, tensors_sha256
-from torchcaps.train.evaluate import finish, n_steps_of, probe, reached, validate, watch
+from torchcaps.train.evaluate import finish, n_steps_of, probe, reached, validate, warn_of_dead_layers, watch
 from torchcaps.train.plain import differences, to_plain, unlike
 from torchcaps.train.state import Diverged, Interrupted, Options, State, Trained
 from torchcaps.train.step import TrainingStep
@@ -140,7 +141,10 @@ def _stage(
     n_steps = n_steps_of(stage, state.data["train"])
     batches = batches_for(state.data["train"], stage.batch, state.run.augment, device, stage.balanced)
     if not found:
-        stage.task.init(state.model, batches.at(torch.zeros((), dtype=torch.long, device=device)))
+        first = batches.at(torch.zeros((), dtype=torch.long, device=device))
+        if state.stage == 0 and isinstance(state.model, Calibrated):
+            state.model.calibrate(first.images)
+        stage.task.init(state.model, first)
         state.team.agree(state.model)
     batches.divide(state.team.rank, state.team.size)
     step = TrainingStep(stage, state.model, batches, n_steps, device, state.team)
@@ -169,6 +173,8 @@ def _stage(
                 _log(state, step, at, speed, show)
             if stage.probe_every and at % stage.probe_every == 0:
                 probe(state, stage, at, device)
+            if at % epoch == 0 or at == stop:
+                warn_of_dead_layers(state, device)
             if at % epoch == 0 and at < n_steps:
                 validate(state, stage, at, n_steps, epoch, device)
             watch(state, stage, at, epoch, device)

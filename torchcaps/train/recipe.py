@@ -28,7 +28,7 @@ from torchcaps.train.optimizers import SGD, Adam, RAdam
 from torchcaps.train.plain import from_plain, up_to_date
 from torchcaps.train.schedules import Cosine, Exponential, OneCycle
 from torchcaps.train.tasks import Task
-from torchcaps.train.tasks.classify import Classify
+from torchcaps.train.tasks.classify import Classify, ClassifyFrozen
 from torchcaps.train.tasks.classify_pairs import ClassifyPairLogits, ClassifyPairs
 from torchcaps.train.tasks.experts import Autoencode, LearnDecoder, LearnExperts
 from torchcaps.train.tasks.ladder import ClassifyLadder
@@ -179,7 +179,8 @@ KINDS: dict[str, type] = {
     for kind in (
         Run, Stage, Stop, Watch, OwnImages, Exponential, Cosine, OneCycle, Adam, RAdam, SGD,
         Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup, Warp,
-        Classify, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder, ClassifySentences,
+        Classify, ClassifyFrozen, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder,
+        ClassifySentences,
         Reconstruct, Autoencode, LearnExperts, LearnDecoder, LearnRBM, LearnBottleneck,
     )
 }

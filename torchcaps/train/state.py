@@ -107,6 +107,7 @@ class State:
     made_by: list[dict[str, Any]] = field(default_factory=list)
     epoch_rng: Tensor | None = None  # the generator's state at the start of the current epoch
     metrics_log: MetricsLog | None = None
+    dead: set[str] = field(default_factory=set)  # capsule layers that were reported as inactive
     started: float = field(default_factory=time.perf_counter)
     saved_at: float = field(default_factory=time.perf_counter)
 

@@ -93,7 +93,7 @@ def tracks(
     with evaluating(model):
         for some in indices.flatten().split(AT_ONCE):
             capsules, labels = model(as_input(model, data.images[some], augment)), data.labels[some]
-            right.append(capsules.activity.argmax(-1).cpu() == labels)
+            right.append(capsules.confidence.argmax(-1).cpu() == labels)
             poses.append(capsules.poses.cpu()[torch.arange(len(some)), labels])
     shape = {"k": len(toys), "v": len(degrees)}
     return Tracks(

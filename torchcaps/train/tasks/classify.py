@@ -28,6 +28,11 @@ class Classify(Task):
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         capsules = model(batch.images)
+        if capsules.score is not None:
+            raise ValueError(
+                "Classify's margin loss needs capsules whose length is their activity, and this network computes "
+                "scores; train it by ClassifyScores"
+            )
         shown = class_shares(batch, model.n_classes).to(capsules.activity.dtype)
         margin = model.margin_weight() * margin_loss(capsules.activity, shown).mean()
         wrong = 100 * (capsules.activity.argmax(-1) != main_labels(batch)).float().mean()
@@ -66,3 +71,20 @@ class Classify(Task):
 
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
         return {"error_percent": error_percent(predictions, labels)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyFrozen(Classify):
+    """Classification that leaves some parameters as they started: those whose names begin with one of `frozen`."""
+
+    frozen: tuple[str, ...]
+
+    def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        found = super().parameters(model)
+        kept = {name: parameter for name, parameter in found.items() if not name.startswith(self.frozen)}
+        if len(kept) == len(found) or not kept:
+            raise ValueError(
+                f"ClassifyFrozen: parameters that begin with {', '.join(self.frozen)} should be some of the model's; "
+                f"they are {len(found) - len(kept)} of {len(found)}"
+            )
+        return kept

@@ -46,4 +46,10 @@ class ClassifyScores(ClassifyLogits):
     n_at_once: ClassVar[int] = 50  # small: without a kernel all votes are held in memory, 21 MB per image of 96x96
 
     def logits(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
-        return model(images).activity
+        capsules = model(images)
+        if capsules.score is None:
+            raise ValueError(
+                "ClassifyScores needs capsules with scores, and this network's activities are lengths; "
+                "train it by Classify"
+            )
+        return capsules.score

@@ -27,7 +27,7 @@ class ClassifySentences(Task):
     def logits(self, model: nn.Module, batch: SentenceBatch) -> Float[Tensor, "b k"]:
         """Compute the inputs of the softmax: scores of class capsules, or the logits of a model without capsules."""
         said = model(batch.embeddings, batch.present)
-        return said.activity if isinstance(said, Capsules) else said
+        return said.confidence if isinstance(said, Capsules) else said
 
     def losses(self, model: nn.Module, batch: SentenceBatch) -> dict[str, Tensor]:
         logits = self.logits(model, batch)

@@ -1,0 +1,79 @@
+"""Calibration on one batch: scale a fresh layer to the inputs that it really gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.layers.capsules import Capsules
+from torchcaps.layers.initialisation import LENGTH
+from torchcaps.ops import length, unsquash
+
+LEAST, MOST = 0.2, 0.7  # median activity after calibration
+STEP = 1.2  # factor by which votes or scores are scaled until the median lies between
+
+
+@runtime_checkable
+class Calibrated(Protocol):
+    """Layer that scales its weights to its first inputs."""
+
+    def calibrate(self, capsules: Any) -> Capsules:
+        """Scale the weights; return the outputs."""
+
+
+@torch.no_grad()
+def calibrate(model: nn.Module, *inputs: Any) -> None:
+    """Calibrate every capsule layer of a model, in the order in which a forward pass of `inputs` reaches them."""
+    layers = [part for part in model.modules() if isinstance(part, Calibrated) and part is not model]
+    if not layers:
+        raise ValueError(f"calibrate: {type(model).__name__} has no capsule layer that can be calibrated")
+    handles: dict[nn.Module, Any] = {}
+
+    def before(layer: nn.Module, args: tuple[Any, ...]) -> None:
+        handles.pop(layer).remove()  # once, and not by the forward passes of its own calibration
+        layer.calibrate(*args)
+
+    for layer in layers:
+        handles[layer] = layer.register_forward_pre_hook(before)
+    training = model.training
+    try:
+        model.eval()(*inputs)
+    finally:
+        model.train(training)
+        for handle in handles.values():
+            handle.remove()
+
+
+def scale_votes(
+    layer: nn.Module,
+    poses: Float[Tensor, "*b i d"],
+    route_once: Callable[[Tensor], Tensor],
+    wanted: float,
+) -> Capsules:
+    """Scale `layer.weight` so that the first sums of votes have the length that the initialisation plans with.
+
+    `route_once` routes poses by one iteration without bias. Then scale on until the median activity is in range.
+    """
+    size = length(poses).square().mean().sqrt()
+    sums = length(unsquash(route_once(poses / size))).square().mean().sqrt() * size
+    if not torch.isfinite(sums) or sums == 0:
+        raise ValueError(
+            f"{type(layer).__name__}.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
+        )
+    layer.weight.mul_(wanted * LENGTH / sums)
+    return scale_until_alive(layer, poses, lambda factor: layer.weight.mul_(factor))
+
+
+def scale_until_alive(layer: nn.Module, inputs: Any, scale: Callable[[float], Any], n_tries: int = 40) -> Capsules:
+    """Scale by small factors until the median activity is in range."""
+    for _ in range(n_tries):
+        found = layer(inputs)
+        median = found.activity.float().median()
+        if LEAST <= median <= MOST:
+            break
+        scale(STEP if median < LEAST else 1 / STEP)
+    return found

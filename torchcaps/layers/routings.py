@@ -1,0 +1,126 @@
+"""Routings by name: swap the routing of a network by one argument.
+
+A routing is a frozen dataclass of options; the layer that it builds holds the weights. Between layers poses are
+vectors; a routing of matrices views d dimensions as rows x (d / rows).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from torch import Tensor, nn
+
+from torchcaps.layers.capsules import Capsules
+from torchcaps.layers.em import EMCapsules
+from torchcaps.layers.ladder import LadderCapsules
+from torchcaps.layers.lazy import LazyRoutedCapsules
+from torchcaps.layers.routed import RoutedCapsules
+
+
+class Routing(Protocol):
+    """Options of a routing. `loss` names the loss that fits its outputs: "margin" or "cross-entropy"."""
+
+    loss: ClassVar[str]
+
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> nn.Module:
+        """Return a fresh layer with these sizes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dynamic:
+    """Routing by agreement (Sabour 2017); `couplings` name the rule, one of `COUPLINGS`."""
+
+    loss: ClassVar[str] = "margin"
+    n_iters: int = 3
+    couplings: str = "softmax"
+
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> RoutedCapsules:
+        return RoutedCapsules(n_in, n_out, d_in, d_out, self.n_iters, couplings=self.couplings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EM:
+    """Routing by expectation-maximization (Heinsen 2019) of poses with this many rows."""
+
+    loss: ClassVar[str] = "cross-entropy"
+    n_iters: int = 3
+    rows: int = 4
+    cost: str = "separate"
+    density: str = "gaussian"
+
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> EMCapsules:
+        if d_in % self.rows or d_out % self.rows:
+            raise ValueError(
+                f"EM routing has poses of {self.rows} rows; d_in={d_in} or d_out={d_out} is no multiple; "
+                "change the sizes, or give EM(rows=...)"
+            )
+        sizes = (self.rows, d_in // self.rows, d_out // self.rows)
+        return EMCapsules(n_in, n_out, *sizes, self.n_iters, cost=self.cost, density=self.density)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lazy:
+    """Routing without votes, for long sequences (Heinsen 2022)."""
+
+    loss: ClassVar[str] = "cross-entropy"
+    n_iters: int = 2
+
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> LazyRoutedCapsules:
+        return LazyRoutedCapsules(n_in, n_out, d_in, d_out, self.n_iters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ladder:
+    """Ladder of the most active inputs (Jeong 2019), by one network for all outputs."""
+
+    loss: ClassVar[str] = "margin"
+    n_kept: int | None = 32
+    width: int = 96
+
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> LadderCapsules:
+        n_kept = n_in if self.n_kept is None else min(self.n_kept, n_in)
+        return LadderCapsules(n_in, n_out, d_in, d_out, n_kept, shared=True, width=self.width)
+
+
+ROUTINGS: dict[str, Routing] = {
+    "dynamic": Dynamic(),
+    "leaky": Dynamic(couplings="leaky"),
+    "max-min": Dynamic(couplings="max-min"),
+    "uniform": Dynamic(couplings="uniform", n_iters=1),
+    "random": Dynamic(couplings="random", n_iters=1),
+    "em": EM(),
+    "lazy": Lazy(),
+    "ladder": Ladder(),
+}
+
+
+def routing_named(routing: str | Routing) -> Routing:
+    """Look up a routing by name, or return the options unchanged."""
+    if not isinstance(routing, str):
+        return routing
+    if routing not in ROUTINGS:
+        raise ValueError(f"routing must be one of {', '.join(ROUTINGS)}, or their options; got {routing!r}")
+    return ROUTINGS[routing]
+
+
+class CapsuleLayer(nn.Module):
+    """Fully connected capsule layer of any routing. [*b i d] -> [*b j e], as vectors.
+
+    CapsuleLayer(288, 32, 8, 16, routing="em")
+    CapsuleLayer(288, 32, 8, 16, routing=Dynamic(n_iters=1))
+    """
+
+    def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int, routing: str | Routing = "dynamic") -> None:
+        super().__init__()
+        self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
+        self.routing = routing_named(routing)
+        self.routed = self.routing.build(n_in, n_out, d_in, d_out)
+
+    def forward(self, capsules: Capsules | Tensor) -> Capsules:
+        routed = self.routed(capsules)
+        matrices = routed.poses.ndim == routed.activity.ndim + 2
+        return routed._replace(poses=routed.poses.flatten(-2)) if matrices else routed
+
+    def extra_repr(self) -> str:
+        return f"routing={self.routing}"
