@@ -1,4 +1,4 @@
-"""What a data set is: its specification, the facts that follow from it, and how its files become examples."""
+"""Specification of a data set, the facts that follow from it, and how its files become examples."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ VIEWPOINTS = ("azimuth", "elevation")
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """A data set by what it is. `str` of it is its name, as commands take it and result files store it.
+    """Specification of a data set; `str` of it is its name, as commands take it and result files store it.
 
-    A field that is not given is as its source has it; `spec(name)` leads from a name to the specification.
+    A field that is not given has its source's default; `spec(name)` leads from a name to the specification.
     """
 
     source: str  # "mnist", "smallnorb", "sst", "generated": a file of sets/ reads it
@@ -63,7 +63,7 @@ class DataSpec:
 
     @property
     def same_training(self) -> DataSpec:
-        """The set with this training part and the usual test part: sst5-mpnet for sst5-mpnet-dev."""
+        """Data set with the same training part and the usual test part: sst5-mpnet for sst5-mpnet-dev."""
         return replace(self, split="standard" if self.split == "dev" else self.split, familiar=False)
 
 
@@ -86,7 +86,7 @@ class DataInfo:
 
 
 class DataSet(NamedTuple):
-    """How a data set is read. `read(split, root, seed)` gives images and labels, pairs or sentences."""
+    """Reader of a data set. `read(split, root, seed)` gives images and labels, pairs or sentences."""
 
     info: DataInfo
     read: Callable[[str, str | Path | None, int], tuple[Any, ...]]
