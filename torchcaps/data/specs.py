@@ -14,12 +14,12 @@ from torchcaps.data.sources.formats import Format
 SPLITS = {
     "standard": "the official test part; where there is none, one drawn by the seed",
     "writers": "digits of other writers to test on",
-    "toys": "the official training part, one toy of each category held out: to choose by",
+    "toys": "the official training part, one toy of each category held out for model selection",
     "folds": "the same, with another toy held out for every seed",
     "azimuth": "toys of the official test part: some azimuths to train on, the others to test on",
     "elevation": "the same with elevations",
     "roots": "whole sentences alone to train on, without their phrases",
-    "dev": "the validation part in place of the test part: to choose by",
+    "dev": "the validation part in place of the test part, for model selection",
 }
 VIEWPOINTS = ("azimuth", "elevation")
 
