@@ -116,5 +116,5 @@ def test_figures_need_their_checkpoints(small_rows, tmp_path):
     assert drawn() == {"figure-4"}
     put("jeong2019/mnist-k70", replace(small_rows["jeong2019/mnist-k70"], keep_scores=True))  # another run
     assert drawn() == {"figure-4"}
-    put("sabour2017/mnist-r3", small_rows["sabour2017/mnist-r3"])
+    put("sabour2017/mnist-r3-recon-64", small_rows["sabour2017/mnist-r3-recon-64"])
     assert drawn() == {"figure-1", "figure-4"}
