@@ -145,8 +145,8 @@ def table_of(group: str, results: Path) -> str:
     if group not in PAIRS:
         raise ValueError(f"there is no group {group!r} of pairs; there are {', '.join(PAIRS)}")
     stored = read_intervals(results)
-    head = "data | capsules | error, % (n) | baseline | error, % (n) | difference | 95 % interval | lower error"
-    lines = [f"| {head} |", "|---|---|---|---|---|---|---|---|"]
+    head = "data | capsules | their error, % (n) | baseline, error, % (n) | difference, 95 % interval | lower error"
+    lines = [f"| {head} |", "|---|---|---|---|---|---|"]
     lines += [f"| {' | '.join(_cells(pair, results, stored))} |" for pair in PAIRS[group]]
     return "\n".join(lines) + "\n"
 
@@ -154,7 +154,7 @@ def table_of(group: str, results: Path) -> str:
 def _cells(pair: Pair, results: Path, stored: Mapping[tuple[str, str, str], Mapping[str, str]]) -> list[str]:
     both = pair.results(results)
     if not all(both):
-        return [pair.data, pair.model, "not run yet", pair.without, "not run yet", "-", "-", "-"]
+        return [pair.data, pair.model, "not run yet", f"{pair.without} not run yet", "-", "-"]
     errors = [[_error(result, pair.part) for result in rows] for rows in both]
     said = [_spread(values) for values in errors]
     difference = f"{mean(errors[0]) - mean(errors[1]):+.2f}"
@@ -163,8 +163,8 @@ def _cells(pair: Pair, results: Path, stored: Mapping[tuple[str, str, str], Mapp
         span, leader = "stale", "-"
     else:
         span, leader = _verdict(line)
-    whole = [cell.translate(NARROW) for cell in (said[0], said[1], difference, span, leader)]
-    return [pair.data, pair.model, whole[0], pair.without, *whole[1:]]
+    own, other, span, leader = (cell.translate(NARROW) for cell in (*said, span, leader))
+    return [pair.data, pair.model, own, f"{pair.without} {other}", f"{difference} ({span})", leader]
 
 
 def _verdict(line: Mapping[str, str]) -> tuple[str, str]:
