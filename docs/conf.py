@@ -1,4 +1,4 @@
-"""How sphinx builds the pages of this folder: `make docs`. Nothing is asked of a network, and a warning is an error."""
+"""Settings of sphinx for the pages of this folder: `make docs`. It needs no network, and a warning is an error."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Draw the figures of docs/how-routing-works.md and the GIF of README: `python docs/pictures.py`.
+"""Draw the figures of how-routing-works.md and other-routings.md, and the GIF of README: `python docs/pictures.py`.
 
 Needs `torchcaps[experiments]`. The hand-sized examples are those of the page, whose code is run for them; the trained
 networks come with the package. Nothing is downloaded or trained. The GIF needs the MNIST files
@@ -116,11 +116,13 @@ def masks() -> Any:
     with canvas(7.6, 2.6) as figure:
         left, right = figure.subplots(1, 2)
         left.bar(range(16), factors.numpy(), color=BLUE)
-        left.set(title="Sparse mask of 16 capsules", xlabel="rank by support", xticks=range(0, 16, 3))
+        left.set(title="Sparse mask of 16 capsules", xlabel="rank by support (0: most)", ylabel="factor")
+        left.set_xticks(range(0, 16, 3))
         right.plot(misfit.numpy(), ladder_activity(misfit).numpy(), color=GREEN)
         right.set(
             title="Activity of a ladder capsule",
             xlabel="mean squared error of the regressed parts",
+            ylabel="activity",
             xlim=(0, 1),
             ylim=(0, 1.05),
         )

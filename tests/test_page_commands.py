@@ -149,7 +149,7 @@ def test_make_starts_what_the_pages_say(tmp_path):
 def place(tmp_path):
     """What a reader of the page has: two folders of birds, a new picture and more of them, onnxruntime-web or what stands for it."""
     images, labels = generate(200, 16, torch.Generator().manual_seed(0))
-    for label, folder in ((0, "birds/flat"), (3, "birds/steep"), (7, "more-pictures")):
+    for label, folder in ((0, "birds/flat"), (3, "birds/steep"), (7, "more-images")):
         (tmp_path / folder).mkdir(parents=True)
         for number, pixels in enumerate(images[labels == label][:12]):
             Image.fromarray(pixels[0].numpy()).save(tmp_path / folder / f"{number}.png")
@@ -194,6 +194,6 @@ def test_the_commands_for_own_pictures_do_what_the_page_says(place):
             said, _ = process.communicate(timeout=300)
             assert process.returncode == 0, f"torchcaps {' '.join(words)}: {said}"
         if words[0] == "predict":
-            assert said.count(".png") == len(list((place / "more-pictures").iterdir())) and "new.jpg" in said
+            assert said.count(".png") == len(list((place / "more-images").iterdir())) and "new.jpg" in said
     for path in (checkpoint, "net.onnx", "net.pt2", "page/index.html"):
         assert (place / path).exists(), path

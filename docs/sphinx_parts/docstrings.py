@@ -21,7 +21,7 @@ def as_rst(lines: list[str]) -> list[str]:
 
 
 def fields_of(kind: type) -> list[str]:
-    """What the comments behind the fields of a NamedTuple or a dataclass say, as a list."""
+    """List the fields of a NamedTuple or a dataclass with the comments behind them."""
     if not (hasattr(kind, "_fields") or hasattr(kind, "__dataclass_fields__")):
         return []
     body = inspect.getsource(kind).splitlines()
@@ -29,7 +29,7 @@ def fields_of(kind: type) -> list[str]:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[bool, list[str]]]:
-    """What stands between empty lines; indented blocks that follow each other are one."""
+    """Split at empty lines; indented blocks that follow each other are one."""
     parts = [list(part) for full, part in groupby(lines, key=lambda line: bool(line.strip())) if full]
     for indented, group in groupby(parts, key=lambda part: all(line.startswith("    ") for line in part)):
         if not indented:
@@ -69,9 +69,7 @@ def _process(app: Any, what: str, name: str, thing: Any, options: Any, lines: li
 
 
 def _skip(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
-    """Fields of a NamedTuple say "Alias for field number 0", where signature and comments say more; and what others'
-    classes hand
-    down is told by them."""
+    """Leave out NamedTuple fields, which the signature and comments describe, and methods inherited from elsewhere."""
     alias = str(getattr(thing, "__doc__", "")).startswith("Alias for field number")
     foreign = inspect.isroutine(thing) and not str(thing.__module__).startswith("torchcaps")
     return True if alias or foreign else None

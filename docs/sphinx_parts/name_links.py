@@ -1,4 +1,4 @@
-"""Where a page has the name of an op, a layer or a model as `code`, it is a link to what is told of it."""
+"""Link the name of an op, a layer or a model that stands as `code` on a page to its description."""
 
 from importlib import import_module
 from pathlib import Path

@@ -2,8 +2,7 @@
 
 A module offers what its `__all__` says, or else what it defines itself, has no underscore and has a docstring. What a
 package takes from its files stands under the name of the file, with that file's own docstring. A name that another
-page tells
-too, as those of `torchcaps` itself do, gets a line and a link.
+page describes too, as with those of `torchcaps` itself, gets a line and a link.
 """
 
 import inspect
@@ -20,20 +19,20 @@ MARKED = re.compile(r"<!-- names (?P<module>[\w.]+) -->")
 
 
 def offered(module: ModuleType) -> list[str]:
-    """The public names of a module, in the order in which they are defined where that is known."""
+    """List the public names of a module, in the order in which they are defined where that is known."""
     if hasattr(module, "__all__"):
         return list(module.__all__)
     return [name for name, thing in vars(module).items() if not name.startswith("_") and _own(module, thing)]
 
 
 def marked(folder: Path) -> tuple[str, ...]:
-    """The modules that the pages of a folder stand for."""
+    """List the modules that the pages of a folder describe."""
     return tuple(found["module"] for page in sorted(folder.glob("*.md")) for found in MARKED.finditer(page.read_text()))
 
 
 @cache
 def told_by(modules: tuple[str, ...]) -> dict[int, str]:
-    """Where a thing is told in full, by its identity: in the module that is deepest in the package."""
+    """Map the identity of each object to its full name in the module deepest in the package."""
     found = [
         (name.count("."), f"{name}.{each}", getattr(import_module(name), each))
         for name in modules
@@ -43,12 +42,12 @@ def told_by(modules: tuple[str, ...]) -> dict[int, str]:
 
 
 def filled(text: str, modules: tuple[str, ...]) -> str:
-    """The page with every marked module written out, as MyST. `modules`: all that are marked on some page."""
+    """Write out every marked module of a page, as MyST. `modules`: all that are marked on some page."""
     return MARKED.sub(lambda found: "\n".join(written(import_module(found["module"]), told_by(modules))), text)
 
 
 def written(module: ModuleType, told: dict[int, str]) -> Iterator[str]:
-    """Lines for what others tell, then sections of a package's files, or the names of a module that is a file."""
+    """Yield links to names described elsewhere, then the sections of a package or the names of a single file."""
     here = {name: f"{module.__name__}.{name}" for name in offered(module)}
     elsewhere = [name for name, whole in here.items() if told[id(getattr(module, name))] != whole]
     if elsewhere:
@@ -87,7 +86,7 @@ def _own(module: ModuleType, thing: Any) -> bool:
 
 
 def _home(module: ModuleType, name: str) -> str:
-    """Where it is defined, if that is within the package; tables and the like belong to the package."""
+    """Name the module that defines it, if that is within the package; tables and the like belong to the package."""
     home = getattr(getattr(module, name), "__module__", None) or module.__name__
     return home if home.startswith(module.__name__ + ".") else module.__name__
 
@@ -106,7 +105,7 @@ def _directive(module: ModuleType, name: str) -> list[str]:
     if inspect.isroutine(thing):
         return [f".. autofunction:: {module.__name__}.{name}"]
     keys = ", ".join(f"``{key}``" for key in thing) if isinstance(thing, dict) else ""
-    # a path is told from the package on: where this machine has it is nobody's business
+    # a path is written from the package on, independent of the machine
     said = (
         thing.relative_to(_root(module))
         if isinstance(thing, Path) and thing.is_relative_to(_root(module))

@@ -100,7 +100,7 @@ def test_a_checkpoint_is_evaluated_drawn_and_asked(command, trained, folder, tmp
 
 def test_what_predict_cannot_do_is_said(command, trained, tmp_path):
     checkpoint = trained[0] / "checkpoint.safetensors"
-    refuses(command("predict", checkpoint, "nowhere.png"), "there is no picture nowhere.png")
+    refuses(command("predict", checkpoint, "nowhere.png"), "there is no image nowhere.png")
     (tmp_path / "bad.png").write_text("")
     refuses(
         command("predict", checkpoint, tmp_path / "bad.png"),
@@ -108,13 +108,13 @@ def test_what_predict_cannot_do_is_said(command, trained, tmp_path):
         "give another file",
     )
     (tmp_path / "none").mkdir()
-    refuses(command("predict", checkpoint, tmp_path / "none"), "holds no pictures")
+    refuses(command("predict", checkpoint, tmp_path / "none"), "holds no images")
 
 
 def test_settings_for_own_pictures_and_recipes_do_not_mix(command, folder):
     refuses(command("train"), "give a recipe", "--data FOLDER")
     refuses(command("train", "--data", folder, "--quick"), "--data FOLDER alone")
-    refuses(command("train", "smoke/capsnet", "--size", "16"), "--size is for pictures of your own")
+    refuses(command("train", "smoke/capsnet", "--size", "16"), "--size is for images of your own")
     refuses(command("train", "--data", folder, "--model", "baseline"), "--model must be one of capsnet, em-capsnet")
     refuses(command("train", "--data", folder, "--epochs", "0"), "--epochs must be 1 or more")
 

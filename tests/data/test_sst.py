@@ -203,7 +203,7 @@ def test_generated_sentences_are_worth_what_their_words_are():
 def test_phrases_cannot_be_held_out():
     """Parts of one sentence would stand on both sides."""
     smoke = RECIPES["smoke/em-sentences"].make()
-    with pytest.raises(ValueError, match="use its -dev set to choose by"):
+    with pytest.raises(ValueError, match="use its -dev set for model selection"):
         splits.check(replace(smoke, data="sst5-mpnet", hold_out=100))
     with pytest.raises(ValueError, match="probes look at images"):
         splits.check(replace(smoke, stages=(replace(smoke.stages[0], probe_every=5),)))

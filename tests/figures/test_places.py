@@ -60,7 +60,7 @@ def test_a_place_sees_the_pixels_that_the_window_says(model):
 
 
 def test_another_network_and_pictures_that_are_too_small_are_refused(model):
-    with pytest.raises(ValueError, match="told by EM routing; got a CapsNet, give an EMCapsNet"):
+    with pytest.raises(ValueError, match="known for EM routing alone; got a CapsNet, give an EMCapsNet"):
         places_used(CapsNet((1, 16, 16), channels=2, kernel=3, primary_kernel=3, n_types=2), torch.zeros(1, 1, 16, 16))
     with pytest.raises(
         ValueError, match="2 convolutions of 3x3 with strides 2, 1 want images of at least 7x7, got 6x16"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchcaps.figures.routing_curves import error_by_passes, loss_curves, smooth
+from torchcaps.figures.routing_curves import error_by_iterations, loss_curves, smooth
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -42,7 +42,7 @@ def test_raw_losses_stand_faint_behind_the_smoothed_ones():
 
 @pytest.mark.parametrize(("worst", "scale"), [(15.0, "linear"), (80.0, "log")])
 def test_errors_far_apart_have_a_log_scale(worst, scale):
-    figure, caption = error_by_passes({"digits": {1: [worst], 2: [1.6, 2.0]}})
+    figure, caption = error_by_iterations({"digits": {1: [worst], 2: [1.6, 2.0]}})
     (axes,) = figure.axes
     assert axes.get_yscale() == scale and ("log scale" in axes.get_ylabel()) == (scale == "log")
     assert [list(line.get_ydata()) for line in axes.lines] == [[worst], [1.6, 2.0], [worst, 1.8]]

@@ -92,7 +92,7 @@ def test_the_command_and_the_report(tmp_path, monkeypatch, capsys):
     ask("--sentence", " ", code=2)
     assert capsys.readouterr().err == "torchcaps: sentence 1 of 1 is empty; give it a word, or leave it out\n"
     ask("--image", "x.png", code=2)
-    assert "is of a network for sentences: give --sentence or --test instead of --image" in capsys.readouterr().err
+    assert "is a network for sentences: give --sentence or --test instead of --image" in capsys.readouterr().err
     ask("--test", "128", code=2)
     assert "generated-sentences has 128 test sentences, numbered from 0; got 128" in capsys.readouterr().err
     drawn = all_figures(trained.model, load(run.data, "test"), trained.curve)

@@ -62,7 +62,10 @@ def test_figures_are_drawn_of_what_is_there(tmp_path, monkeypatch):
     assert set(drawn(tmp_path)) == {"figure-8"}
     put("smallnorb-r1", tmp_path)
     made = drawn(tmp_path)
-    assert set(made) == {"figure-8", "error-by-passes"} and "smallNORB: 1 of 1, 1 of 3" in made["error-by-passes"][1]
+    assert (
+        set(made) == {"figure-8", "error-by-iterations"}
+        and "smallNORB: 1 of 1, 1 of 3" in made["error-by-iterations"][1]
+    )
 
 
 def test_figures_of_poses_are_of_a_finished_checkpoint_and_see_what_its_run_shows(tmp_path, monkeypatch):
@@ -190,11 +193,11 @@ def test_explain_draws_test_pictures_and_own_ones_and_refuses_the_rest(tmp_path,
             tmp_path / "fits.png",
             "--image",
             tmp_path / "fits.png",
-        ): "takes pictures of 1 channels, got 2 files",
-        ("--image", tmp_path / "text.png"): "text.png is not a picture that Pillow can read",
+        ): "takes images of 1 channels, got 2 files",
+        ("--image", tmp_path / "text.png"): "text.png is not an image that Pillow can read",
         ("--test", "1,x"): "--test takes whole numbers with commas",
         ("--test", "256"): "generated-16 has 256 test images, numbered from 0; got 256",
-        ("--sentence", "a film"): "is of a network for pictures: give --image or --test instead of --sentence",
+        ("--sentence", "a film"): "is a network for images: give --image or --test instead of --sentence",
     }
     for words, message in refused.items():
         assert run_cli(monkeypatch, *own, *words) == 2

@@ -97,7 +97,8 @@ def small_rows(monkeypatch):
     def small(run):
         run = run.quick(steps=2)
         kept = {"n_kept": 5} if run.model == "lcapsnet" else {}
-        return replace(run, model_args=run.model_args | SMALL | kept | {"kernel": 9, "primary_kernel": 9})
+        kernels = {} if run.model_args.get("kernel") else {"kernel": 9, "primary_kernel": 9}
+        return replace(run, model_args=run.model_args | SMALL | kept | kernels)
 
     today = {name: small(run) for name, run in paper._today().items()}
     monkeypatch.setattr(paper, "_today", lambda: today)
@@ -112,9 +113,11 @@ def test_figures_need_their_checkpoints(small_rows, tmp_path):
         train(run, name=name, seed=0, options=Options(out=tmp_path / "runs" / name / "0", progress=False))
 
     assert drawn() == set()
+    put("digits/ladder", small_rows["digits/ladder"])
+    assert drawn() == {"figure-2-digits"}
     put("jeong2019/mnist-k50", small_rows["jeong2019/mnist-k50"])
-    assert drawn() == {"figure-4"}
+    assert drawn() == {"figure-2-digits", "figure-4"}
     put("jeong2019/mnist-k70", replace(small_rows["jeong2019/mnist-k70"], keep_scores=True))  # another run
-    assert drawn() == {"figure-4"}
-    put("sabour2017/mnist-r3", small_rows["sabour2017/mnist-r3"])
-    assert drawn() == {"figure-1", "figure-4"}
+    assert drawn() == {"figure-2-digits", "figure-4"}
+    put("sabour2017/mnist-r3-recon-64", small_rows["sabour2017/mnist-r3-recon-64"])
+    assert drawn() == {"figure-1", "figure-2-digits", "figure-4"}

@@ -62,12 +62,12 @@ def test_figures_of_training_need_their_results(tmp_path):
         put(name, tmp_path)
     put("mnist-r3-recon", tmp_path, seed=1)
     made = drawn(tmp_path)
-    assert {"figure-A1", "error-by-passes"} == set(made)
-    assert "MNIST: 2 of 3, 1 of 5" in made["error-by-passes"][1]
+    assert {"figure-A1", "error-by-iterations"} == set(made)
+    assert "MNIST: 2 of 3, 1 of 5" in made["error-by-iterations"][1]
     put("cifar10-r1", tmp_path)
     made = drawn(tmp_path)
     assert "After the paper's figure A.2" in made["figure-A2"][1]
-    assert "CIFAR-10: 1 of 1, 1 of 3." in made["error-by-passes"][1]
+    assert "CIFAR-10: 1 of 1, 1 of 3." in made["error-by-iterations"][1]
 
 
 def test_nothing_is_drawn_of_another_run_or_of_half_a_run(tmp_path):

@@ -127,7 +127,7 @@ def test_what_cannot_be_compared_is_said():
     labels = load("generated-16", "test").labels
     first, other_seed = (result_of(PICTURES, load("generated-16", "test", seed=seed).labels, seed) for seed in (0, 1))
     with pytest.raises(
-        ValueError, match=r"no data in common: the first was judged on test \(\w{8}…\), the second on test"
+        ValueError, match=r"no data in common: the first was evaluated on test \(\w{8}…\), the second on test"
     ):
         compare(first, other_seed, None)
     changed = [{**first, "data": {"test": "0"}} for _ in range(2)]

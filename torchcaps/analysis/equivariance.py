@@ -286,8 +286,7 @@ def explain(
     to_fit, *others = (int(classes[part == which].bincount(minlength=1).max()) for which in (FIT, CHOOSE, SCORE))
     if to_fit < LEAST or min(others) < 2:
         raise ValueError(
-            f"explain expects a class with {LEAST} pictures to fit, got at most {to_fit}; give more digits or more "
-            "copies"
+            f"explain expects a class with {LEAST} images to fit, got at most {to_fit}; give more digits or more copies"
         )
     grid = factors.new_tensor(STRENGTHS)[:, None].expand(-1, factors.shape[1])
     tried = r_squared(poses, classes, factors, part == FIT, part == CHOOSE, grid)
@@ -300,17 +299,17 @@ def r_squared(
     classes: Int64[Tensor, " n"],
     factors: Float[Tensor, "n k"],
     fitted: Bool[Tensor, " n"],
-    judged: Bool[Tensor, " n"],
+    scored: Bool[Tensor, " n"],
     strengths: Float[Tensor, "t k"],
 ) -> Float[Tensor, "t k"]:
     """Compute R² for each row of strengths: 1 - squared error / squared distance from the class mean.
 
-    Both sums run over all `judged` images.
+    Both sums run over all `scored` images.
     """
     poses = poses.double() / deviations(poses[fitted].double(), classes[fitted])
     missed, spread = torch.zeros_like(strengths), torch.zeros_like(strengths[0])
-    for which in classes[judged].unique():
-        own, here = (classes == which) & fitted, (classes == which) & judged
+    for which in classes[scored].unique():
+        own, here = (classes == which) & fitted, (classes == which) & scored
         truth = factors[here]
         spread += (truth - truth.mean(0)).square().sum(0)
         ridge = fit_ridge(poses[own], factors[own]) if own.sum() >= LEAST else None

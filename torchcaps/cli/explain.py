@@ -45,10 +45,10 @@ def explain(
     model, run, about = open_model(checkpoint, where)
     of_sentences = datasets.info(run.data).kind == "sentences"
     if of_sentences and image:
-        raise ValueError(f"{checkpoint} is of a network for sentences: give --sentence or --test instead of --image")
+        raise ValueError(f"{checkpoint} is a network for sentences: give --sentence or --test instead of --image")
     if not of_sentences and (sentence or label is not None):
         raise ValueError(
-            f"{checkpoint} is of a network for pictures: give --image or --test instead of --sentence and --label"
+            f"{checkpoint} is a network for images: give --image or --test instead of --sentence and --label"
         )
     if own := sentence if of_sentences else image:
         which, tests = [], None
@@ -64,26 +64,25 @@ def explain(
     else:
         named = isinstance(run.data, datasets.OwnImages) or datasets.spec(run.data).source == "smallnorb"
         names = class_names(run.data) if named else None
-        pictures, labels = (
-            ([own_picture(own, model)], [None]) if own else (list(tests.images[which]), tests.labels[which].tolist())
+        images, labels = (
+            ([own_image(own, model)], [None]) if own else (list(tests.images[which]), tests.labels[which].tolist())
         )
-        made = {"places": used_places(model, pictures, labels, names, run.augment)}
+        made = {"places": used_places(model, images, labels, names, run.augment)}
     for path in save_figures(made, out):
         print(path)
 
 
-def own_picture(files: list[Path], model: nn.Module) -> Tensor:
+def own_image(files: list[Path], model: nn.Module) -> Tensor:
     """Read greyscale files of one size as the channels of one image in 0..1, without resizing."""
     channels = [_grey(file) for file in files]
     wanted = getattr(model, "image", (len(files),))[0]
     if len(files) != wanted:
         raise ValueError(
-            f"the network takes pictures of {wanted} channels, got {len(files)} files; give --image once for each "
-            "channel"
+            f"the network takes images of {wanted} channels, got {len(files)} files; give --image once for each channel"
         )
     if len(sizes := {tuple(channel.shape) for channel in channels}) > 1:
         raise ValueError(
-            "the files of one picture must have one size, got "
+            "the files of one image must have one size, got "
             f"{' and '.join('x'.join(map(str, s)) for s in sorted(sizes))}"
         )
     return torch.stack(channels).float() / 255
@@ -94,7 +93,7 @@ def _grey(file: Path) -> UInt8[Tensor, "h w"]:
         with image_module().open(file) as opened:
             return torch.from_numpy(np.array(opened.convert("L")))
     except (OSError, SyntaxError) as error:  # a broken PNG is a SyntaxError to Pillow
-        raise ValueError(f"{file} is not a picture that Pillow can read ({error}); give another file") from error
+        raise ValueError(f"{file} is not an image that Pillow can read ({error}); give another file") from error
 
 
 def _numbers(written: str, name: str) -> list[int]:

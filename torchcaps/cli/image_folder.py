@@ -129,13 +129,12 @@ def predict(
         or about.shape[0] not in (1, 3)
     ):
         raise ValueError(
-            f"predict answers for networks that tell one class of a grey or colour picture; {checkpoint} was trained "
-            "by "
+            f"predict needs a network that classifies greyscale or colour images; {checkpoint} was trained by "
             f"{type(task).__name__} on {run.data} of {about.shape[0]} channel(s); "
             "give another, or call the network itself by torchcaps.load"
         )
     image_module()  # a missing Pillow must not be reported as a broken file
-    files = [file for path in image for file in _pictures(path)]
+    files = [file for path in image for file in _image_files(path)]
     images = torch.stack([_read(file, about.shape) for file in files])
     unlabelled = Labelled(images, torch.zeros(len(files), dtype=torch.long))
     scores = task.evaluate(model, unlabelled, where, run.augment).answers
@@ -150,14 +149,14 @@ def predict(
         print(f"{file}: {said}")
 
 
-def _pictures(path: Path) -> list[Path]:
+def _image_files(path: Path) -> list[Path]:
     if not path.exists():
-        raise ValueError(f"there is no picture {path}; give files or folders that exist")
+        raise ValueError(f"there is no image {path}; give files or folders that exist")
     if not path.is_dir():
         return [path]
     found = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
     if not found:
-        raise ValueError(f"{path} holds no pictures; they end in {' '.join(ENDINGS)}")
+        raise ValueError(f"{path} holds no images; they end in {' '.join(ENDINGS)}")
     return found
 
 

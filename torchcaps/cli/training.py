@@ -60,7 +60,7 @@ def train_one(
     if recipe is None:
         if data is None or smoke or hold_out is not None:
             raise ValueError(
-                "give a recipe (`torchcaps ls` names them), or --data FOLDER alone: your own pictures, a folder for "
+                "give a recipe (`torchcaps ls` names them), or --data FOLDER alone: your own images, a folder for "
                 "each class"
             )
         path = train_own(
@@ -79,7 +79,7 @@ def train_one(
         return
     if given := [name for name, value in own.items() if value is not None]:
         raise ValueError(
-            f"{', '.join(given)} is for pictures of your own; a recipe has its own settings: leave out one or the other"
+            f"{', '.join(given)} is for images of your own; a recipe has its own settings: leave out one or the other"
         )
     found = find(recipe, RECIPES)
     if not (probe := found.make()).trains:

@@ -123,7 +123,7 @@ def _name(recipe: Recipe, setting: Mapping[str, str], base: Run) -> str:
 
 
 def _held(base: Run) -> str:
-    """What the choice is made by."""
+    """Name the metric that the choice is made by."""
     return f"hold_out={base.hold_out}" if base.hold_out else f"data={base.data}"
 
 

@@ -1,4 +1,4 @@
-"""Which examples of a test part vary together: images of one digit or one toy are not independent draws."""
+"""Groups of test examples that vary together: images of one digit or one toy are not independent draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be done with a data set: `load` reads, `get` fetches, and nothing else touches the network."""
+"""Operations on data sets: `load` reads, `get` fetches, and nothing else touches the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data set is: its specification, the facts that follow from it, and how its files become examples."""
+"""Specification of a data set, the facts that follow from it, and how its files become examples."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from torchcaps.data.sources.formats import Format
 SPLITS = {
     "standard": "the official test part; where there is none, one drawn by the seed",
     "writers": "digits of other writers to test on",
-    "toys": "the official training part, one toy of each category held out: to choose by",
+    "toys": "the official training part, one toy of each category held out for model selection",
     "folds": "the same, with another toy held out for every seed",
     "azimuth": "toys of the official test part: some azimuths to train on, the others to test on",
     "elevation": "the same with elevations",
     "roots": "whole sentences alone to train on, without their phrases",
-    "dev": "the validation part in place of the test part: to choose by",
+    "dev": "the validation part in place of the test part, for model selection",
 }
 VIEWPOINTS = ("azimuth", "elevation")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """A data set by what it is. `str` of it is its name, as commands take it and result files store it.
+    """Specification of a data set; `str` of it is its name, as commands take it and result files store it.
 
-    A field that is not given is as its source has it; `spec(name)` leads from a name to the specification.
+    A field that is not given has its source's default; `spec(name)` leads from a name to the specification.
     """
 
     source: str  # "mnist", "smallnorb", "sst", "generated": a file of sets/ reads it
@@ -63,7 +63,7 @@ class DataSpec:
 
     @property
     def same_training(self) -> DataSpec:
-        """The set with this training part and the usual test part: sst5-mpnet for sst5-mpnet-dev."""
+        """Data set with the same training part and the usual test part: sst5-mpnet for sst5-mpnet-dev."""
         return replace(self, split="standard" if self.split == "dev" else self.split, familiar=False)
 
 
@@ -86,7 +86,7 @@ class DataInfo:
 
 
 class DataSet(NamedTuple):
-    """How a data set is read. `read(split, root, seed)` gives images and labels, pairs or sentences."""
+    """Reader of a data set. `read(split, root, seed)` gives images and labels, pairs or sentences."""
 
     info: DataInfo
     read: Callable[[str, str | Path | None, int], tuple[Any, ...]]

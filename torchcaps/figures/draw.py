@@ -36,7 +36,7 @@ else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
 MAX_CLASSES = 10  # shown side by side
-MAX_PASSES = 4  # routing iterations shown side by side
+MAX_ITERATIONS = 4  # routing iterations shown side by side
 
 
 def learning_curve(curve: list[dict[str, Any]]) -> Figure:
@@ -173,7 +173,7 @@ def dimension_sweeps(
     examples = numbers.pick_examples(predictions, data.labels, min(model.n_classes, MAX_CLASSES)).correct
     if not examples:
         raise ValueError(
-            "dimension_sweeps needs a picture that the model recognises, and it recognises none; train it first"
+            "dimension_sweeps needs an image that the model recognises, and it recognises none; train it first"
         )
     labels = [int(data.labels[index]) for index in examples]
     sweeps = [
@@ -226,8 +226,8 @@ def couplings_over_iterations(
     Rows: where couplings to the label come from, couplings by class, capsule length by class.
     """
     view = numbers.watch_routing(model, image, label, augment)
-    n_passes = len(view.mass)
-    shown = list(range(n_passes)) if n_passes <= MAX_PASSES else [0, 1, 2, n_passes - 1]
+    n_iterations = len(view.mass)
+    shown = list(range(n_iterations)) if n_iterations <= MAX_ITERATIONS else [0, 1, 2, n_iterations - 1]
     answer = int(view.lengths[-1].argmax())
     with canvas(min(2.6 + 1.8 * len(shown), 8.0), 5.4) as figure:
         grid = figure.subplots(3, 1 + len(shown), squeeze=False, height_ratios=[1.3, 1, 1])
@@ -236,11 +236,11 @@ def couplings_over_iterations(
         _entropy(grid[1, 0], view.entropy)
         _key(grid[2, 0], label, answer)
         colours = [BLUE if j == label else ORANGE if j == answer else PALE for j in range(view.mass.shape[1])]
-        _passes(grid[:, 1:], view, shown, label, colours)
+        _iterations(grid[:, 1:], view, shown, label, colours)
     return figure
 
 
-def _passes(grid: Any, view: numbers.RoutingView, shown: list[int], label: int, colours: list[str]) -> None:
+def _iterations(grid: Any, view: numbers.RoutingView, shown: list[int], label: int, colours: list[str]) -> None:
     """Draw three rows per iteration. A map sums to what the label's bar gained since the first iteration."""
     n_classes = view.mass.shape[1]
     mass, gain = 100 * view.mass, 100 * (view.places - view.places[0])
@@ -258,21 +258,20 @@ def _passes(grid: Any, view: numbers.RoutingView, shown: list[int], label: int, 
         middle.text(label, max(float(mass[t, label]), even) + 0.2 * room, f"{mass[t, label]:.2f}", **number)
         bottom.bar(range(n_classes), view.lengths[t].numpy(), color=colours)
         bottom.text(label, float(view.lengths[t, label]) + 0.02, f"{view.lengths[t, label]:.2f}", **number)
-        bottom.set_ylim(0, 1.1)
+        bottom.set(ylim=(0, 1.1), xlabel="class")
         for axes in (middle, bottom):
             axes.set_xticks(range(n_classes) if n_classes <= 12 else [label])
             axes.set_xlim(-1, n_classes)
             axes.tick_params(axis="x", length=0, labelsize=7.5)
             axes.tick_params(axis="y", labelleft=t == shown[0])
-    for axes, words in zip(
-        grid[:, 0], (f"class {label}: gain\nsince iteration 1", "couplings, %", "capsule length"), strict=True
-    ):
+    gained = f"coupling to class {label}\n(blue: more than at first)"
+    for axes, words in zip(grid[:, 0], (gained, "couplings, %", "capsule length"), strict=True):
         axes.set_ylabel(words)
 
 
 def _entropy(axes: Axes, entropy: list[float]) -> None:
-    passes = range(1, len(entropy) + 1)
-    axes.plot(passes, entropy, "o-", color=GREEN, markersize=4)
+    iterations = range(1, len(entropy) + 1)
+    axes.plot(iterations, entropy, "o-", color=GREEN, markersize=4)
     span = max(1 - min(entropy), 0.002)  # do not magnify rounding errors
     axes.set(
         title="Entropy (1: uniform)",
@@ -280,7 +279,7 @@ def _entropy(axes: Axes, entropy: list[float]) -> None:
         xlim=(0.6, len(entropy) + 0.4),
         ylim=(1 - 1.15 * span, 1 + 0.15 * span),
     )
-    axes.set_xticks(passes)
+    axes.set_xticks(iterations)
     axes.grid(axis="y")
     axes.ticklabel_format(axis="y", useOffset=False)
 

@@ -64,7 +64,7 @@ def places_used(model: EMCapsNet, images: Float[Tensor, "b c h w"]) -> Used:
 def _check(model: object) -> None:
     if not isinstance(model, EMCapsNet):
         raise ValueError(
-            f"which places were used is told by EM routing; got a {type(model).__name__}, give an EMCapsNet"
+            f"the used image regions are known for EM routing alone; got a {type(model).__name__}, give an EMCapsNet"
         )
 
 

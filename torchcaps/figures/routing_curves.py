@@ -18,7 +18,7 @@ COLOURS = {1: ORANGE, 2: GREEN, 3: BLUE, 4: SKY, 5: MUTED}  # of a curve, by rou
 WIDE = 10  # ratio of the largest to the smallest error above which the scale is logarithmic
 
 
-def error_by_passes(errors: Mapping[str, Mapping[int, Sequence[float]]]) -> tuple[Figure, str]:
+def error_by_iterations(errors: Mapping[str, Mapping[int, Sequence[float]]]) -> tuple[Figure, str]:
     """Draw test errors of every seed by data set and routing iterations in training; return it with a caption."""
     with canvas(3.4 * len(errors), 3.0) as figure:
         for axes, (name, found) in zip(figure.subplots(1, len(errors), squeeze=False)[0], errors.items(), strict=True):

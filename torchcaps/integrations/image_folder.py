@@ -24,7 +24,7 @@ RECONSTRUCTION = 0.392  # weight per image, divided by its pixels and channels: 
 def own_run(data: OwnImages, model: str = "capsnet", epochs: int | None = None, balanced: bool = True) -> Run:
     """Build a run for own images, small enough for a CPU. `em-capsnet` also works with `torchcaps explain`."""
     if model not in MODELS:
-        raise ValueError(f"--model must be one of {', '.join(MODELS)} for pictures of your own; got {model!r}")
+        raise ValueError(f"--model must be one of {', '.join(MODELS)} for images of your own; got {model!r}")
     batch = min(BATCH, data.n_train)
     epochs = max(LEAST_EPOCHS, ceil(LEAST_STEPS / (data.n_train // batch))) if epochs is None else epochs
     if epochs < 1:

@@ -165,9 +165,9 @@ def network_of(model: nn.Module, run: Run, about: dict[str, Any], name: str = ""
     shape = info(run.data).shape
     if shape[0] != 1 or shape[1] != shape[2]:
         raise ValueError(
-            "the playground draws grey pictures, square and of one channel; "
+            "the playground takes square greyscale images of one channel; "
             f"{about['name']} takes {'x'.join(map(str, shape))}: "
-            "give one trained on digits, on MNIST or on grey pictures of your own"
+            "give one trained on digits, on MNIST or on greyscale images of your own"
         )
     for parameter in model.parameters():
         parameter.requires_grad_(False)

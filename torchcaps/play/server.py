@@ -65,7 +65,7 @@ class Answers:
         pixels = asked.get("pixels")
         if not isinstance(pixels, list) or not all(type(level) is int and 0 <= level <= 255 for level in pixels):
             raise Refused(
-                400, "not a picture: `pixels` must be a list of whole numbers from 0 (paper) to 255 (ink), row by row"
+                400, "not an image: `pixels` must be a list of whole numbers from 0 (paper) to 255 (ink), row by row"
             )
         if len(pixels) != side * side:
             raise Refused(

@@ -13,9 +13,7 @@ def card(name: str, made: Entry, result: dict[str, Any]) -> str:
     run = stored_run(result["run"])
     data = info(run.data)
     command = (
-        "on pictures of a user's own"
-        if isinstance(run.data, OwnImages)
-        else f"`{_command(made.recipe)} --seed {made.seed}`"
+        "on a user's own images" if isinstance(run.data, OwnImages) else f"`{_command(made.recipe)} --seed {made.seed}`"
     )
     dirty = ", with changes that were not committed" if made.dirty else ""
     left_out = f"; left out: the {', '.join(made.without)}" if made.without else ""
@@ -70,7 +68,7 @@ def _takes(data: DataInfo) -> str:
         return f"embeddings [batch, tokens, {data.shape[1]} layers, {data.shape[2]} numbers] and which tokens are there"
     shape = " x ".join(map(str, data.shape))
     return (
-        f"pictures of {shape} (channels, height, width) as bytes, through `torchcaps.pretrained.prepare(model, pixels)`"
+        f"images of {shape} (channels, height, width) as bytes, through `torchcaps.pretrained.prepare(model, pixels)`"
     )
 
 

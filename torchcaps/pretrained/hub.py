@@ -35,8 +35,8 @@ from torchcaps.pretrained import hub
 model = hub.NAME.from_pretrained("this folder, or user/name")
 ```
 
-`model.labels` are the names of its classes and `model.about` tells the run that trained it, where config.json has one;
-`torchcaps.pretrained.prepare(model, pixels)` then makes of pictures what it takes.
+`model.labels` names its classes, and `model.about` describes the run that trained it, where config.json has one.
+`torchcaps.pretrained.prepare(model, pixels)` turns images into its input.
 """
 CLASSES = {kind.__name__: kind for kind in (*MODELS.values(), *SENTENCE_MODELS.values())}
 

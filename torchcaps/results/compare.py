@@ -45,17 +45,17 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], root: Path | No
     for result in (first, second):
         if stored(result["run"]).own_images:
             raise ValueError(
-                f"{result['recipe']} attacks a network: each result has pictures of its own; "
+                f"{result['recipe']} attacks a network: each result has images of its own; "
                 "compare results on one data set"
             )
     found = {part: other for part in first["predictions"] if (other := _counterpart(part, first, second))}
     if not found:
-        judged = [
+        evaluated = [
             ", ".join(f"{part} ({_hash(part, result)[:8]}…)" for part in result["predictions"])
             for result in (first, second)
         ]
         raise ValueError(
-            f"no data in common: the first was judged on {judged[0]}, the second on {judged[1]}; "
+            f"no data in common: the first was evaluated on {evaluated[0]}, the second on {evaluated[1]}; "
             "give two results of one data set, and where the seed draws the data, of one seed"
         )
     return [_compare(run, part, other, first, second, root) for part, other in found.items()]

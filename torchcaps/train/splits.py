@@ -43,7 +43,7 @@ def check(run: Run) -> None:
     if run.hold_out and about.kind == "sentences":
         raise ValueError(
             f"{run.data} has phrases of one sentence many times: held out, they would be known; "
-            "use its -dev set to choose by"
+            "use its -dev set for model selection"
         )
     at_hand = [name for name in names(run) if name not in run.tests]
     for stage in run.stages:

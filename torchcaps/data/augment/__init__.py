@@ -1,4 +1,4 @@
-"""What happens to training images, and what a model sees of them in evaluation."""
+"""Augmentations of training images, and the fixed view of an image that a model gets in evaluation."""
 
 from torchcaps.data.augment.base import Augmentation, Batch, as_seen, shape_after
 from torchcaps.data.augment.images import Anywhere, Crop, Flip, Light, Shift, Standardise

@@ -1,4 +1,4 @@
-"""What an augmentation is: drawn on the host, applied on the device, and what evaluation does instead."""
+"""Interface of an augmentation: drawn on the host, applied on the device, and what evaluation does instead."""
 
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple

@@ -51,7 +51,7 @@ class Batches:
             part.copy_(drawn)
 
     def divide(self, rank: int, n: int) -> None:
-        """From here on make only this process's part of each batch, and the images behind it that `mix` looks at.
+        """Make only this process's part of each batch from now on, and the images behind it that `mix` looks at.
 
         All processes draw the same plan, so their parts make up the batch that one process would make, no image twice.
         """

@@ -296,4 +296,4 @@ def _facts(spec: DataSpec) -> tuple[int, int, str]:
         about = f"toys of the official test part, some views ({spec.split}) to train on, {shown} to test on{which}"
         return N_VIEWS["train"], N_VIEWS[viewpoint_part(spec, "test")], about
     held = "another one for every seed" if spec.split == "folds" else "always the same one"
-    return 19_440, 4_860, f"the training part, one toy of five held out, {held}: to choose by{which}"
+    return 19_440, 4_860, f"the training part, one toy of five held out, {held}, for model selection{which}"

@@ -184,7 +184,7 @@ def build(spec: DataSpec) -> DataSet:
     trained, tested = {
         "standard": ("all phrases to train on", "test"),
         "roots": ("whole sentences alone", "test"),
-        "dev": ("the validation part to test on: to choose by", "validation"),
+        "dev": ("the validation part as test part, for model selection", "validation"),
     }[spec.split]
     info = DataInfo(
         name=str(spec),

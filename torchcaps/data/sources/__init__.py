@@ -1,1 +1,1 @@
-"""Where data come from: mirrors, files with hashes, formats, encoders."""
+"""Sources of data: mirrors, files with hashes, formats, encoders."""

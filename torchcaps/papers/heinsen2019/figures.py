@@ -11,7 +11,7 @@ from torchcaps.data import DataError, Labelled, info, load
 from torchcaps.data.augment import Augmentation
 from torchcaps.data.sets import smallnorb
 from torchcaps.data.sets.smallnorb import FAMILIAR, part_of
-from torchcaps.figures.routing_curves import error_by_passes
+from torchcaps.figures.routing_curves import error_by_iterations
 from torchcaps.papers.finished import finished, results_of, runs_of
 from torchcaps.papers.heinsen2019 import rows, sentences
 from torchcaps.papers.heinsen2019.curves import Watched, errors_at, errors_by_view, validation_curves
@@ -63,7 +63,7 @@ def from_results(found: Results, today: Mapping[str, Run], root: Path | None) ->
         if row in found
     }
     if len(errors) > 1:
-        made["error-by-passes"] = error_by_passes({"smallNORB": errors})
+        made["error-by-iterations"] = error_by_iterations({"smallNORB": errors})
     if views := by_view(found, root):
         made["error-by-view"] = errors_by_view(views)
     return made

@@ -18,7 +18,8 @@ else:
     Figure = Any  # matplotlib is imported when something is drawn
 
 DIGIT = 0  # the paper's, in figures 1 and 4
-CAPSNET = "sabour2017/mnist-r3"
+CAPSNET = "sabour2017/mnist-r3-recon-64"  # its weights are in the package, as capsnet-mnist
+SMALL = "digits/ladder"  # trains in minutes on a CPU
 KEPT = {50: "jeong2019/mnist-k50", 70: "jeong2019/mnist-k70", 100: "jeong2019/mnist-k100"}
 
 
@@ -26,27 +27,33 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
     """Draw figures by the paper's number, with captions; figures without a checkpoint in `runs` are left out."""
     today, made = _today(), {}
     found = {name: _model(runs, name, run, device) for name, run in today.items()}
-    if all(model is None for model in found.values()):
-        return {}
+    if found[SMALL] is not None:
+        made["figure-2-digits"] = _first_digit(found[SMALL], today[SMALL], root)
+    if all(found[name] is None for name in (CAPSNET, *KEPT.values())):
+        return made
     train = load(today[CAPSNET].data, "train", root)
     zeros = train.images[train.labels == DIGIT]
     if found[CAPSNET] is not None:
         coupled = drawing.most_coupled(found[CAPSNET], zeros, DIGIT)
         made["figure-1"] = drawing.coupled_bars(coupled, DIGIT, len(zeros))
     if found[KEPT[70]] is not None:
-        test = load(today[KEPT[70]].data, "test", root)
-        made["figure-2"] = drawing.pruning_and_ladder(found[KEPT[70]], test.images[0], int(test.labels[0]))
+        made["figure-2"] = _first_digit(found[KEPT[70]], today[KEPT[70]], root)
     ranked = {n: drawing.most_active(found[name], zeros) for n, name in KEPT.items() if found[name] is not None}
     if ranked:
         made["figure-4"] = drawing.activity_curves(ranked, DIGIT, len(zeros))
     return made
 
 
+def _first_digit(model: nn.Module, run: Run, root: Path | None) -> tuple[Figure, str]:
+    test = load(run.data, "test", root)
+    return drawing.pruning_and_ladder(model, test.images[0], int(test.labels[0]))
+
+
 def _today() -> dict[str, Run]:
     """Collect the runs shown in the figures, by name."""
     from torchcaps.papers import RECIPES  # which is made of this paper too
 
-    return {name: RECIPES[name].make() for name in (CAPSNET, *KEPT.values())}
+    return {name: RECIPES[name].make() for name in (CAPSNET, SMALL, *KEPT.values())}
 
 
 def _model(runs: Path, name: str, run: Run, device: torch.device) -> nn.Module | None:

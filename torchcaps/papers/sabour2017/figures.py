@@ -8,7 +8,7 @@ import torch
 
 from torchcaps.data import load
 from torchcaps.figures import all_figures
-from torchcaps.figures.routing_curves import error_by_passes, loss_curves
+from torchcaps.figures.routing_curves import error_by_iterations, loss_curves
 from torchcaps.papers.finished import finished, results_of, runs_of
 from torchcaps.papers.sabour2017 import ablations, rows
 from torchcaps.papers.sabour2017.drawing import iterations_at_test, logit_change_curves
@@ -56,8 +56,8 @@ def figures(results: Path, runs: Path, root: Path | None, device: torch.device) 
         made["figure-A2"] = figure, f"{words} After the paper's figure A.2, which shows CIFAR-10 with batches of 128."
     errors = {name: _errors(found, by_n) for name, by_n in BY_ITERATIONS.items()}
     if several := {name: points for name, points in errors.items() if len(points) > 1}:
-        figure, words = error_by_passes(several)
-        made["error-by-passes"] = figure, f"{words} Appendix A says that more iterations tend to overfit."
+        figure, words = error_by_iterations(several)
+        made["error-by-iterations"] = figure, f"{words} Appendix A says that more iterations tend to overfit."
     routed = {name: _diagnostics(found.get(row, [])) for name, row in ROUTED.items()}
     if all(routed.values()):
         made["iterations-at-test"] = iterations_at_test(routed)
