@@ -54,6 +54,15 @@ def numbers_of(metrics: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
 
 
+def in_words(metrics: Mapping[str, float]) -> str:
+    """Format metrics for a reader who does not know their names: `error 0.56 %`."""
+    said = []
+    for name, value in metrics.items():
+        unit = " %" if name.endswith("_percent") else ""
+        said.append(f"{name.removesuffix('_percent').replace('_', ' ')} {value:.2f}{unit}")
+    return ", ".join(said)
+
+
 def seeds_of(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
