@@ -259,6 +259,20 @@ def test_a_network_of_own_pictures_answers_by_the_names_of_its_classes(browser, 
         assert page.locator("#compare td.own .said b").first.inner_text() in classes
 
 
+def test_a_network_without_a_decoder_keeps_its_card_and_says_so(browser, tmp_path):
+    with (
+        served(*saved(tmp_path, RECIPES["smoke/capsnet-plain"].make())) as address,
+        page_of(browser, address) as page,
+    ):
+        words, drawing = page.locator("#card-turn #no-decoder"), page.locator("#decoder-one")
+        playwright.expect(words).to_contain_text("has no decoder")
+        assert words.is_visible() and drawing.is_hidden() and "These can: " in words.inner_text()
+        options = page.locator("#network-one option").all_inner_texts()
+        page.locator("#network-one").select_option(label=next(name for name in options if name.startswith("capsnet-")))
+        playwright.expect(drawing).to_be_visible(timeout=20_000)
+        assert words.is_hidden()
+
+
 def test_everything_that_can_be_used_has_a_name(browser, address):
     with page_of(browser, address) as page:
         read(page, "7")
