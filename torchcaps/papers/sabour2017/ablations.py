@@ -23,7 +23,7 @@ MNIST_BY_ITERATIONS = variants(
     },
     **_APPENDIX,
 )
-# a tenth of the parameters, decoder included: in bfloat16 its weights take less than 3 MB
+# a sixth of the parameters, decoder included: in bfloat16 its weights take less than 3 MB
 MNIST_SMALL = variants(
     mnist_r3_recon,
     {
