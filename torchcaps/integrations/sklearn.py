@@ -56,6 +56,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
 
     `transform` returns the poses of the class capsules as flat rows, `poses` as [n, classes, d_class]. `lengths`
     returns the capsule lengths; they do not sum to 1, so `predict_proba` divides them by their sum.
+    `couplings`: rule by which parts share their votes among the classes, softmax, or leaky for cluttered images.
     `balanced`: draw every class equally often. `shift`: shift training images by up to this many pixels.
     `random_state`: an int makes results bit-identical on a CPU with the same number of threads.
     """
