@@ -23,7 +23,7 @@ from torchcaps.figures.draw import couplings_over_iterations
 from torchcaps.figures.moving import frames, gif, scenes
 from torchcaps.figures.overlap import overlapping_digits
 from torchcaps.ops import ladder_activity, rank_mask
-from torchcaps.play.networks import bundled_networks
+from torchcaps.play.networks import load_network
 
 HERE = Path(__file__).parent
 PAGE = HERE / "how-routing-works.md"
@@ -131,26 +131,21 @@ def masks() -> Any:
     return figure
 
 
-def bundled(n_labels: int) -> tuple[CapsNet, Any]:
-    """The playground's capsules for one digit, or for two, and the test part of their data."""
-    found = (
-        network
-        for network in bundled_networks()
-        if isinstance(network.model, CapsNet) and network.data.n_labels == n_labels
-    )
-    network = next(found)
+def bundled(name: str) -> tuple[CapsNet, Any]:
+    """A network of scikit-learn's digits, and the test part of its data."""
+    network = load_network(name)
     return network.model, load(network.run.data, "test", seed=0)  # the seed that they were trained with
 
 
 def couplings() -> Any:
     """A digit that the small network was not trained on."""
-    model, data = bundled(n_labels=1)
+    model, data = bundled("capsnet-digits")
     index = int((data.labels == 5).nonzero()[0])
     return couplings_over_iterations(model, data.images[index], 5)
 
 
 def overlap() -> Any:
-    model, pairs = bundled(n_labels=2)
+    model, pairs = bundled("capsnet-digits-pairs")
     return overlapping_digits(model, pairs, most=200)[0]
 
 

@@ -10,7 +10,7 @@ EXAMPLES = sorted((HOME / "examples").glob("*.py"))
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
 
 
 def accuracy(path: Path, capsys, n_rounds: int | None = None) -> float:

@@ -64,12 +64,13 @@ __all__ = [
 ]
 
 
-def load(name: str | Path, device: "str | torch.device" = "cpu") -> "torch.nn.Module":
+def load(name: str | Path, device: "str | torch.device" = "cpu", *, n_classes: int | None = None) -> "torch.nn.Module":
     """Load a trained model in evaluation mode.
 
     `name`: a released model (`torchcaps pretrained` lists them) or the path of a checkpoint. See docs/pretrained.md.
+    `n_classes`: for fine-tuning, replace the head by a new one for so many classes; the rest keeps its weights.
     """
     # imported here, so that layers alone need neither data sets nor safetensors
     from torchcaps.pretrained import load as load_by_name
 
-    return load_by_name(name, device)
+    return load_by_name(name, device, n_classes=n_classes)

@@ -183,11 +183,12 @@ def test_the_numbers_survive_json_and_read_well(data):
     found = diagnose(make_model(), data, CPU)
     assert json.loads(json.dumps(found)) == found
     said = lines(found)
-    assert len(said) == 4 and all(len(line) < 140 for line in said[:3])
-    as_trained = f"{found['passes'][2]['accuracy_percent']:.2f}*"
-    assert said[0].startswith("accuracy after 1 to 5 iterations: ") and as_trained in said[0]
-    assert "by iteration: 1.0000, " in said[1]
-    assert said[2] == "never as long as 0.01: 0 of 3 primary types, 0 of 10 class capsules"
+    assert len(said) == 4 and all(len(line) < 160 for line in said)
+    assert f"3 (as trained): {found['passes'][2]['accuracy_percent']:.2f}, 4: " in said[0]
+    assert "): 1.000, " in said[1]
+    assert "0 of 3 primary types, 0 of 10 classes" in said[2]
+    found["lengths"] |= {"winning": [0] * 5 + [60] + [0] * 4, "other": [405] + [0] * 8 + [135]}
+    assert lines(found)[3].endswith("100.0 % of the predicted ones, 25.0 % of the others")
 
 
 def test_a_network_without_capsules_has_no_routing_to_look_at(data):

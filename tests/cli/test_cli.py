@@ -80,7 +80,7 @@ def test_train_eval_figures_and_verify_fit_together(command, trained, any_commit
     error = json.loads((trained / "result.json").read_text())["metrics"]["test"]["error_percent"]
     code, out, _ = command("eval", str(trained / "checkpoint.safetensors"), "--device", "cpu")
     assert code == 0
-    assert f"error_percent {error:.3f}" in out
+    assert f"test: error {error:.2f} % (256 images)" in out
     code, out, _ = command("figures", str(trained / "checkpoint.safetensors"), "--out", "pictures", "--device", "cpu")
     assert code == 0
     assert len(out.splitlines()) >= 4
@@ -144,7 +144,7 @@ def test_reproduce_quick_runs_a_real_row_without_its_data_and_writes_no_result(c
 def test_hold_out_never_writes_under_the_recipes_own_name(command):
     code, out, err = command("train", "smoke/capsnet-plain", "--hold-out", "64", "--device", "cpu")
     assert code == 0, err
-    assert "validation: error_percent" in out
+    assert "validation: error " in out
     assert Path("runs/smoke/capsnet-plain-hold-out-64/0/result.json").exists()
 
 
@@ -264,8 +264,9 @@ def test_it_runs_from_a_bare_checkout():
 
 def test_eval_says_what_the_routing_does_and_keeps_it(command, trained):
     code, out, _ = command("eval", str(trained / "checkpoint.safetensors"), "--device", "cpu", "--json", "numbers.json")
-    assert code == 0 and "accuracy after 1 to 5 iterations" in out and "entropy of the couplings" in out
+    assert code == 0 and "3 (as trained): " in out and "entropy of the couplings" in out
     kept = json.loads(Path("numbers.json").read_text())
+    assert f"test: error {kept['test']['error_percent']:.2f} % (" in out and "error_percent" not in out
     assert kept["test"]["error_percent"] == read_result(trained / "result.json")["metrics"]["test"]["error_percent"]
     assert len(kept["diagnostics"]["passes"]) == 5
 

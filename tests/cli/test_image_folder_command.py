@@ -9,9 +9,10 @@ import torch
 from commands import refuses, run
 
 from torchcaps import cli
+from torchcaps.data.augment import Flip, Warp
 from torchcaps.data.sets.generated import generate
 from torchcaps.data.sets.image_folder import survey
-from torchcaps.integrations.image_folder import by_class, mean_over_classes, own_run
+from torchcaps.integrations.image_folder import at_chance, by_class, mean_over_classes, own_run
 from torchcaps.results.store import read_result
 
 Image = pytest.importorskip("PIL.Image", reason="pip install 'torchcaps[experiments]'")
@@ -111,12 +112,49 @@ def test_what_predict_cannot_do_is_said(command, trained, tmp_path):
     refuses(command("predict", checkpoint, tmp_path / "none"), "holds no images")
 
 
+def test_predict_skips_a_bad_file_and_the_exit_code_says_so(command, trained, folder, tmp_path):
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    for name in ("00.png", "02.png"):
+        (mixed / name).write_bytes((folder / "flat" / name).read_bytes())
+    (mixed / "01.png").write_bytes((folder / "flat" / "01.png").read_bytes()[:60])
+    code, said, err = command("predict", trained[0] / "checkpoint.safetensors", mixed, "--device", "cpu")
+    assert code == 1 and "Traceback" not in err
+    assert [line.split(":")[0] for line in said.splitlines()] == [str(mixed / "00.png"), str(mixed / "02.png")]
+    assert "1 of 3 images cannot be read and were skipped:" in err and f"{mixed / '01.png'}: not an image" in err
+
+
+def test_a_training_that_ends_at_chance_says_so_in_train_and_eval(command, folder, trained, tmp_path):
+    advice = "at chance: train longer or lower the learning rate"
+    assert advice not in trained[1]
+    settings = ["--epochs", "1", "--learning-rate", "1e-9", "--batch-size", "8", "--augment", "none", "--device", "cpu"]
+    code, said, err = command("train", "--data", folder, "--out", tmp_path / "out", *settings)
+    assert code == 0 and said.count(advice) == 1 and "guessing gives 33.3 %" in said, err
+    run = read_result(tmp_path / "out/result.json")["run"]
+    assert (run["stages"][0]["batch"], run["stages"][0]["learning_rate"], run["augment"]) == (8, 1e-9, [])
+    code, said, err = command("eval", tmp_path / "out/checkpoint.safetensors", "--data", folder, "--device", "cpu")
+    assert code == 0 and said.count(advice) == 1 and "error_percent" not in said, err
+
+
+@pytest.mark.parametrize(
+    ("said", "guessing"),
+    [("aaaaaaaaa", True), ("abcabcabc", True), ("aaabbbccc", False), ("aaabbbaaa", False)],
+)
+def test_chance_is_one_answer_always_or_no_more_than_guessing(said, guessing):
+    """Three images of each of three classes; two classes right and the third never is more than guessing."""
+    predictions, labels = torch.tensor(["abc".index(one) for one in said]), torch.arange(9) // 3
+    assert at_chance(by_class(predictions, labels, tuple("abc")), predictions) == guessing
+
+
 def test_settings_for_own_pictures_and_recipes_do_not_mix(command, folder):
     refuses(command("train"), "give a recipe", "--data FOLDER")
     refuses(command("train", "--data", folder, "--quick"), "--data FOLDER alone")
     refuses(command("train", "smoke/capsnet", "--size", "16"), "--size is for images of your own")
     refuses(command("train", "--data", folder, "--model", "baseline"), "--model must be one of capsnet, em-capsnet")
+    refuses(command("train", "smoke/capsnet", "--batch-size", "16"), "--batch-size is for pictures of your own")
     refuses(command("train", "--data", folder, "--epochs", "0"), "--epochs must be 1 or more")
+    refuses(command("train", "--data", folder, "--learning-rate", "0"), "--learning-rate must be more than 0, got 0")
+    refuses(command("train", "--data", folder, "--augment", "shift,spin"), "--augment takes shift, flip,", "'spin'")
 
 
 def test_export_wants_to_know_what_to_write(command, trained, tmp_path):
@@ -136,7 +174,8 @@ def test_few_pictures_are_shown_more_often(folder):
     few, many = own_run(data), own_run(data.__class__(**{**vars(data), "n_train": 100_000}))
     assert few.stages[0].epochs == 800  # one batch of 32 in an epoch
     assert many.stages[0].epochs == 20
-    assert not own_run(data, balanced=False).stages[0].balanced
+    assert not own_run(data, balance=False).stages[0].balanced
+    assert own_run(data, augment="flip, warp").augment == (Flip(), Warp())
 
 
 @pytest.mark.parametrize("size", [16, 17, 28, 32, 64, 100])

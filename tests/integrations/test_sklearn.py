@@ -1,6 +1,7 @@
 """A CapsNet as an estimator of scikit-learn: its own checks, grid search, pipelines, and plain words for what is wrong."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from torchcaps.data.sets.generated import generate
@@ -37,6 +39,9 @@ def test_there_are_checks():
     assert len(CHECKS) >= 50
 
 
+@pytest.mark.filterwarnings(
+    "ignore:X has (standardised|negative):UserWarning"
+)  # the checks fit rows that are no images
 @pytest.mark.parametrize(("estimator", "check"), CHECKS)
 def test_it_passes_what_scikit_learn_asks_of_an_estimator(estimator, check):
     check(estimator)
@@ -84,8 +89,30 @@ def test_the_scale_of_the_numbers_does_not_matter(bars):
     images, names, others, _ = bars
     assert (images.min(), images.max()) == (0, 255)
     one, other = CapsNetClassifier(**TINY, epochs=1), CapsNetClassifier(**TINY, epochs=1)
-    said = one.fit(images, names).lengths(others), other.fit(images / 127.5 - 1, names).lengths(others / 127.5 - 1)
+    with pytest.warns(UserWarning, match=r"X has negative values, from -1 to 1: .* give pixels of 0 or more"):
+        other.fit(images / 127.5 - 1, names)
+    said = one.fit(images, names).lengths(others), other.lengths(others / 127.5 - 1)
     np.testing.assert_array_equal(*said)
+
+
+def test_standardised_columns_are_told_from_pixels(bars):
+    images, names, others, _ = bars
+    flat, model = images.reshape(len(images), -1), CapsNetClassifier(**TINY, epochs=0)
+    with pytest.warns(UserWarning, match="X has standardised columns, .* without StandardScaler"):
+        make_pipeline(StandardScaler(), model).fit(flat, names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # pixels cause no warning
+        model.fit(flat / 255, names).predict(others.reshape(len(others), -1) / 255)
+    with pytest.warns(UserWarning, match="negative values, down to -0.5, and the training set had none"):
+        model.predict(flat / 255 - 0.5)
+
+
+def test_couplings_are_those_of_the_network(bars):
+    images, names, others, _ = bars
+    leaky = CapsNetClassifier(**TINY, epochs=0, couplings="leaky").fit(images, names)
+    assert leaky.model_.classes.couplings == "leaky"
+    softmax = CapsNetClassifier(**TINY, epochs=0).fit(images, names)
+    assert (leaky.lengths(others) < softmax.lengths(others)).all()  # a part of every vote goes nowhere
 
 
 def test_the_type_of_the_numbers_at_prediction_does_not_matter(bars):
@@ -164,7 +191,8 @@ def test_balanced_drawing_finds_a_rare_class(bars):
         ({"device": "tpu"}, (10, 8, 8), "device must be auto, cpu, cuda"),
         ({"image_shape": (4, 16)}, (10, 8, 8), r"image_shape \(4, 16\) is not that of the images, \(1, 8, 8\)"),
         ({"image_shape": 64}, (10, 64), "image_shape 64 does not hold rows of 64"),
-        ({"batch": 0}, (10, 8, 8), "batch must be a whole number, 1 or more; got 0"),
+        ({"couplings": "hard"}, (10, 8, 8), "couplings must be one of softmax, leaky, .*; got 'hard'"),
+        ({"batch_size": 0}, (10, 8, 8), "batch_size must be a whole number, 1 or more; got 0"),
         ({"d_class": 0}, (10, 8, 8), "d_class must be a whole number, 1 or more; got 0"),
         ({"epochs": -1}, (10, 8, 8), "epochs must be a whole number, 0 .* or more; got -1"),
         ({"epochs": 1.5}, (10, 8, 8), "epochs must be a whole number"),
@@ -190,11 +218,11 @@ def test_other_pictures_than_it_was_fitted_to_are_refused(bars, fitted):
         clone(fitted).fit(bars[0], np.repeat("flat", len(bars[0])))
 
 
-@pytest.mark.parametrize("batch", [32, 1000])
-def test_a_rate_that_breaks_it_is_named(bars, batch):
+@pytest.mark.parametrize("batch_size", [32, 1000])
+def test_a_learning_rate_that_breaks_it_is_named(bars, batch_size):
     """Also in the last step, or the only one: its weights are asked for no loss."""
     with pytest.raises(Diverged, match="give a lower learning_rate than inf"):
-        CapsNetClassifier(**TINY, epochs=1, learning_rate=float("inf"), batch=batch).fit(*bars[:2])
+        CapsNetClassifier(**TINY, epochs=1, learning_rate=float("inf"), batch_size=batch_size).fit(*bars[:2])
 
 
 def test_pictures_may_come_one_by_one_in_a_list(bars):

@@ -160,3 +160,38 @@ def test_it_says_what_each_class_used(tmp_path):
     assert used.shape == (3, 3, batch["input_ids"].shape[1], 3)
     assert not used.sum(1)[batch["attention_mask"] == 0].any()
     assert used.min() >= 0 and used.sum(1).max() <= 1 + 1e-6
+
+
+def vision():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return transformers.ViTModel(transformers.ViTConfig(image_size=8, patch_size=4, num_channels=1, **sizes)).eval()
+
+
+def test_images_go_through_a_vision_transformer(tmp_path):
+    """Four patches and the class token in three layers; as images alone and as an image processor names them."""
+    encoder, images = vision(), torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    head = drawn(CapsuleHead(encoder, 3, **SMALL)).eval()
+    said = encoder(images, output_hidden_states=True)
+    states = torch.stack([*said.hidden_states[:-1], said.last_hidden_state], dim=2)
+    torch.testing.assert_close(head(pixel_values=images), head.head(states).activity)
+    torch.testing.assert_close(head(images), head(pixel_values=images))
+    assert head.used(images).shape == (3, 3, 5, 3)
+    head.save(tmp_path / "head.safetensors")
+    torch.testing.assert_close(CapsuleHead.load(tmp_path / "head.safetensors", vision()).eval()(images), head(images))
+    head(images).sum().backward()
+    assert all(parameter.grad is None for parameter in encoder.parameters())
+
+
+def test_a_vision_transformer_of_several_widths_is_refused():
+    sizes = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2]}
+    head = CapsuleHead(transformers.SwinModel(transformers.SwinConfig(**sizes, window_size=4)), 2, **SMALL)
+    with pytest.raises(ValueError, match="hidden states of one shape, and those of SwinModel have 2"):
+        head(torch.rand(1, 3, 32, 32))
+
+
+def test_texts_for_images_and_images_for_texts_are_refused():
+    with pytest.raises(ValueError, match=r"expects pixel_values \[b, c, h, w\] and no mask, got \[2, 4\]"):
+        CapsuleHead(vision(), 2, **SMALL)(torch.full((2, 4), 5))
+    with pytest.raises(ValueError, match=r"expects token numbers .* got no input_ids"):
+        CapsuleHead(model("encoder"), 2, **SMALL)(pixel_values=torch.rand(2, 1, 8, 8))

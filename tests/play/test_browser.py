@@ -15,6 +15,7 @@ import pytest
 from torchcaps.data import OwnImages
 from torchcaps.integrations.image_folder import own_run
 from torchcaps.papers import RECIPES
+from torchcaps.play.networks import TITLES
 from torchcaps.train.checkpoint import save_checkpoint
 from torchcaps.train.plain import to_plain
 from torchcaps.train.recipe import Run
@@ -162,7 +163,7 @@ def test_lines_grow_with_the_passes(browser, address):
         first = page.evaluate(widths)
         page.locator("#pass").fill("5")
         last = page.evaluate(widths)
-        assert len(first) == 160  # 16 places, 10 classes
+        assert len(first) == 360  # 36 places, 10 classes
         assert max(first) < 0.75 < max(last)
         assert "After iteration 5 of 5" in page.locator("#routing-words").inner_text()
 
@@ -201,8 +202,8 @@ def test_every_network_and_every_number_of_passes_stand_beside_each_other(browse
     with page_of(browser, address, "#compare") as page:
         page.locator("#panel-compare").get_by_role("button", name="Example 0").click()
         playwright.expect(page.locator("#compare td.own .said b").first).to_have_text("0", timeout=20_000)
-        assert page.locator("#compare tbody tr").count() == 3
-        assert page.locator("#compare td.cell").count() == 5 + 1 + 5
+        assert page.locator("#compare tbody tr").count() == len(TITLES)
+        assert page.locator("#compare td.cell").count() == 5 * (len(TITLES) - 1) + 1  # the CNN has no iterations
 
 
 def test_a_phone_by_touch_in_the_dark_and_a_keyboard(browser, address):
@@ -255,8 +256,22 @@ def test_a_network_of_own_pictures_answers_by_the_names_of_its_classes(browser, 
         assert page.locator("#bars-one .bar b").all_inner_texts() == list(classes)
         assert page.locator("#routing text").all_text_contents() == ["crow", "gull", "a bird w…"]
         page.locator("#tab-compare").click()
-        playwright.expect(page.locator("#compare tbody tr")).to_have_count(4, timeout=20_000)
+        playwright.expect(page.locator("#compare tbody tr")).to_have_count(1 + len(TITLES), timeout=20_000)
         assert page.locator("#compare td.own .said b").first.inner_text() in classes
+
+
+def test_a_network_without_a_decoder_keeps_its_card_and_says_so(browser, tmp_path):
+    with (
+        served(*saved(tmp_path, RECIPES["smoke/capsnet-plain"].make())) as address,
+        page_of(browser, address) as page,
+    ):
+        words, drawing = page.locator("#card-turn #no-decoder"), page.locator("#decoder-one")
+        playwright.expect(words).to_contain_text("has no decoder")
+        assert words.is_visible() and drawing.is_hidden() and "These can: " in words.inner_text()
+        options = page.locator("#network-one option").all_inner_texts()
+        page.locator("#network-one").select_option(label=next(name for name in options if name.startswith("capsnet-")))
+        playwright.expect(drawing).to_be_visible(timeout=20_000)
+        assert words.is_hidden()
 
 
 def test_everything_that_can_be_used_has_a_name(browser, address):

@@ -14,7 +14,7 @@ from torchcaps.cli.play import load_all
 from torchcaps.data import info, load
 from torchcaps.papers import RECIPES
 from torchcaps.play import server
-from torchcaps.play.networks import N_PASSES, bundled_networks
+from torchcaps.play.networks import N_PASSES, TITLES, bundled_networks
 from torchcaps.play.sentences import SentenceReader
 from torchcaps.play.server import LARGEST_BODY, PAGE, Answers, listen, make_app, serve
 
@@ -120,8 +120,8 @@ BAD = {
     "not json": ("/look", b"\x89PNG\r\n\x1a\n", 400, "not JSON"),
     "nested": ("/look", b"[" * 60_000, 400, "not JSON"),
     "a list": ("/look", [1, 2], 400, "JSON object"),
-    "no such network": ("/look", {"network": "../etc", "pixels": []}, 404, "there are capsnet-digits"),
-    "a network that is no name": ("/look", {"network": ["capsnet-digits"]}, 404, "there are capsnet-digits"),
+    "no such network": ("/look", {"network": "../etc", "pixels": []}, 404, "there are capsnet-mnist-small"),
+    "a network that is no name": ("/look", {"network": ["capsnet-digits"]}, 404, "there are capsnet-mnist-small"),
     "no picture": ("/look", {"network": "capsnet-digits", "pixels": "data:image/png;base64,AAAA"}, 400, "not an image"),
     "levels too high": ("/look", {"network": "capsnet-digits", "pixels": [256] * 256}, 400, "not an image"),
     "levels with fractions": ("/look", {"network": "capsnet-digits", "pixels": [0.5] * 256}, 400, "not an image"),
@@ -234,7 +234,7 @@ def test_sentences_are_read_where_a_network_of_them_is_loaded(client, answers):
 
 def test_a_trained_model_keeps_the_name_that_was_typed():
     networks, _ = load_all([Path("capsnet-digits-pairs")], None)
-    assert [network.name for network in networks] == ["capsnet-digits-pairs", "capsnet-digits", "baseline-digits"]
+    assert [network.name for network in networks] == ["capsnet-digits-pairs", *list(TITLES)[:-1]]
 
 
 def test_no_pickle_is_ever_loaded(tmp_path):

@@ -86,17 +86,18 @@ def lines(found: dict[str, Any]) -> list[str]:
     if not found:
         return []
     rows, dead, own = found["passes"], found["dead"], found["n_iters"]
-    accuracy = ", ".join(f"{row['accuracy_percent']:.2f}{'*' if row['n_iters'] == own else ''}" for row in rows)
-    entropy, by_length = (
-        ", ".join(f"{row[name]:.4f}" for row in rows[:own]) for name in ("entropy_share", "entropy_share_by_length")
+    marks = {own: " (as trained)"}
+    accuracy = ", ".join(
+        f"{row['n_iters']}{marks.get(row['n_iters'], '')}: {row['accuracy_percent']:.2f}" for row in rows
     )
-    lengths = "; ".join(f"{name} {_percents(found['lengths'][name])}" for name in ("winning", "other", "primary"))
+    entropy = ", ".join(f"{row['entropy_share_by_length']:.3f}" for row in rows[:own])
+    winning, other = (_above_half(found["lengths"][name]) for name in ("winning", "other"))
     return [
-        f"accuracy after 1 to {len(rows)} iterations: {accuracy} % of {found['n_images']:,} images (* as trained)",
-        f"entropy of the couplings, 1 if uniform, by iteration: {entropy}; inputs weighted by length: {by_length}",
-        f"never as long as {dead['threshold']:g}: {len(dead['primary_types'])} of {dead['n_primary_types']} primary "
-        f"types, {len(dead['class_capsules'])} of {dead['n_class_capsules']} class capsules",
-        f"lengths by tenths, % of the capsules: {lengths}",
+        f"accuracy in % by number of routing iterations, on {found['n_images']:,} images: {accuracy}",
+        "entropy of the couplings by iteration (1: an input goes to all classes alike, 0: to one of them): " + entropy,
+        f"dead capsules (never longer than {dead['threshold']:g}): {len(dead['primary_types'])} of "
+        f"{dead['n_primary_types']} primary types, {len(dead['class_capsules'])} of {dead['n_class_capsules']} classes",
+        f"class capsules longer than 0.5: {winning:.1f} % of the predicted ones, {other:.1f} % of the others",
     ]
 
 
@@ -189,5 +190,6 @@ def _row(seen: _Seen, t: int) -> dict[str, int | float]:
     }
 
 
-def _percents(counts: list[int]) -> str:
-    return " ".join(f"{100 * count / max(sum(counts), 1):.0f}" for count in counts)
+def _above_half(counts: list[int]) -> float:
+    """Compute the percentage of lengths of 0.5 or more in a histogram."""
+    return 100 * sum(counts[N_BINS // 2 :]) / max(sum(counts), 1)

@@ -12,7 +12,7 @@ from torchcaps.analysis.equivariance import equivariance as measure
 from torchcaps.analysis.equivariance import side_by_side
 from torchcaps.analysis.routing import diagnose, lines
 from torchcaps.cli.image_folder import tell_by_class
-from torchcaps.cli.options import Device, Results, Root, Trained, console, numbers_of, plainly
+from torchcaps.cli.options import Device, Results, Root, Trained, console, in_words, plainly
 from torchcaps.data.sets.pairs import paired_again
 from torchcaps.figures import all_figures, save_figures
 from torchcaps.papers import FIGURES
@@ -58,7 +58,9 @@ def evaluate(
     metrics = said.metrics
     extras = task.extras(model, pictures, where, run.augment) if isinstance(task, Extras) else {}
     name = f"{on} {split}" if on else split
-    console.print(f"{about['name']} seed {about['seed']} step {about['step']}, {name}: {numbers_of(metrics)}")
+    kind = datasets.info(run.data).kind
+    console.print(f"{about['name']} seed {about['seed']}, {about['step']:,} training steps", soft_wrap=True)
+    console.print(f"{name}: {in_words(metrics)} ({len(said.predictions):,} {kind})", soft_wrap=True)
     if isinstance(run.data, datasets.OwnImages):
         tell_by_class(said.predictions.long(), pictures.labels, run.data)
     if extras:

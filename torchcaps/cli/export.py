@@ -13,6 +13,7 @@ from torchcaps.integrations.export import TOLERANCE, Exported, export_onnx, expo
 from torchcaps.play.web import export_web
 from torchcaps.pretrained import open_model
 
+SMALL = 3_000_000  # bytes of a bundled network in the page as files: each visitor fetches it, in twice the bytes
 Networks = Annotated[
     list[Path] | None,
     typer.Argument(
@@ -62,7 +63,7 @@ def export(
 
 
 def _page(folder: Path, checkpoints: list[Path], runtime: Path | None) -> None:
-    networks, sentences = load_all(checkpoints, None)
+    networks, sentences = load_all(checkpoints, None, SMALL)
     if sentences:
         raise ValueError(
             f"{sentences.name} needs a transformer, which does not run in the page; "

@@ -1,19 +1,20 @@
 """Commands for your own images: train on a folder of them, and classify image files."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 
 from torchcaps import data as datasets
-from torchcaps.cli.options import Device, Trained, console, numbers_of
+from torchcaps.cli.options import Device, Trained, console, in_words
 from torchcaps.cli.options import table as make_table
+from torchcaps.cli.sweep import Failed
 from torchcaps.data import Labelled, OwnImages, class_names
 from torchcaps.data.sets.image_folder import ENDINGS, TEST_SHARE, Survey, survey
 from torchcaps.data.sources.image_archives import image_module
 from torchcaps.data.sources.user_images import read_image
-from torchcaps.integrations.image_folder import by_class, mean_over_classes, own_run
+from torchcaps.integrations.image_folder import at_chance, by_class, mean_over_classes, own_run
 from torchcaps.pretrained import open_model
 from torchcaps.results.store import make_result, write_result
 from torchcaps.runtime.distributed import started
@@ -23,25 +24,21 @@ from torchcaps.train.tasks.classify import Classify
 from torchcaps.train.tasks.logits import ClassifyLogits
 
 UNEVEN = 1.5  # ratio of the largest to the smallest class above which imbalance is reported
+OF_SURVEY = ("--size", "--skip-unreadable")  # options that decide how images are read; the others decide the run
 
 
 def train_own(
-    folder: Path,
-    seed: int,
-    out: Path | None,
-    device: str,
-    size: int | None,
-    model: str,
-    epochs: int | None,
-    balanced: bool,
-    skip_unreadable: bool,
-    deterministic: bool,
+    folder: Path, seed: int, out: Path | None, device: str, deterministic: bool, given: dict[str, Any]
 ) -> Path:
-    """Train on a folder of images, print its summary and the accuracy of every class, and return the result file."""
-    found = survey(folder, seed, size, skip_unreadable)
-    run = own_run(found.data, model, epochs, balanced)
-    tell(found, balanced)
-    name = f"own/{folder.resolve().name}-{model}"
+    """Train on a folder of images, print its summary and the accuracy of every class, and return the result file.
+
+    `given`: values of options for own images, such as `--size` and `--epochs`; those left out have defaults.
+    """
+    found = survey(folder, seed, given.get("--size"), given.get("--skip-unreadable", False))
+    settings = {name[2:].replace("-", "_"): value for name, value in given.items() if name not in OF_SURVEY}
+    run = own_run(found.data, **settings)
+    tell(found, run.stages[0].balanced)
+    name = f"own/{folder.resolve().name}-{run.model}"
     options = Options(
         out=out or Path("runs") / name / str(seed), device=device, root=folder, deterministic=deterministic
     )
@@ -51,7 +48,7 @@ def train_own(
     trained.extras["by_class"] = {name: one._asdict() for name, one in numbers.items()}
     if started()[0] == 0:
         write_result(options.out / "result.json", make_result(name, seed, run, trained))
-    console.print(f"{name} seed {seed}, test: {numbers_of(said.metrics)}", soft_wrap=True)
+    console.print(f"{name} seed {seed}, test: {in_words(said.metrics)}", soft_wrap=True)
     tell_by_class(said.predictions.long(), trained.labels["test"], found.data)
     console.print(f"checkpoint: {options.out / 'checkpoint.safetensors'}", soft_wrap=True, highlight=False)
     return options.out / "result.json"
@@ -103,6 +100,12 @@ def tell_by_class(predictions: torch.Tensor, labels: torch.Tensor, data: OwnImag
         lines.add_row(name, f"{one.n:,}", f"{one.right:,}", f"{one.percent:.1f}" if one.n else "-")
     console.print(lines)
     _say(f"mean over the classes: {mean_over_classes(numbers):.2f} % correct")
+    if at_chance(numbers, predictions):
+        only = f", and the answer is always {data.classes[predictions[0]]}" if len(predictions.unique()) == 1 else ""
+        _say(
+            "at chance: train longer or lower the learning rate (--epochs, --learning-rate); "
+            f"guessing gives {100 / len(numbers):.1f} %{only}"
+        )
 
 
 def _say(line: str) -> None:
@@ -117,7 +120,8 @@ def predict(
 ) -> None:
     """Classify image files with a trained model.
 
-    Images are resized as in training. One line per image lists the best classes.
+    Images are resized as in training. One line per image lists the best classes. Unreadable files are skipped and
+    named at the end, with exit code 1.
     """
     where = pick_device(device)
     model, run, _ = open_model(checkpoint, where)
@@ -134,19 +138,23 @@ def predict(
             "give another, or call the network itself by torchcaps.load"
         )
     image_module()  # a missing Pillow must not be reported as a broken file
-    files = [file for path in image for file in _image_files(path)]
-    images = torch.stack([_read(file, about.shape) for file in files])
-    unlabelled = Labelled(images, torch.zeros(len(files), dtype=torch.long))
+    files = list(dict.fromkeys(file for path in image for file in _image_files(path)))
+    read, bad = _read_all(files, about.shape)
+    if not read:
+        raise ValueError(f"none of the images can be read:{bad}\ngive another file")
+    unlabelled = Labelled(torch.stack(list(read.values())), torch.zeros(len(read), dtype=torch.long))
     scores = task.evaluate(model, unlabelled, where, run.augment).answers
     # capsule lengths are probabilities already; logits are not
     shares = scores if isinstance(task, Classify) else scores.softmax(-1)
     names = class_names(run.data)
-    for file, row in zip(files, shares, strict=True):
+    for file, row in zip(read, shares, strict=True):
         values, which = row.topk(min(best, len(names)))
         said = ", ".join(
             f"{names[label]} {value:.3f}" for value, label in zip(values.tolist(), which.tolist(), strict=True)
         )
         print(f"{file}: {said}")
+    if bad:
+        raise Failed(f"{len(files) - len(read)} of {len(files):,} images cannot be read and were skipped:{bad}")
 
 
 def _image_files(path: Path) -> list[Path]:
@@ -160,10 +168,14 @@ def _image_files(path: Path) -> list[Path]:
     return found
 
 
-def _read(file: Path, shape: tuple[int, int, int]) -> torch.Tensor:
+def _read_all(files: list[Path], shape: tuple[int, int, int]) -> tuple[dict[Path, torch.Tensor], str]:
+    """Read images by file, and name those that cannot be read, a line each."""
     c, h, w = shape
     assert h == w
-    try:
-        return torch.from_numpy(read_image(file, h, c).copy())
-    except datasets.DataError as error:
-        raise ValueError(f"{file}: {error}; give another file") from error
+    read, bad = {}, ""
+    for file in files:
+        try:
+            read[file] = torch.from_numpy(read_image(file, h, c).copy())
+        except datasets.DataError as error:
+            bad += f"\n  {file}: {error}"
+    return read, bad

@@ -50,8 +50,13 @@ def _short(value: Any) -> str:
     return f"({len(rows)} rows, in the result file)" if rows else f"({plainly(value)})"
 
 
-def numbers_of(metrics: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+def in_words(metrics: Mapping[str, float]) -> str:
+    """Format metrics for a reader who does not know their names: `error 0.56 %`."""
+    said = []
+    for name, value in metrics.items():
+        unit = " %" if name.endswith("_percent") else ""
+        said.append(f"{name.removesuffix('_percent').replace('_', ' ')} {value:.2f}{unit}")
+    return ", ".join(said)
 
 
 def seeds_of(text: str) -> list[int]:

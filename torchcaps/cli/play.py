@@ -29,8 +29,10 @@ def play(
     serve(Answers(networks, sentences), host, port, lambda line: print(line, flush=True))
 
 
-def load_all(checkpoints: list[Path], root: Path | None) -> tuple[list[Network], SentenceReader | None]:
-    """Load the user's own networks first, then the bundled ones."""
+def load_all(
+    checkpoints: list[Path], root: Path | None, most_bytes: int | None = None
+) -> tuple[list[Network], SentenceReader | None]:
+    """Load the user's own networks first, then the bundled ones of at most `most_bytes`."""
     networks, sentences = [], None
     for path in checkpoints:
         model, run, about = open_model(path, torch.device("cpu"))
@@ -43,4 +45,4 @@ def load_all(checkpoints: list[Path], root: Path | None) -> tuple[list[Network],
             taken = {network.name for network in networks}
             networks.append(found if found.name not in taken else network_of(model, run, about, str(path)))
     taken = {network.name for network in networks}
-    return networks + [network for network in bundled_networks() if network.name not in taken], sentences
+    return networks + [network for network in bundled_networks(most_bytes) if network.name not in taken], sentences

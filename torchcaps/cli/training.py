@@ -8,7 +8,8 @@ import typer
 
 from torchcaps.cli.demo import demo as run_demo
 from torchcaps.cli.image_folder import train_own
-from torchcaps.cli.options import Deterministic, Device, Out, Root, Seed, console, numbers_of, plainly
+from torchcaps.cli.options import Deterministic, Device, Out, Root, Seed, console, in_words, plainly
+from torchcaps.integrations.image_folder import AUGMENTATIONS
 from torchcaps.papers import RECIPES
 from torchcaps.results.claims import Recipe, find
 from torchcaps.results.store import make_result, read_result, write_result
@@ -44,6 +45,11 @@ def train_one(
     balance: Annotated[
         bool | None, typer.Option(help="own images: sample classes equally often, or by their size")
     ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="own images: largest learning rate")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="own images: images per training step")] = None,
+    augment: Annotated[
+        str | None, typer.Option(help=f"own images: {', '.join(AUGMENTATIONS)}, separated by commas, or none")
+    ] = None,
     skip_unreadable: Annotated[bool, typer.Option(help="own images: skip unreadable files")] = False,
 ) -> None:
     """Train one recipe with one seed, or train on your own images.
@@ -55,29 +61,22 @@ def train_one(
         "--model": model,
         "--epochs": epochs,
         "--balance": balance,
+        "--learning-rate": learning_rate,
+        "--batch-size": batch_size,
+        "--augment": augment,
         "--skip-unreadable": skip_unreadable or None,
     }
+    given = {name: value for name, value in own.items() if value is not None}
     if recipe is None:
         if data is None or smoke or hold_out is not None:
             raise ValueError(
                 "give a recipe (`torchcaps ls` names them), or --data FOLDER alone: your own images, a folder for "
                 "each class"
             )
-        path = train_own(
-            data,
-            seed,
-            out,
-            device,
-            size,
-            model or "capsnet",
-            epochs,
-            balance is not False,
-            skip_unreadable,
-            deterministic,
-        )
+        path = train_own(data, seed, out, device, deterministic, given)
         console.print(f"result: {path}", soft_wrap=True)
         return
-    if given := [name for name, value in own.items() if value is not None]:
+    if given:
         raise ValueError(
             f"{', '.join(given)} is for images of your own; a recipe has its own settings: leave out one or the other"
         )
@@ -94,7 +93,7 @@ def train_one(
         return  # only the first of several processes writes the result
     result = read_result(path)
     for split, metrics in result["metrics"].items():
-        console.print(f"{found.name} seed {seed}, {split}: {numbers_of(metrics)}")
+        console.print(f"{found.name} seed {seed}, {split}: {in_words(metrics)}")
     if result["extras"]:
         console.print(f"{found.name} seed {seed}: {plainly(result['extras'])}", highlight=False, soft_wrap=True)
     console.print(f"result: {path}", soft_wrap=True)

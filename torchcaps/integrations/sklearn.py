@@ -3,6 +3,7 @@
 Training uses the same step, batches and task as every recipe, but writes no checkpoints and no result files.
 """
 
+import warnings
 from math import isqrt
 from numbers import Integral, Real
 from typing import Any
@@ -16,6 +17,7 @@ from torchcaps.data.augment import Augmentation, Shift
 from torchcaps.data.batches import Batches
 from torchcaps.layers import Capsules
 from torchcaps.models import CapsNet
+from torchcaps.ops import COUPLINGS
 from torchcaps.runtime.environment import own_randomness, pick_device
 from torchcaps.train.recipe import Stage
 from torchcaps.train.schedules import Cosine
@@ -35,6 +37,7 @@ except ImportError as error:
 
 SMALL = 16  # images with a shorter side get padded convolutions, or little would be left of them
 AT_ONCE = 500  # batch size in prediction
+NEAR_ZERO = 1e-3  # a column whose mean is closer to 0 was standardised
 COLOURS = (1, 3, 4)  # usual numbers of channels
 
 
@@ -48,10 +51,12 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
 
     `X`: images [n h w] or [n c h w], or flat rows [n p] of square grey images. For other flat rows, give `image_shape`
     as (h, w) or (c, h, w), or pad them with zeros to a square by `fill_square`. Bytes are used unchanged. Other values
-    are scaled to bytes by the range of the training set; values outside it are clipped.
+    are scaled to bytes by the range of the training set; values outside it are clipped. Negative and standardised
+    values are no pixels, and cause a warning.
 
     `transform` returns the poses of the class capsules as flat rows, `poses` as [n, classes, d_class]. `lengths`
     returns the capsule lengths; they do not sum to 1, so `predict_proba` divides them by their sum.
+    `couplings`: rule by which parts share their votes among the classes, softmax, or leaky for cluttered images.
     `balanced`: draw every class equally often. `shift`: shift training images by up to this many pixels.
     `random_state`: an int makes results bit-identical on a CPU with the same number of threads.
     """
@@ -62,12 +67,13 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         image_shape: tuple[int, ...] | None = None,
         fill_square: bool = False,
         n_iters: int = 3,
+        couplings: str = "softmax",
         channels: int = 48,
         n_types: int = 8,
         d_class: int = 16,
         reconstruction_weight: float = 0.005,
         epochs: int = 20,
-        batch: int = 32,
+        batch_size: int = 32,
         learning_rate: float = 4e-3,
         shift: int = 0,
         balanced: bool = False,
@@ -77,12 +83,13 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         self.image_shape = image_shape
         self.fill_square = fill_square
         self.n_iters = n_iters
+        self.couplings = couplings
         self.channels = channels
         self.n_types = n_types
         self.d_class = d_class
         self.reconstruction_weight = reconstruction_weight
         self.epochs = epochs
-        self.batch = batch
+        self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.shift = shift
         self.balanced = balanced
@@ -191,9 +198,11 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
 
     def _check_settings(self) -> None:
         """Refuse settings that would be ignored, or would fail later with an unclear error."""
-        for name in ("n_iters", "channels", "n_types", "d_class", "batch"):
+        for name in ("n_iters", "channels", "n_types", "d_class", "batch_size"):
             if not _is_whole(value := getattr(self, name)) or value < 1:
                 raise ValueError(f"{name} must be a whole number, 1 or more; got {value!r}")
+        if self.couplings not in COUPLINGS:
+            raise ValueError(f"couplings must be one of {', '.join(COUPLINGS)}; got {self.couplings!r}")
         if not _is_whole(self.epochs) or self.epochs < 0:
             raise ValueError(
                 f"epochs must be a whole number, 0 (the network as it is drawn) or more; got {self.epochs!r}"
@@ -209,6 +218,9 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
                 raise ValueError(f"{name} must be a number, 0 or more; got {value!r}")
 
     def _set_range(self, X: np.ndarray) -> None:
+        """Note the range of the training set, and warn of rows that are no pixels."""
+        if X.dtype.kind != "u" and X.min() < 0:
+            warnings.warn(_negative(X), UserWarning, stacklevel=3)
         self.range_ = (0.0, 255.0) if X.dtype == np.uint8 else (float(X.min()), float(X.max()))
 
     def _images(self, X: np.ndarray) -> Tensor:
@@ -227,7 +239,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         device = pick_device(self.device)
         augment: tuple[Augmentation, ...] = (Shift(self.shift),) if self.shift else ()
         task = Classify(reconstruction_weight=self.reconstruction_weight)
-        batch = min(self.batch, len(data.labels))
+        batch = min(self.batch_size, len(data.labels))
         stage = Stage(
             task=task,
             epochs=self.epochs,
@@ -278,6 +290,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
             same=small,
             d_class=self.d_class,
             hidden=(128, 256),
+            couplings=self.couplings,
         )
 
     @torch.no_grad()
@@ -290,11 +303,32 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
                 "give such images"
             )
         X = validate_data(self, X, dtype="numeric", reset=False)
+        if X.min() < 0 <= self.range_[0]:
+            warnings.warn(
+                f"X has negative values, down to {X.min():g}, and the training set had none: they are clipped to "
+                f"{self.range_[0]:g}; prepare X as the training set",
+                UserWarning,
+                stacklevel=4,
+            )
         device = pick_device(self.device)
         model = self.model_.to(device)
         seen = [model(part.to(device).float() / 255) for part in self._images(X).split(AT_ONCE)]
         model.cpu()
         return Capsules(*(torch.cat(parts).cpu() for parts in zip(*(one[:2] for one in seen), strict=True)))
+
+
+def _negative(X: np.ndarray) -> str:
+    """Say what is wrong with rows that have negative values."""
+    values = f"from {X.min():g} to {X.max():g}"
+    if np.abs(X.mean(0)).max() < NEAR_ZERO and X.std() > NEAR_ZERO:
+        return (
+            f"X has standardised columns, {values}: every pixel has its own scale, and images lose their shape; "
+            "fit to the pixels as they are, without StandardScaler"
+        )
+    return (
+        f"X has negative values, {values}: the smallest of the training set becomes black, 0 becomes grey; "
+        "give pixels of 0 or more if 0 is black"
+    )
 
 
 def _is_whole(value: Any) -> bool:

@@ -17,11 +17,12 @@ from torchcaps.layers import Capsules
 from torchcaps.models.em_sentences import EMSentenceNet
 
 MARK = "torchcaps.CapsuleHead"
+Inputs = Int64[Tensor, "b n"] | Float[Tensor, "b c h w"]
 TABLES = ("position_embeddings", "wpe", "embed_positions")  # the library's names of learnt position embeddings
 
 
 class CapsuleHead(nn.Module):
-    """Token ids and padding mask, as tokenizers return them -> class logits [b k].
+    """Token ids and padding mask, as tokenizers return them, or images, for a vision transformer -> class logits [b k].
 
         encoder = AutoModel.from_pretrained(name)
         model = CapsuleHead(encoder, n_classes=2)
@@ -32,7 +33,8 @@ class CapsuleHead(nn.Module):
     The encoder is frozen and in evaluation mode; `train_encoder` trains it too, and then `save` includes its weights.
     Other settings go to `EMSentenceNet` (n_parts, n_iters, depth, ...). A sequence-to-sequence model contributes its
     encoder. Padding may be left or right; only a model with absolute positions and no `position_ids` (BART) needs it on
-    the right. For a decoder-only model, let the tokenizer append an end token.
+    the right. For a decoder-only model, let the tokenizer append an end token. A vision transformer (ViT, DINOv2)
+    takes `pixel_values` [b c h w] in place of token ids; its tokens are a class token and patches.
     """
 
     def __init__(self, encoder: nn.Module, n_classes: int, *, train_encoder: bool = False, **settings: Any) -> None:
@@ -42,24 +44,25 @@ class CapsuleHead(nn.Module):
         self.head = EMSentenceNet(
             encoder.config.num_hidden_layers + 1, encoder.config.hidden_size, n_classes, **settings
         )
+        self.sees_images = getattr(encoder, "main_input_name", "input_ids") == "pixel_values"
         self.limit, self.count_places = most_tokens(encoder), _counts_padding(encoder)
         encoder.requires_grad_(train_encoder)
         self.train(self.training)
 
     def forward(
-        self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any
+        self, input_ids: Inputs | None = None, attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any
     ) -> Tensor:
-        """Compute class logits [b k]. `more`: other tokenizer outputs, such as token_type_ids, for the encoder."""
+        """Compute class logits [b k]. `more`: other inputs of the encoder, such as token_type_ids or pixel_values."""
         return self.capsules(input_ids, attention_mask, **more).logit
 
     def capsules(
-        self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any
+        self, input_ids: Inputs | None = None, attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any
     ) -> Capsules:
         """Compute the class capsules with their poses."""
         return self.head(*self._embedded(input_ids, attention_mask, more))
 
     def used(
-        self, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any
+        self, input_ids: Inputs | None = None, attention_mask: Int64[Tensor, "b n"] | None = None, **more: Any
     ) -> Float[Tensor, "b k n l"]:
         """Compute how much each class used of each token and layer: see `EMSentenceNet.used`."""
         return self.head.used(*self._embedded(input_ids, attention_mask, more))
@@ -107,8 +110,10 @@ class CapsuleHead(nn.Module):
         return model
 
     def _embedded(
-        self, input_ids: Tensor, attention_mask: Tensor | None, more: dict[str, Any]
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, more: dict[str, Any]
     ) -> tuple[Tensor, Tensor | None]:
+        if self.sees_images:
+            return self._embedded_images(input_ids, attention_mask, more), None
         self._check(input_ids, attention_mask)
         if self.count_places and attention_mask is not None and "position_ids" not in more:
             more = {**more, "position_ids": (attention_mask.long().cumsum(1) - 1).clamp(min=0)}
@@ -116,7 +121,27 @@ class CapsuleHead(nn.Module):
             states = hidden_states(self.encoder, input_ids, attention_mask, **more)
         return torch.stack(states, dim=2).to(self.head.parts.weight.dtype), attention_mask
 
-    def _check(self, input_ids: Tensor, attention_mask: Tensor | None) -> None:
+    def _embedded_images(self, first: Tensor | None, attention_mask: Tensor | None, more: dict[str, Any]) -> Tensor:
+        """Embed images, given by position or as `pixel_values`. Every patch is there, so nothing is masked."""
+        images = more.get("pixel_values", first)
+        if images is None or images.ndim != 4 or attention_mask is not None:
+            came = "an attention_mask" if attention_mask is not None else None if images is None else list(images.shape)
+            raise ValueError(
+                f"CapsuleHead on a vision transformer expects pixel_values [b, c, h, w] and no mask, got {came}; "
+                "give what the image processor returns"
+            )
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.train_encoder):
+            states = _every_layer(self.encoder(**more | {"pixel_values": images}, output_hidden_states=True))
+        if len(shapes := {tuple(state.shape) for state in states}) > 1:
+            raise ValueError(
+                f"CapsuleHead needs hidden states of one shape, and those of {type(self.encoder).__name__} have "
+                f"{len(shapes)}; take a transformer without stages, such as ViT or DINOv2"
+            )
+        return torch.stack(states, dim=2).to(self.head.parts.weight.dtype)
+
+    def _check(self, input_ids: Tensor | None, attention_mask: Tensor | None) -> None:
+        if input_ids is None:
+            raise ValueError("CapsuleHead expects token numbers [b n], as a tokenizer returns them, got no input_ids")
         if input_ids.ndim != 2 or input_ids.shape[1] == 0:
             raise ValueError(f"CapsuleHead expects token numbers [b, at least one token], got {list(input_ids.shape)}")
         n = input_ids.shape[1]
@@ -144,7 +169,10 @@ def hidden_states(
     encoder: nn.Module, input_ids: Int64[Tensor, "b n"], attention_mask: Int64[Tensor, "b n"] | None, **more: Any
 ) -> list[Float[Tensor, "b n m"]]:
     """Return the hidden states of every layer; the last one after the final norm, which some models' lists omit."""
-    said = encoder(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True, **more)
+    return _every_layer(encoder(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True, **more))
+
+
+def _every_layer(said: Any) -> list[Float[Tensor, "b n m"]]:
     return [*said.hidden_states[:-1], said.last_hidden_state]
 
 

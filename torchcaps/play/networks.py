@@ -24,11 +24,13 @@ from torchcaps.train.recipe import Run
 
 N_PASSES = 5  # routing iterations for every network; the page marks the number used in training
 MEASURES = {CapsNet: "length", LCapsNet: "activity", EMCapsNet: "share", Baseline: "share"}
-# bundled networks, by registry name, with a short description
+# bundled networks, by registry name, with a short description; the page opens with the first
 TITLES = {
-    "capsnet-digits": "capsules",
-    "baseline-digits": "convolutions without capsules",
-    "capsnet-digits-pairs": "capsules for two digits",
+    "capsnet-mnist-small": "capsules, MNIST",
+    "capsnet-mnist": "capsules, MNIST, full size",
+    "capsnet-digits": "capsules, 8x8 digits",
+    "baseline-digits": "convolutions without capsules, 8x8 digits",
+    "capsnet-digits-pairs": "capsules for two 8x8 digits",
 }
 
 
@@ -140,15 +142,16 @@ def _places(model: CapsNet, side: int) -> dict[str, float]:
     return {"first": seen / 2, "step": step}
 
 
-def bundled_networks() -> list[Network]:
-    """Load the bundled networks, with their errors from the registry."""
-    return [replace(load_network(name, name), note=note(name)) for name in TITLES]
+def bundled_networks(most_bytes: int | None = None) -> list[Network]:
+    """Load the bundled networks of at most that many bytes, with their errors from the registry."""
+    names = [name for name in TITLES if most_bytes is None or entry(name).bytes <= most_bytes]
+    return [replace(load_network(name, name), note=note(name)) for name in names]
 
 
 def note(name: str) -> str:
     """Describe a bundled network and its test error."""
     wrong = next(iter(entry(name).measured["test"].values()))
-    return f"{TITLES[name]}, {wrong:.1f} % error on test {'pairs' if 'pairs' in name else 'digits'}"
+    return f"{TITLES[name]}, {wrong:.2f} % error on test {'pairs' if 'pairs' in name else 'digits'}"
 
 
 def load_network(path: str | Path, name: str = "") -> Network:

@@ -59,7 +59,8 @@ def of(model: nn.Module) -> nn.Module:
             f"build it as one of torchcaps.pretrained.hub, {', '.join(CLASSES)}"
         )
     run = stored_run(about["run"])
-    made = on_hub(type(model))(*run.sizes(), **run.model_args, about=about)
+    *shape, usual = run.sizes()
+    made = on_hub(type(model))(*shape, about.get("n_classes", usual), **run.model_args, about=about)
     made.load_state_dict(model.state_dict(), assign=True)
     return made.train(model.training)
 

@@ -15,13 +15,16 @@ from torchcaps.train.plain import to_plain
 from torchcaps.train.recipe import Run, stored_run
 
 
-def load(name: str | Path, device: str | torch.device = "cpu") -> nn.Module:
+def load(name: str | Path, device: str | torch.device = "cpu", *, n_classes: int | None = None) -> nn.Module:
     """Load a trained model in eval mode by name, `load("capsnet-digits")`, or by the path of a checkpoint.
 
+    `n_classes`: for fine-tuning, replace the head by a new one for so many classes, and a decoder's first layer.
     `model.labels` are the class names, and `prepare(model, pixels)` makes its input from images as bytes.
     `model.about` holds its origin: `name` of the recipe, `seed`, `step`, and the whole `run` as plain data.
     """
-    model, run, about = open_model(name, torch.device(device))
+    if n_classes is not None and (type(n_classes) is not int or n_classes < 1):
+        raise ValueError(f"n_classes must be a whole number, 1 or more; got {n_classes!r}")
+    model, run, about = load_model(locate(name), torch.device(device), n_classes)
     describe(model, run, about)
     return model.eval()
 
@@ -45,9 +48,11 @@ def locate(name: str | Path) -> Path:
 
 
 def describe(model: nn.Module, run: Run, about: dict[str, Any]) -> None:
-    """Set `labels` and `about` on a model."""
-    model.labels = class_names(run.data)
-    model.about = {key: about[key] for key in ("name", "seed", "step") if key in about} | {"run": to_plain(run)}
+    """Set `labels` and `about` on a model. The classes of a new head are numbers."""
+    new = about.get("n_classes")
+    model.labels = class_names(run.data) if new is None else tuple(map(str, range(new)))
+    told = ("name", "seed", "step", "n_classes")
+    model.about = {key: about[key] for key in told if key in about} | {"run": to_plain(run)}
 
 
 def prepare(model: nn.Module, pixels: UInt8[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h2 w2"]:

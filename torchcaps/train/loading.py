@@ -12,16 +12,34 @@ from torchcaps.train.checkpoint import load_checkpoint, load_into
 from torchcaps.train.recipe import Run, stored_run
 
 
-def load_model(path: Path, device: torch.device) -> tuple[nn.Module, Run, dict[str, Any]]:
+def load_model(path: Path, device: torch.device, n_classes: int | None = None) -> tuple[nn.Module, Run, dict[str, Any]]:
     """Load a trained model, its run, and the header of its checkpoint.
 
-    A released file may lack parts (`without`); the run is then that of the model without them.
+    A released file may lack parts (`without`); the run is then that of the model without them. With `n_classes`, all
+    weights whose shape depends on the number of classes are new, also if that number stays the same.
     """
     found = load_checkpoint(path)
     run = without(stored_run(found.about["run"]), found.about.get("without", ()))
-    model = run.build().to(device)
-    load_into(model, found.part("model"), path)
-    return model, run, found.about
+    model, tensors, about = run.build(n_classes).to(device), found.part("model"), found.about
+    if n_classes is not None:
+        fresh = model.state_dict()
+        tensors |= {name: fresh[name] for name in head_of(run, n_classes)}
+        about = about | {"n_classes": n_classes}
+    load_into(model, tensors, path)
+    return model, run, about
+
+
+def head_of(run: Run, n_classes: int) -> list[str]:
+    """List the tensors of a run's model whose shape depends on the number of classes; refuse a model without any."""
+    with torch.device("meta"):  # shapes without weights, and without drawing random numbers
+        here, larger = (run.build(n).state_dict() for n in (n_classes, n_classes + 1))
+    head = [name for name, tensor in here.items() if tensor.shape != larger[name].shape]
+    if not head:
+        raise ValueError(
+            f"n_classes={n_classes} asks for a new head, and {run.model} learns without classes, so it has none; "
+            "load it without n_classes and train a classifier on its output"
+        )
+    return head
 
 
 def without(run: Run, parts: Sequence[str]) -> Run:

@@ -119,14 +119,15 @@ class Run:
     stages: tuple[Stage, ...] = (Stage(),)
     keep_scores: bool = False  # store scores and labels in the result file, for an ensemble
 
-    def build(self) -> nn.Module:
-        """Build the model for the image shape and number of classes of the data."""
+    def build(self, n_classes: int | None = None) -> nn.Module:
+        """Build the model for the image shape and number of classes of the data, or for `n_classes`."""
         about: DataInfo = info(self.data)
         models = SENTENCE_MODELS if about.kind == "sentences" else MODELS
         if self.model not in models:
             raise ValueError(f"no model {self.model!r}; there are {', '.join(models)} for {about.kind}")
         try:
-            return models[self.model](*self.sizes(), **self.model_args)
+            *shape, usual = self.sizes()
+            return models[self.model](*shape, usual if n_classes is None else n_classes, **self.model_args)
         except TypeError as error:
             raise ValueError(f"{self.model} cannot be built with {self.model_args}: {error}") from error
 

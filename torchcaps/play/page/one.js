@@ -72,13 +72,19 @@ export function openOne(brain, trouble, drawingChanged) {
   }
   function choose(next) {
     network = next;
-    $("card-turn").hidden = !network.draws;
+    $("decoder-one").hidden = !network.draws;
+    $("no-decoder").hidden = network.draws;
+    $("no-decoder").textContent = `${network.name} has no decoder, so it cannot reconstruct what it sees. ${others()}`;
     $("card-routing").hidden = !network.grid;
     $("bars-title").textContent = `${{ length: "Length", activity: "Activity", share: "Probability" }[network.measure]} of each class${network.measure === "share" ? "" : " capsule"}`;
     $("bars-one").replaceChildren();
     $("sliders-one").replaceChildren();
     routing.begin(network);
     read();
+  }
+  function others() {
+    const able = networks.filter((other) => other.draws).map((other) => other.name);
+    return able.length ? `These can: ${able.join(", ")}.` : "";
   }
   fillSelect($("network-one"), $("network-field"), networks, choose);
   $("reset-one").addEventListener("click", () => { if (seen) { pose = [...seen.poses[network.own_passes - 1][winner]]; setSliders(); turn(); } });
