@@ -146,11 +146,9 @@ def commit() -> dict[str, Any]:
         # fails if the package lies untracked in another project's repository
         _git(here, "ls-files", "--error-unmatch", "__init__.py")
         head = _git(here, "rev-parse", "HEAD")
-        # only the package determines a result, not notes, result files or released weights
-        return {
-            "commit": head,
-            "dirty": bool(_git(here, "status", "--porcelain", "--", ".", ":(exclude)pretrained/weights")),
-        }
+        # only the code determines a result, not notes, result files, their means or released weights
+        others = (":(exclude)pretrained/weights", ":(exclude)results/means.json")
+        return {"commit": head, "dirty": bool(_git(here, "status", "--porcelain", "--", ".", *others))}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "unknown", "dirty": True}
 
