@@ -2,10 +2,12 @@
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
-from torchcaps.cli import bench, checkpoints, data, probes, recipes, reproduction, training
+from torchcaps import __version__
+from torchcaps.cli import bench, checkpoints, data, listing, probes, recipes, reproduction, training
 from torchcaps.cli.explain import explain
 from torchcaps.cli.export import export
 from torchcaps.cli.image_folder import predict
@@ -17,9 +19,22 @@ from torchcaps.cli.tune import tune
 from torchcaps.runtime.distributed import Lost, started
 from torchcaps.train import Diverged, Interrupted
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Capsule networks in PyTorch."
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"torchcaps {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def front(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Capsule networks in PyTorch."""
 
 
 def main() -> None:
@@ -65,12 +80,12 @@ app.command()(play)
 app.command()(pretrained)
 app.command("release")(release)
 app.command()(training.demo)
-app.command("ls")(recipes.list_recipes)
+app.command("ls")(listing.list_recipes)
 app.command()(recipes.show)
 app.command("train")(training.train_one)
 app.command()(reproduction.reproduce)
 app.command()(tune)
-app.command("table")(recipes.print_table)
+app.command("table")(listing.print_table)
 app.command("verify")(recipes.verify_result)
 app.command("compare")(recipes.compare_results)
 app.add_typer(data.app, name="data")

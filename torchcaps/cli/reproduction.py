@@ -7,9 +7,9 @@ import typer
 
 from torchcaps import data as datasets
 from torchcaps.analysis.classifiers import processes
+from torchcaps.cli.listing import recipes_of_paper, tell_table
 from torchcaps.cli.options import Deterministic, Device, Results, Root, console, seeds_of
 from torchcaps.cli.order import in_order
-from torchcaps.cli.recipes import recipes_of_paper, tell_table
 from torchcaps.cli.sweep import Failed, Workers, named, reproduce_apart
 from torchcaps.cli.training import train_recipe
 from torchcaps.data import DataError
