@@ -129,6 +129,12 @@ def device_name(device: torch.device) -> str:
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
+def threads_of(name: str) -> int | None:
+    """Read the thread count from the name of a CPU, as `device_name` writes it; None for a GPU."""
+    found = re.search(r" CPU, (\d+) threads$", name)
+    return int(found[1]) if found else None
+
+
 def made_by(device: torch.device) -> dict[str, Any]:
     """Return the provenance of a result: device, versions, commit."""
     return {"device": device_name(device), "versions": versions(), **commit()}
