@@ -40,7 +40,7 @@ NUMBER = re.compile(
     r"(?P<mark><!-- (?P<recipe>\w+/[\w=.,-]+) (?P<rest>100-)?(?P<name>[\w./-]+)"
     r"(?: (?P<which>least|most|seed \d+))? -->)"
 )
-NAMES = re.compile(r"<!-- names [\w.]+ -->")  # filled by docs/sphinx_parts
+NAMES = re.compile(r"<!-- names [\w.]+(?: first(?: [\w.]+)+)? -->")  # filled by docs/sphinx_parts
 
 
 def filled(text: str, results: Path) -> str:
