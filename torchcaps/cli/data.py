@@ -15,7 +15,7 @@ app = typer.Typer(no_args_is_help=True, help="List and download data sets.")
 @app.command("ls")
 def list_data(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORD]...", help="parts of names that must all match, or one name")
+        list[str] | None, typer.Argument(metavar="WORD", help="parts of names that must all match, or one name")
     ] = None,
     here: Annotated[bool, typer.Option("--here", help="only sets that are ready to use")] = False,
     every: Annotated[bool, typer.Option("--all", help="every set, not the sources alone")] = False,

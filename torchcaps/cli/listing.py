@@ -25,7 +25,7 @@ Folder = Annotated[
 def list_recipes(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WORD]...", help="a paper, parts of names that must all match, or one whole name"),
+        typer.Argument(metavar="WORD", help="a paper, parts of names that must all match, or one whole name"),
     ] = None,
     printed: Annotated[bool, typer.Option("--printed", help="only rows whose number the paper printed")] = False,
     run: Annotated[bool, typer.Option("--run", help="only rows that we ran")] = False,

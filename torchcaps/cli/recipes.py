@@ -1,6 +1,7 @@
 """Commands that show one recipe, and check and compare results; they train nothing."""
 
 import json
+from dataclasses import asdict
 from math import isnan
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ import torch
 import typer
 from rich.markup import escape
 
-from torchcaps.cli.columns import AsJson, tell_json
+from torchcaps.cli.columns import AsJson, tell_facts, tell_json
 from torchcaps.cli.options import Device, Root, console
 from torchcaps.cli.options import table as make_table
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
@@ -33,7 +34,8 @@ def show(
         return
     console.print(f"[bold]{found.name}[/]: {escape(found.about)}", markup=True)
     if found.claim:
-        console.print(found.claim)
+        said = {**asdict(found.claim), "beside": ", ".join(found.claim.beside)}
+        tell_facts([(name, str(value)) for name, value in said.items() if value not in (None, "")])
     console.print_json(json.dumps(to_plain(run)))
     network = run if run.trains else run.network
     with torch.device("meta"):
