@@ -6,10 +6,10 @@ import sys
 from torchcaps import cli
 
 
-def run(capsys, monkeypatch, *words: str) -> tuple[int, str, str]:
+def run(capsys, monkeypatch, *words: str, width: int = 300) -> tuple[int, str, str]:
     """Exit code, output and errors of one command, in this process."""
     monkeypatch.setattr(sys, "argv", ["torchcaps", *words])
-    monkeypatch.setattr(cli.console, "_width", 300)
+    monkeypatch.setattr(cli.console, "_width", width)
     code = 0
     try:
         cli.main()

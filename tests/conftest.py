@@ -18,6 +18,8 @@ ALLOWED_WARNINGS = {
 
 
 def pytest_configure(config):
+    # the same number of threads in every run of a test, here and in processes that it starts: none is measured
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
     # without it cuBLAS warns at every product under deterministic algorithms
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # inductor needs it; imported in the middle of a run it quarrels with whoever imported distutils before

@@ -17,7 +17,7 @@ DOCS = HOME / "docs"
 sys.path.append(str(DOCS))
 
 from sphinx_parts.docstrings import as_rst, fields_of  # noqa: E402
-from sphinx_parts.public_names import marked, offered, told_by, written  # noqa: E402
+from sphinx_parts.public_names import filled, marked, offered, told_by, written  # noqa: E402
 
 # modules with names that no page tells: for those who work on torchcaps
 INTERNAL = {"torchcaps.bench", "torchcaps.data.sources.files"}
@@ -92,6 +92,23 @@ def test_every_public_name_is_written_on_its_page():
         page = "\n".join(written(module, told_by(modules)))
         missing = [each for each in offered(module) if not re.search(rf"[. `]{each}\b", page)]
         assert offered(module) and not missing, f"of {name}: {missing}"
+
+
+def test_the_reference_is_in_teaching_order():
+    """Pages stand in the order of the index, files of a package in that of the page, tables before the first file."""
+    index = (DOCS / "index.md").read_text()
+    listed = re.findall(r"^api/(\S+)$", index, re.MULTILINE)
+    assert listed[:4] == ["torchcaps", "layers", "models", "ops"]
+    assert sorted(listed) == sorted(path.stem for path in (DOCS / "api").glob("*.md"))
+    modules = marked(DOCS / "api")
+    told = {page: filled((DOCS / f"api/{page}.md").read_text(), modules) for page in ("torchcaps", "layers", "models")}
+    headings = re.findall(r"^## (\w+)$", told["layers"], re.MULTILINE)
+    assert headings[:3] == ["capsules", "primary", "routed"] and len(headings) >= 10
+    assert told["models"].index("py:data:: MODELS") < told["models"].index("## capsnet")
+    names = re.findall(r"py:obj}`(\w+) <", told["torchcaps"])
+    assert names.index("RoutedCapsules") < names.index("CodeNets") < names.index("CapsNet") < names.index("squash")
+    with pytest.raises(ValueError, match=r"torchcaps.layers offers nothing of rooted"):
+        filled("<!-- names torchcaps.layers first rooted -->", modules)
 
 
 def test_every_module_that_says_what_is_public_has_a_page():

@@ -135,3 +135,14 @@ def test_everything_public_is_there():
 
     assert len(torchcaps.__all__) >= 13
     assert all(hasattr(torchcaps, name) for name in torchcaps.__all__)
+
+
+def test_every_layer_can_be_imported_from_the_package():
+    from torch import nn
+
+    import torchcaps
+    from torchcaps import layers
+
+    parts = {name: getattr(layers, name) for name in layers.__all__}
+    found = {name for name, part in parts.items() if isinstance(part, type) and issubclass(part, nn.Module)}
+    assert len(found) >= 11 and found <= {*torchcaps.__all__}

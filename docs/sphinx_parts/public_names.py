@@ -3,11 +3,13 @@
 A module offers what its `__all__` says, or else what it defines itself, has no underscore and has a docstring. What a
 package takes from its files stands under the name of the file, with that file's own docstring. A name that another
 page describes too, as with those of `torchcaps` itself, gets a line and a link.
+`<!-- names torchcaps.layers first capsules primary -->` puts these files first, in the order in which they are best
+learnt; the others follow by name.
 """
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import groupby
@@ -15,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MARKED = re.compile(r"<!-- names (?P<module>[\w.]+) -->")
+MARKED = re.compile(r"<!-- names (?P<module>[\w.]+)(?: first(?P<first>( [\w.]+)+))? -->")
 
 
 def offered(module: ModuleType) -> list[str]:
@@ -43,13 +45,26 @@ def told_by(modules: tuple[str, ...]) -> dict[int, str]:
 
 def filled(text: str, modules: tuple[str, ...]) -> str:
     """Write out every marked module of a page, as MyST. `modules`: all that are marked on some page."""
-    return MARKED.sub(lambda found: "\n".join(written(import_module(found["module"]), told_by(modules))), text)
+    return MARKED.sub(
+        lambda found: "\n".join(
+            written(import_module(found["module"]), told_by(modules), (found["first"] or "").split())
+        ),
+        text,
+    )
 
 
-def written(module: ModuleType, told: dict[int, str]) -> Iterator[str]:
-    """Yield links to names described elsewhere, then the sections of a package or the names of a single file."""
+def written(module: ModuleType, told: dict[int, str], first: Sequence[str] = ()) -> Iterator[str]:
+    """Yield links to names described elsewhere, then the sections of a package or the names of a single file.
+
+    `first`: files of the package whose names come first, in this order.
+    """
     here = {name: f"{module.__name__}.{name}" for name in offered(module)}
+    homes = {f"{_home(module, name)}." for name in here}
+    if unknown := [each for each in first if not any(home.startswith(f"{module.__name__}.{each}.") for home in homes)]:
+        raise ValueError(f"{module.__name__} offers nothing of {', '.join(unknown)}, which its page puts first")
     elsewhere = [name for name, whole in here.items() if told[id(getattr(module, name))] != whole]
+    if first:
+        elsewhere.sort(key=lambda name: _place(module, name, first))
     if elsewhere:
         yield "| name | what it is |\n|---|---|"
         yield from (
@@ -57,7 +72,7 @@ def written(module: ModuleType, told: dict[int, str]) -> Iterator[str]:
             for name in elsewhere
         )
         yield ""
-    names = sorted((name for name in here if name not in elsewhere), key=lambda name: _place(module, name))
+    names = sorted((name for name in here if name not in elsewhere), key=lambda name: _place(module, name, first))
     for home, group in groupby(names, key=lambda name: _home(module, name)):
         if home != module.__name__:
             yield f"## {home.removeprefix(module.__name__ + '.')}\n"
@@ -76,8 +91,12 @@ def _summary(thing: Any) -> str:
     return first.replace("|", "\\|").replace("[*", "[\\*").replace("<", "&lt;")
 
 
-def _place(module: ModuleType, name: str) -> tuple[str, int, str]:
-    return _home(module, name), _line(getattr(module, name)), name
+def _place(module: ModuleType, name: str, first: Sequence[str]) -> tuple[int, str, int, str]:
+    home = _home(module, name)
+    named = [number for number, each in enumerate(first) if f"{home}.".startswith(f"{module.__name__}.{each}.")]
+    # what belongs to no file has no heading of its own: it stands before the first one
+    taught = -1 if home == module.__name__ else min(named, default=len(first))
+    return taught, home, _line(getattr(module, name)), name
 
 
 def _own(module: ModuleType, thing: Any) -> bool:

@@ -9,6 +9,7 @@ from rich.console import Console
 from torchcaps.cli import demo as demo_module
 from torchcaps.figures.report import SECTIONS
 from torchcaps.train import Interrupted
+from torchcaps.train.step import TrainingStep
 
 
 @pytest.fixture
@@ -40,10 +41,28 @@ def test_it_notices_a_missing_matplotlib_before_it_trains(tmp_path, monkeypatch)
         demo_module.demo(tmp_path, 0, Console(quiet=True))
 
 
-def test_stopped_it_does_not_promise_to_go_on(tmp_path, monkeypatch):
-    def stopped(*args, **kwargs):
-        raise Interrupted("stopped at step 3 and saved", 2)
+def test_stopped_it_goes_on_with_the_same_command(seconds_long, tmp_path, monkeypatch):
+    """Stopped in the second network: the first is not trained again, the second goes on from its checkpoint."""
+    original, steps = demo_module.train, []
 
-    monkeypatch.setattr(demo_module, "train", stopped)
-    with pytest.raises(Interrupted, match="the demonstration was stopped; it starts afresh next time"):
+    def stopped_at_three(run, *, name, seed, options):
+        options.max_steps = 3 if name == "digits/writers" else None
+        trained = original(run, name=name, seed=seed, options=options)
+        if trained.stopped_early:
+            raise Interrupted("stopped at step 3 and saved", 2)
+        return trained
+
+    def counted(self, once=TrainingStep._once):
+        steps.append(1)
+        once(self)
+
+    # drawing takes seconds, and is no matter here
+    monkeypatch.setattr(demo_module, "all_figures", lambda *args, **kwargs: {})
+    monkeypatch.setattr(demo_module, "train", stopped_at_three)
+    with pytest.raises(Interrupted, match="the same command goes on from there"):
         demo_module.demo(tmp_path, 0, Console(quiet=True))
+    monkeypatch.setattr(demo_module, "train", original)
+    monkeypatch.setattr(TrainingStep, "_once", counted)
+    demo_module.demo(tmp_path, 0, Console(quiet=True))
+    assert len(steps) == 5  # of 8, and of the second network alone
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]  # the next one trains anew

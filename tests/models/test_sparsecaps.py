@@ -170,7 +170,7 @@ def test_what_cannot_be_built_is_refused(options, error, message):
 
 
 def test_other_images_are_refused():
-    with pytest.raises(ValueError, match=re.escape("CapsNet expects images [b, 1, 12, 12], got [2, 1, 12, 11]")):
+    with pytest.raises(ValueError, match=re.escape("SparseCaps expects images [b, 1, 12, 12], got [2, 1, 12, 11]")):
         SparseCaps((1, 12, 12), **LATENT)(torch.rand(2, 1, 12, 11))
 
 

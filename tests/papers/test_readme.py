@@ -9,6 +9,7 @@ import pytest
 from torchcaps.papers import RECIPES
 from torchcaps.papers.pages import NUMBER, filled, pages
 from torchcaps.probes.kinds import stored
+from torchcaps.results import means
 from torchcaps.results.store import read_result, write_result
 from torchcaps.results.verify import check_metrics, check_recipe
 
@@ -26,6 +27,10 @@ def test_every_path_exists(page):
 @pytest.mark.parametrize("page", pages(HOME), ids=lambda page: page.name)
 def test_every_table_and_marked_number_is_computed_from_the_result_files(page):
     assert filled(page.read_text(), HOME / "results") == page.read_text(), "run `make table`"
+
+
+def test_the_means_that_the_package_ships_are_those_of_the_result_files():
+    assert means.PATH.read_text() == means.means_text(RECIPES, HOME / "results"), "run `make table`"
 
 
 def test_a_table_of_named_rows_has_those_in_that_order():

@@ -156,7 +156,7 @@ def test_a_run_is_frozen():
 def test_an_unknown_recipe_gets_near_names():
     with pytest.raises(ValueError, match=r"no recipe 'sabour2017/mnist-r7-recon'; did you mean sabour2017/mnist-r"):
         find("sabour2017/mnist-r7-recon", RECIPES)
-    with pytest.raises(ValueError, match="`torchcaps ls` lists them all"):
+    with pytest.raises(ValueError, match="`torchcaps ls --all` lists them all"):
         find("???", RECIPES)
 
 

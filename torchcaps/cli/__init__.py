@@ -2,10 +2,12 @@
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
-from torchcaps.cli import bench, checkpoints, data, probes, recipes, reproduction, training
+from torchcaps import __version__
+from torchcaps.cli import bench, checkpoints, data, listing, probes, recipes, reproduction, training
 from torchcaps.cli.explain import explain
 from torchcaps.cli.export import export
 from torchcaps.cli.image_folder import predict
@@ -17,9 +19,22 @@ from torchcaps.cli.tune import tune
 from torchcaps.runtime.distributed import Lost, started
 from torchcaps.train import Diverged, Interrupted
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Capsule networks in PyTorch."
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"torchcaps {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def front(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Capsule networks in PyTorch."""
 
 
 def main() -> None:
@@ -53,25 +68,26 @@ def _leave(message: str, code: int) -> None:
     sys.exit(code)
 
 
-# --help lists the commands in this order
-app.command("eval")(checkpoints.evaluate)
-app.command()(checkpoints.figures)
-app.command()(checkpoints.equivariance)
-app.command()(probes.features)
-app.command()(explain)
-app.command()(predict)
-app.command()(export)
-app.command()(play)
-app.command()(pretrained)
-app.command("release")(release)
-app.command()(training.demo)
-app.command("ls")(recipes.list_recipes)
-app.command()(recipes.show)
-app.command("train")(training.train_one)
-app.command()(reproduction.reproduce)
-app.command()(tune)
-app.command("table")(recipes.print_table)
-app.command("verify")(recipes.verify_result)
-app.command("compare")(recipes.compare_results)
-app.add_typer(data.app, name="data")
-app.add_typer(bench.app, name="bench")
+# --help lists groups and commands in this order: what a newcomer wants comes first
+START, MODELS, PAPERS, WORK = "Start here", "Trained models", "Papers", "Data and speed"
+app.command(rich_help_panel=START)(training.demo)
+app.command(rich_help_panel=START)(play)
+app.command("train", rich_help_panel=START)(training.train_one)
+app.command(rich_help_panel=START)(predict)
+app.command(rich_help_panel=MODELS)(pretrained)
+app.command("eval", rich_help_panel=MODELS)(checkpoints.evaluate)
+app.command(rich_help_panel=MODELS)(checkpoints.figures)
+app.command(rich_help_panel=MODELS)(explain)
+app.command(rich_help_panel=MODELS)(checkpoints.equivariance)
+app.command(rich_help_panel=MODELS)(export)
+app.command("release", rich_help_panel=MODELS)(release)
+app.command("ls", rich_help_panel=PAPERS)(listing.list_recipes)
+app.command(rich_help_panel=PAPERS)(recipes.show)
+app.command("table", rich_help_panel=PAPERS)(listing.print_table)
+app.command(rich_help_panel=PAPERS)(reproduction.reproduce)
+app.command("verify", rich_help_panel=PAPERS)(recipes.verify_result)
+app.command("compare", rich_help_panel=PAPERS)(recipes.compare_results)
+app.command(rich_help_panel=PAPERS)(tune)
+app.command(rich_help_panel=PAPERS)(probes.features)
+app.add_typer(data.app, name="data", rich_help_panel=WORK)
+app.add_typer(bench.app, name="bench", rich_help_panel=WORK)

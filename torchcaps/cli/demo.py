@@ -1,11 +1,12 @@
-"""`torchcaps demo`: train on handwritten digits in under a minute, print the accuracy and write a report."""
+"""`torchcaps demo`: train on handwritten digits for a minute or two, print the accuracy and write a report."""
 
+import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from rich.console import Console
 
+from torchcaps.cli.threads import fast_threads
 from torchcaps.data import info, load
 from torchcaps.figures import all_figures
 from torchcaps.figures.canvas import canvas
@@ -14,6 +15,7 @@ from torchcaps.papers import RECIPES
 from torchcaps.runtime.environment import device_name, make_folder
 from torchcaps.train import Interrupted, Options, Trained, train
 
+UNFINISHED = "unfinished"  # folder of the checkpoints, within that of the report
 SPLITS = {"digits/stratified": "a random fifth held out", "digits/writers": "other writers held out"}
 
 
@@ -23,10 +25,11 @@ def demo(out: Path, seed: int, console: Console) -> Path:
     with canvas(1, 1):
         pass  # a missing matplotlib also fails here
     trained = {}
-    for name, about in SPLITS.items():
-        n_train = info(RECIPES[name].make().data).n_train
-        console.print(f"Training on {n_train:,} digits, [bold]{about}[/]", highlight=False, markup=True)
-        trained[name] = _train(name, seed)
+    with fast_threads("cpu"):
+        for name, about in SPLITS.items():
+            n_train = info(RECIPES[name].make().data).n_train
+            console.print(f"Training on {n_train:,} digits, [bold]{about}[/]", highlight=False, markup=True)
+            trained[name] = _train(name, seed, out / UNFINISHED)
     first = next(iter(SPLITS))
     data = load(RECIPES[first].make().data, "test", seed=seed)
     pictures = all_figures(trained[first].model, data, trained[first].curve, augment=RECIPES[first].make().augment)
@@ -38,17 +41,17 @@ def demo(out: Path, seed: int, console: Console) -> Path:
             f"test accuracy, {about}: [bold green]{_accuracy(trained[name]):.2f} %[/]", highlight=False, markup=True
         )
     console.print(f"report: {report.resolve()}", soft_wrap=True, highlight=False)
+    shutil.rmtree(out / UNFINISHED)  # the next demonstration trains anew
     return report
 
 
-def _train(name: str, seed: int) -> Trained:
-    # a temporary folder: the demo never resumes
-    with TemporaryDirectory() as folder:
-        options = Options(out=Path(folder), log_every=10)
-        try:
-            return train(RECIPES[name].make(), name=name, seed=seed, options=options)
-        except Interrupted as stop:
-            raise Interrupted("the demonstration was stopped; it starts afresh next time", stop.signum) from stop
+def _train(name: str, seed: int, folder: Path) -> Trained:
+    """Train one network, or resume it where an interrupted demonstration left it."""
+    options = Options(out=folder / name / str(seed), log_every=10)
+    try:
+        return train(RECIPES[name].make(), name=name, seed=seed, options=options)
+    except Interrupted as stop:
+        raise Interrupted("the demonstration was stopped; the same command goes on from there", stop.signum) from stop
 
 
 def _accuracy(trained: Trained) -> float:

@@ -1,31 +1,47 @@
 """Commands for the pretrained models that come with the package."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from torchcaps import pretrained as models
+from torchcaps.cli.columns import AsJson, tell, tell_json
 from torchcaps.cli.options import Device, Root, console
-from torchcaps.cli.options import table as make_table
 from torchcaps.papers import RECIPES
 from torchcaps.pretrained import release as releases
 from torchcaps.runtime.environment import pick_device
 from torchcaps.train.checkpoint import load_checkpoint
 
 
-def pretrained(name: Annotated[str | None, typer.Argument(help="print the model card of this model")] = None) -> None:
+def pretrained(
+    name: Annotated[str | None, typer.Argument(help="print the model card of this model")] = None,
+    as_json: AsJson = False,
+) -> None:
     """List the pretrained models. `torchcaps.load(NAME)` and every command with a checkpoint take their names."""
     if name is not None:
-        print(models.file_of(name).with_suffix(".md").read_text(), end="")
+        if as_json:
+            tell_json({"name": name, **asdict(models.entry(name))})
+        else:
+            print(models.file_of(name).with_suffix(".md").read_text(), end="")
         return
-    lines = make_table("name", "what it is", "parameters", "MB", "on its test set")
-    for key, one in models.entries().items():
-        numbers = next(iter((one.measured or one.metrics).values()))
-        said = ", ".join(f"{metric} {value:.2f}" for metric, value in numbers.items())
-        said = said if one.measured else f"{said}, as trained"
-        lines.add_row(key, one.about, f"{one.n_parameters:,}", f"{one.bytes / 1e6:.2f}", said)
-    console.print(lines)
+    if as_json:
+        tell_json([{"name": key, **asdict(one)} for key, one in models.entries().items()])
+        return
+    rows = [(key, f"{one.bytes / 1e6:.2f}", _judged(one), one.about) for key, one in models.entries().items()]
+    tell(("name", "MB", "on test", "what it is"), rows)
+    console.print()
+    if not all(one.measured for one in models.entries().values()):
+        console.print("* as trained; the released file was not evaluated again", highlight=False)
+    console.print("torchcaps pretrained NAME: its card; torchcaps.load(NAME) loads it", highlight=False)
+
+
+def _judged(one: models.Entry) -> str:
+    """Format the first metric of the first test set, by which a model is judged; its card has the others."""
+    metric, value = next(iter(next(iter((one.measured or one.metrics).values())).items()))
+    said = f"{value:.2f} % error" if metric.endswith("error_percent") else f"{metric} {value:.2f}"
+    return said if one.measured else f"{said}*"
 
 
 def release(

@@ -1,6 +1,7 @@
-"""Commands that show recipes and results; they train nothing."""
+"""Commands that show one recipe, and check and compare results; they train nothing."""
 
 import json
+from dataclasses import asdict
 from math import isnan
 from pathlib import Path
 from typing import Annotated
@@ -9,28 +10,16 @@ import torch
 import typer
 from rich.markup import escape
 
-from torchcaps.cli.options import Device, Results, Root, console
+from torchcaps.cli.columns import AsJson, tell_facts, tell_json
+from torchcaps.cli.options import Device, Root, console
 from torchcaps.cli.options import table as make_table
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
-from torchcaps.papers import PAPERS, RECIPES
-from torchcaps.results.claims import Recipe, find
+from torchcaps.papers import RECIPES
+from torchcaps.results.claims import find
 from torchcaps.results.compare import compare
 from torchcaps.results.store import read_result
-from torchcaps.results.tables import markdown, table
 from torchcaps.results.verify import verify
 from torchcaps.train.plain import to_plain
-
-
-def list_recipes() -> None:
-    """List all recipes with the number each paper printed."""
-    lines = make_table("recipe", "what it is", "printed")
-    for name, recipe in RECIPES.items():
-        lines.add_row(
-            name,
-            recipe.about.splitlines()[0],
-            f"{recipe.claim.printed:g}" if recipe.claim and recipe.claim.printed else "",
-        )
-    console.print(lines)
 
 
 def show(
@@ -45,7 +34,8 @@ def show(
         return
     console.print(f"[bold]{found.name}[/]: {escape(found.about)}", markup=True)
     if found.claim:
-        console.print(found.claim)
+        said = {**asdict(found.claim), "beside": ", ".join(found.claim.beside)}
+        tell_facts([(name, str(value)) for name, value in said.items() if value not in (None, "")])
     console.print_json(json.dumps(to_plain(run)))
     network = run if run.trains else run.network
     with torch.device("meta"):
@@ -55,34 +45,6 @@ def show(
         routed = [layer for layer in model.modules() if isinstance(layer, EMCapsules | ExpertCapsules | RoutedCapsules)]
         taken = {layer.to_empty(device=device).backend_here() for layer in routed}
         console.print(f"routing on {device}: {', '.join(sorted(taken)) or 'none'}", highlight=False)
-
-
-def recipes_of_paper(paper: str) -> dict[str, Recipe]:
-    return {name: recipe for name, recipe in RECIPES.items() if name.startswith(paper + "/")}
-
-
-def print_table(
-    paper: str,
-    results: Results = Path("results"),
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown")] = False,
-    ema: Annotated[bool, typer.Option(help="show results of the averaged (EMA) weights")] = False,
-) -> None:
-    """Print a paper's numbers beside ours: mean, standard deviation and number of seeds."""
-    if paper not in PAPERS:
-        raise ValueError(f"no paper {paper!r}; there are {', '.join(PAPERS)}")
-    tell_table(paper, results, as_markdown, "_ema" if ema else "")
-
-
-def tell_table(paper: str, results: Path, as_markdown: bool = False, extra: str = "") -> None:
-    rows = table(recipes_of_paper(paper), results, extra)
-    if as_markdown:
-        print(markdown(rows), end="")
-        return
-    lines = make_table("recipe", "row", "metric", "printed", "ours", title=paper)
-    for row in rows:
-        place = f"{row.recipe.claim.table}: {row.recipe.claim.row}"
-        lines.add_row(row.recipe.name, place, row.metric, row.printed(), row.ours())
-    console.print(lines)
 
 
 def verify_result(
@@ -103,10 +65,18 @@ def verify_result(
         raise typer.Exit(1)
 
 
-def compare_results(first: Path, second: Path, data: Root = None) -> None:
+def compare_results(first: Path, second: Path, data: Root = None, as_json: AsJson = False) -> None:
     """Compare two results: paired errors and their standard error."""
     both = [read_result(file) for file in (first, second)]
     found = compare(*both, data)
+    if as_json:
+        tell_json(
+            [
+                {**each._asdict(), "difference": each.difference, "sd": None if isnan(each.sd) else each.sd}
+                for each in found
+            ]
+        )
+        return
     # one column per data set: names are long, numbers are short
     lines = make_table("part", *(each.part for each in found))
     lines.add_row("n", *(f"{each.n:,}" for each in found))

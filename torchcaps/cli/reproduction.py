@@ -1,5 +1,6 @@
 """`torchcaps reproduce`: train or compute the rows of a paper's table, keeping finished results."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,10 +8,11 @@ import typer
 
 from torchcaps import data as datasets
 from torchcaps.analysis.classifiers import processes
+from torchcaps.cli.listing import recipes_of_paper, tell_table
 from torchcaps.cli.options import Deterministic, Device, Results, Root, console, seeds_of
 from torchcaps.cli.order import in_order
-from torchcaps.cli.recipes import recipes_of_paper, tell_table
 from torchcaps.cli.sweep import Failed, Workers, named, reproduce_apart
+from torchcaps.cli.threads import fast_threads
 from torchcaps.cli.training import train_recipe
 from torchcaps.data import DataError
 from torchcaps.figures import save_figures
@@ -93,7 +95,8 @@ def _make(recipe: Recipe, seed: int, results: Path, smoke: bool, jobs: int, how:
         console.print(f"{recipe.name} seed {seed}: not begun")
         return []
     try:
-        path = train_recipe(recipe, seed, options, smoke=smoke)
+        with fast_threads(options.device) if recipe.make().trains else nullcontext():
+            path = train_recipe(recipe, seed, options, smoke=smoke)
     except Missing as error:  # the other rows go on
         console.print(f"{recipe.name} seed {seed}: left out", soft_wrap=True)
         return [str(error)]

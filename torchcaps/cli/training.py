@@ -9,6 +9,7 @@ import typer
 from torchcaps.cli.demo import demo as run_demo
 from torchcaps.cli.image_folder import train_own
 from torchcaps.cli.options import Deterministic, Device, Out, Root, Seed, console, in_words, plainly
+from torchcaps.cli.threads import fast_threads
 from torchcaps.integrations.image_folder import AUGMENTATIONS
 from torchcaps.papers import RECIPES
 from torchcaps.results.claims import Recipe, find
@@ -21,7 +22,10 @@ from torchcaps.train.state import run_folder
 def demo(
     out: Annotated[Path, typer.Option(help="output folder for the report")] = Path("demo"), seed: Seed = 0
 ) -> None:
-    """Train a CapsNet on 1,797 handwritten digits in under a minute and write a report."""
+    """Train a CapsNet on 1,797 handwritten digits and write a report: one to two minutes on two CPU cores.
+
+    The same command resumes a stopped demo.
+    """
     run_demo(out, seed, console)
 
 
@@ -73,7 +77,8 @@ def train_one(
                 "give a recipe (`torchcaps ls` names them), or --data FOLDER alone: your own images, a folder for "
                 "each class"
             )
-        path = train_own(data, seed, out, device, deterministic, given)
+        with fast_threads(device):
+            path = train_own(data, seed, out, device, deterministic, given)
         console.print(f"result: {path}", soft_wrap=True)
         return
     if given:
@@ -88,7 +93,8 @@ def train_one(
         )
     folder = out or run_folder(named(found, hold_out, smoke), seed)
     options = Options(out=folder, device=device, root=data, deterministic=deterministic)
-    path = train_recipe(found, seed, options, hold_out, smoke)
+    with fast_threads(device):
+        path = train_recipe(found, seed, options, hold_out, smoke)
     if started()[0] > 0:
         return  # only the first of several processes writes the result
     result = read_result(path)

@@ -1,6 +1,7 @@
 """`torchcaps tune`: try hyperparameters of a row on held-out data; tuning.csv gets one line per metric."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 from torchcaps.cli.options import Device, Results, Root, console, seeds_of
 from torchcaps.cli.options import table as make_table
 from torchcaps.cli.sweep import Failed, Failure, Job, Workers, named, say, sweep
+from torchcaps.cli.threads import fast_threads
 from torchcaps.data import info, spec
 from torchcaps.papers import RECIPES
 from torchcaps.results.claims import Recipe, find
@@ -59,9 +61,10 @@ def tune(
     failures = _apart(recipe, base, pairs, workers, device, _words(hold_out, on, data)) if workers != 1 else []
     if failures:
         raise Failed(f"{len(failures)} of {len(pairs)} runs failed, the others are done: {named(failures)}")
-    for setting, seed in pairs:
-        name = _name(recipe, setting, base)
-        _train(name, runs[name], seed, Options(out=_folder(recipe, name, seed), device=device, root=data))
+    with fast_threads(device) if workers == 1 else nullcontext():
+        for setting, seed in pairs:
+            name = _name(recipe, setting, base)
+            _train(name, runs[name], seed, Options(out=_folder(recipe, name, seed), device=device, root=data))
     if not keep:
         return
     path = tuning_path(results, recipe.name.split("/")[0])

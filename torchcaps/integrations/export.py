@@ -14,6 +14,7 @@ batch sizes.
 import io
 import json
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -192,10 +193,13 @@ def _differences(wanted: tuple[Tensor, ...], got: tuple[Tensor, ...]) -> Float[T
 
 
 def _name_axes(made: Any, what: Plan) -> None:
-    """Rename the dynamic axes to `batch` and `tokens`, instead of the exporter's own symbols."""
-    for given in made.graph.input:
-        for axis, dim in what.free[given.name].items():
-            given.type.tensor_type.shape.dim[axis].dim_param = dim.__name__
+    """Rename the dynamic axes to `batch` and `tokens` wherever the exporter wrote its own symbols."""
+    axes = {given.name: given.type.tensor_type.shape.dim for given in made.graph.input}
+    names = {axes[name][axis].dim_param: dim.__name__ for name, free in what.free.items() for axis, dim in free.items()}
+    for part in (*made.graph.input, *made.graph.output, *made.graph.value_info):
+        for dim in part.type.tensor_type.shape.dim:
+            if dim.HasField("dim_param"):  # a symbol, or a product of one such as "13*s34"
+                dim.dim_param = re.sub(r"\w+", lambda symbol: names.get(symbol[0], symbol[0]), dim.dim_param)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.ops import convolve
 
 
@@ -62,7 +63,8 @@ class Baseline(nn.Module):
         if preset not in PRESETS:
             raise ValueError(f"Baseline: preset must be one of {', '.join(PRESETS)}; got {preset!r}")
         plan = PRESETS[preset]
-        self.image, self.n_classes, self.preset = tuple(image), n_classes, preset
+        self.image, self.n_classes = checked_image("Baseline", image), checked_classes("Baseline", n_classes)
+        self.preset = preset
         c, height, width = self.image
         layers: list[nn.Module] = []
         for (c_in, c_out), kernel, pool in zip(pairwise((c, *plan.channels)), plan.kernels, plan.pool, strict=True):
@@ -88,10 +90,7 @@ class Baseline(nn.Module):
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b f"]:
         """Compute the input of the last layer."""
-        if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
-            raise ValueError(
-                f"Baseline expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}"
-            )
+        check_images("Baseline", images, self.image, self.classes.weight.dtype)
         return self.hidden(self.maps(images))
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:

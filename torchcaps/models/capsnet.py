@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot, relu
 
 from torchcaps.layers import Capsules, Decoder, PrimaryCapsules, RoutedCapsules
+from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.ops import RoutingStep, convolve
 
 
@@ -65,7 +66,9 @@ class CapsNet(nn.Module):
             raise ValueError(
                 f"CapsNet: same=True needs an odd kernel, whose zeros are alike on all sides; got {kernel}"
             )
-        self.image, self.n_classes, self.preset = tuple(image), n_classes, preset
+        name = type(self).__name__
+        self.image, self.n_classes = checked_image(name, image), checked_classes(name, n_classes)
+        self.preset = preset
         share = (n_types + (couplings == "leaky")) if PRESETS[preset].share_primary else 1
         padding = "same" if same else 0  # both convolutions: as many places as pixels, then half as many
         self.conv = nn.Conv2d(self.image[0], channels, kernel, padding=kernel // 2 if same else 0)
@@ -93,8 +96,7 @@ class CapsNet(nn.Module):
 
     def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """Compute the primary capsules, ordered (type, row, column) over `grid`."""
-        if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
-            raise ValueError(f"CapsNet expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}")
+        check_images(type(self).__name__, images, self.image, self.conv.weight.dtype)
         return self.primary(relu(convolve(images, self.conv.weight, self.conv.bias, padding=self.conv.padding[0])))
 
     def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[RoutingStep]:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from torchcaps.layers import Capsules
+from torchcaps.models.checks import checked_classes
 from torchcaps.models.em_sentences import EMSentenceNet
 
 MARK = "torchcaps.CapsuleHead"
@@ -39,6 +40,7 @@ class CapsuleHead(nn.Module):
 
     def __init__(self, encoder: nn.Module, n_classes: int, *, train_encoder: bool = False, **settings: Any) -> None:
         super().__init__()
+        n_classes = checked_classes("CapsuleHead", n_classes)
         encoder = encoder.get_encoder() if getattr(encoder.config, "is_encoder_decoder", False) else encoder
         self.encoder, self.train_encoder, self.settings = encoder, train_encoder, {"n_classes": n_classes, **settings}
         self.head = EMSentenceNet(

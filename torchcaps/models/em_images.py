@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers import Capsules, EMCapsules
+from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.ops import EMStep
 
 KERNEL = 3
@@ -42,7 +43,8 @@ class EMCapsNet(nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        self.image, self.n_classes, self.d_pose, self.coordinates = tuple(image), n_classes, d_pose, coordinates
+        self.image, self.n_classes = checked_image("EMCapsNet", image), checked_classes("EMCapsNet", n_classes)
+        self.d_pose, self.coordinates = d_pose, coordinates
         self.strides = tuple(strides)
         self.grid = self.places(*self.image[1:])
         sizes = [self.image[0] + 2 * coordinates, *[channels] * len(self.strides)]
@@ -59,8 +61,7 @@ class EMCapsNet(nn.Module):
 
     def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """Compute the primary capsules, ordered (type, row, column) over `places(h, w)`."""
-        if images.ndim != 4 or images.shape[1] != self.image[0]:
-            raise ValueError(f"EMCapsNet expects images [b, {self.image[0]}, height, width], got {list(images.shape)}")
+        check_images("EMCapsNet", images, self.image, self.parts.weight.dtype, any_size=True)
         self.places(*images.shape[2:])
         maps = self.maps(_with_coordinates(images) if self.coordinates else images)
         dtype = self.parts.weight.dtype  # back from autocast: scores are sums over thousands of capsules

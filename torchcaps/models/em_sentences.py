@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from torchcaps.layers import Capsules, EMCapsules
+from torchcaps.models.checks import check_dtype, checked_classes
 from torchcaps.ops import EMStep
 
 Present = Float[Tensor, "b n"] | Bool[Tensor, "b n"] | Int64[Tensor, "b n"]
@@ -42,7 +43,8 @@ class EMSentenceNet(nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        self.n_layers, self.d_embedding, self.n_classes = n_layers, d_embedding, n_classes
+        self.n_layers, self.d_embedding = n_layers, d_embedding
+        self.n_classes = checked_classes("EMSentenceNet", n_classes)
         self.depth = nn.Parameter(torch.zeros(n_layers, d_embedding)) if depth else None
         affine = nn.Linear(d_embedding, d_features)
         nn.init.kaiming_normal_(affine.weight)
@@ -61,8 +63,12 @@ class EMSentenceNet(nn.Module):
             present = embeddings.new_ones(embeddings.shape[:2])
         # padding may hold any value, and zero times a NaN gradient is not zero
         embeddings = embeddings.masked_fill((present == 0)[..., None, None], 0)
-        features = self.features(embeddings if self.depth is None else embeddings + self.depth)
-        dtype = self.parts.weight.dtype  # back from autocast: scores are sums over thousands of capsules
+        if self.depth is not None:
+            embeddings = embeddings + self.depth  # half precision becomes that of the weights here
+        dtype = self.parts.weight.dtype
+        check_dtype("EMSentenceNet", "embeddings", embeddings, dtype)
+        features = self.features(embeddings)
+        # back from autocast: scores are sums over thousands of capsules
         scores = repeat(present.to(dtype).logit(), "b n -> b (n l)", l=self.n_layers)
         return Capsules.scored(rearrange(features, "b n l d -> b (n l) 1 d").to(dtype), scores)
 

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers import Capsules, ConvAutoencoder, ExpertCapsules
+from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.ops import squash, unsquash
 from torchcaps.ops.experts import Phase, firing, in_ball
 
@@ -47,7 +48,8 @@ class ExpertNet(nn.Module):
         super().__init__()
         if channels % d_primary:
             raise ValueError(f"ExpertNet: {channels} channels cannot be cut into capsules of {d_primary}")
-        self.image, self.n_classes, self.d_primary, self.loud = tuple(image), n_classes, d_primary, loud
+        self.image, self.n_classes = checked_image("ExpertNet", image), checked_classes("ExpertNet", n_classes)
+        self.d_primary, self.loud = d_primary, loud
         self.autoencoder = ConvAutoencoder(self.image, channels, kernel, dropped=dropped)
         self.n_types, self.grid = channels // d_primary, self.autoencoder.grid
         sizes = [(self.n_types * self.grid[0] * self.grid[1], d_primary), *map(tuple, experts)]
@@ -70,6 +72,7 @@ class ExpertNet(nn.Module):
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b i d"]:
         """Compute the primary poses before the squash, as the autoencoder's decoder takes them."""
+        check_images("ExpertNet", images, self.image, self.autoencoder.first.dtype)
         return rearrange(self.autoencoder.encode(images), "b (n d) h w -> b (n h w) d", d=self.d_primary)
 
     def below(

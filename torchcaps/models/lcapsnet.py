@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from torchcaps.layers import Capsules, LadderCapsules, Laddered, LadderForm, PrimaryCapsules
+from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.ops import convolve
 
 FAINT = 0.3  # scale of the features at initialisation
@@ -80,7 +81,8 @@ class LCapsNet(nn.Module):
             raise ValueError(f"LCapsNet: preset must be one of {', '.join(PRESETS)}; got {preset!r}")
         plan = PRESETS[preset]
         form = plan.form if start is None else replace(plan.form, start=start)
-        self.image, self.n_classes, self.preset = tuple(image), n_classes, preset
+        self.image, self.n_classes = checked_image("LCapsNet", image), checked_classes("LCapsNet", n_classes)
+        self.preset = preset
         self.conv = nn.Conv2d(self.image[0], channels, kernel)
         sizes = (channels, n_types, d_primary, primary_kernel, primary_stride)
         self.primary = PrimaryCapsules(*sizes, rectify=plan.rectify)
@@ -126,9 +128,7 @@ class LCapsNet(nn.Module):
 
     def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """Compute the primary capsules before pruning, ordered (type, row, column) over `grid`."""
-        if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
-            wanted = ", ".join(map(str, self.image))
-            raise ValueError(f"LCapsNet expects images [b, {wanted}], got {list(images.shape)}")
+        check_images("LCapsNet", images, self.image, self.conv.weight.dtype)
         return self.primary(relu(convolve(images, self.conv.weight, self.conv.bias)))
 
     def ladder(self, images: Float[Tensor, "b c h w"]) -> tuple[Capsules, Laddered]:

@@ -9,6 +9,8 @@ from itertools import pairwise
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+from torchcaps.models.checks import check_dtype, checked_classes
+
 Present = Float[Tensor, "b n"] | Bool[Tensor, "b n"] | Int64[Tensor, "b n"]
 LAYERS = ("all", "last")
 
@@ -33,7 +35,8 @@ class PooledSentences(nn.Module):
         super().__init__()
         if layers not in LAYERS:
             raise ValueError(f"PooledSentences: layers must be one of {', '.join(LAYERS)}; got {layers!r}")
-        self.n_layers, self.d_embedding, self.n_classes, self.layers = n_layers, d_embedding, n_classes, layers
+        self.n_layers, self.d_embedding, self.layers = n_layers, d_embedding, layers
+        self.n_classes = checked_classes("PooledSentences", n_classes)
         self.norm = nn.LayerNorm(d_embedding, elementwise_affine=False)
         sizes = d_embedding * (n_layers if layers == "all" else 1), *hidden
         parts = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.SiLU(), nn.Dropout(dropout))]
@@ -53,6 +56,7 @@ class PooledSentences(nn.Module):
                 f"PooledSentences expects embeddings [b, at least one token, {self.n_layers} layers, "
                 f"{self.d_embedding} numbers], got {list(embeddings.shape)}"
             )
+        check_dtype("PooledSentences", "embeddings", embeddings, self.classes[-1].weight.dtype)
         if self.layers == "last":
             embeddings = embeddings[:, :, -1:]
         present = embeddings.new_ones(embeddings.shape[:2]) if present is None else present.to(embeddings.dtype)

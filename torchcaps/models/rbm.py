@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers import Capsules, ConvAutoencoder
+from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.ops.rbm import Neurons, hidden_probability, visible_mean
 
 FORMS = ("neurons", "linear")
@@ -32,7 +33,8 @@ class NeuronNet(nn.Module):
         super().__init__()
         if form not in FORMS:
             raise ValueError(f"NeuronNet: form must be one of {', '.join(FORMS)}; got {form!r}")
-        self.image, self.n_classes, self.form = tuple(image), n_classes, form
+        self.image, self.n_classes = checked_image("NeuronNet", image), checked_classes("NeuronNet", n_classes)
+        self.form = form
         self.autoencoder = ConvAutoencoder(self.image, channels, kernel, dropped=dropped)
         self.map_shape = channels, *self.autoencoder.grid
         n = torch.Size(self.map_shape).numel()
@@ -51,6 +53,7 @@ class NeuronNet(nn.Module):
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b v"]:
         """Compute the autoencoder's feature maps, flattened."""
+        check_images("NeuronNet", images, self.image, self.autoencoder.first.dtype)
         return self.autoencoder.encode(images).flatten(1)
 
     def visible(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b v"]:

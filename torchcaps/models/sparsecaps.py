@@ -16,6 +16,7 @@ from torch.nn.functional import one_hot
 from torchcaps.layers import Capsules, RankMask
 from torchcaps.layers.routed import Supported
 from torchcaps.models.capsnet import CapsNet
+from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.ops.sparse import FREQUENCIES, GROUPS, SHARPNESS
 
 PRESETS = ("sparse", "dense")
@@ -69,6 +70,7 @@ class SparseCaps(nn.Module):
             raise ValueError(f"SparseCaps: preset must be one of {', '.join(PRESETS)}; got {preset!r}")
         if support not in GROUPS:
             raise ValueError(f"SparseCaps: support must be one of {', '.join(GROUPS)}; got {support!r}")
+        image, self.n_classes = checked_image("SparseCaps", image), checked_classes("SparseCaps", n_classes)
         self.net = CapsNet(image, n_latent, d_class=d_latent, reconstruction=True, **network)
         rule = {
             "sharpness": sharpness,
@@ -83,7 +85,7 @@ class SparseCaps(nn.Module):
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """Compute the masked latent capsules; in training, also count the winners."""
         if self.mask is None:
-            return self.net(images)
+            return self.net.classes(self._primary(images))
         capsules, support = self._with_support(images)
         return Latent(capsules.poses, support, self.mask(support)).masked()
 
@@ -96,7 +98,7 @@ class SparseCaps(nn.Module):
 
     def supports(self, images: Float[Tensor, "b c h w"]) -> dict[str, Float[Tensor, "b j"]]:
         """Compute the support before boosting with every grouping of `routing_support`."""
-        primary = self.net.primary_capsules(images)
+        primary = self._primary(images)
         return {groups: self._routed(primary, groups).support for groups in GROUPS}
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Features:
@@ -108,7 +110,11 @@ class SparseCaps(nn.Module):
         return self.net.decoder(poses, torch.ones_like(poses[..., 0]))
 
     def _with_support(self, images: Float[Tensor, "b c h w"]) -> Supported:
-        return self._routed(self.net.primary_capsules(images), self.support)
+        return self._routed(self._primary(images), self.support)
+
+    def _primary(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        check_images("SparseCaps", images, self.net.image, self.net.conv.weight.dtype)
+        return self.net.primary_capsules(images)
 
     def _routed(self, primary: Capsules, groups: str) -> Supported:
         return self.net.classes.with_support(primary, self.net.primary.n_types, groups)

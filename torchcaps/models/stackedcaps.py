@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, relu
 
 from torchcaps.layers import Capsules, Decoder, EMCapsules, PrimaryCapsules, RankMask, RoutedCapsules
+from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.models.sparsecaps import PRESETS, Features, Latent, features_of
 from torchcaps.ops import convolve, routing_support
 from torchcaps.ops.sparse import FREQUENCIES, SHARPNESS
@@ -80,7 +81,8 @@ class StackedCaps(nn.Module):
                     "leave it at auto"
                 )
             backend = "reference"  # what `steps` runs, so that logs name it
-        self.image, self.routing, self.n_types, self.d_primary = tuple(image), routing, n_types, d_primary
+        self.image, self.n_classes = checked_image("StackedCaps", image), checked_classes("StackedCaps", n_classes)
+        self.routing, self.n_types, self.d_primary = routing, n_types, d_primary
         self.conv = nn.Conv2d(self.image[0], channels, kernel)
         if routing == "em":
             self.primary = nn.Conv2d(channels, n_types * (d_primary + 1), primary_kernel, primary_stride)
@@ -152,10 +154,7 @@ class StackedCaps(nn.Module):
         return self.decoder(poses, torch.ones_like(poses[..., 0]))
 
     def _primary(self, images: Float[Tensor, "b c h w"]) -> Capsules:
-        if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
-            raise ValueError(
-                f"StackedCaps expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}"
-            )
+        check_images("StackedCaps", images, self.image, self.conv.weight.dtype)
         maps = relu(convolve(images, self.conv.weight, self.conv.bias))
         if self.routing == "dynamic":
             return self.primary(maps)

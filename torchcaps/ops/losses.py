@@ -41,6 +41,9 @@ def _same_shape(loss: str, **tensors: Tensor) -> None:
     """Refuse labels in place of their one-hot rows, or an image without its channel: they broadcast in silence."""
     (name, first), (other, second) = tensors.items()
     if first.shape != second.shape:
+        numbers = other == "present" and first.ndim >= 1 and second.shape == first.shape[:-1]
+        one_hot = f"torch.nn.functional.one_hot(labels, {first.shape[-1]}).float()" if numbers else ""
         raise ValueError(
-            f"{loss} wants {name} and {other} of the same shape, got {list(first.shape)} and {list(second.shape)}"
+            f"{loss} wants {name} and {other} of the same shape, got {list(first.shape)} and {list(second.shape)}; "
+            + (f"turn class numbers into rows by {one_hot}" if numbers else "leave no axis out")
         )

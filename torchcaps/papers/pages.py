@@ -1,5 +1,7 @@
 """Fill the generated tables and numbers of README.md and docs/: `python -m torchcaps.papers.pages` (or `make table`).
 
+It also writes the means that the package ships, torchcaps/results/means.json.
+
 A table stands between `<!-- table NAME -->` and `<!-- end -->`. NAME is a paper, optionally followed by
 - `ema`: results of averaged weights;
 - `run`: only rows that have results;
@@ -20,6 +22,7 @@ from statistics import mean, stdev
 
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.papers.against_cnn import table_of
+from torchcaps.results import means
 from torchcaps.results.claims import Recipe, find
 from torchcaps.results.statistics import by_seed, spread
 from torchcaps.results.tables import markdown, measures, table
@@ -40,7 +43,7 @@ NUMBER = re.compile(
     r"(?P<mark><!-- (?P<recipe>\w+/[\w=.,-]+) (?P<rest>100-)?(?P<name>[\w./-]+)"
     r"(?: (?P<which>least|most|seed \d+))? -->)"
 )
-NAMES = re.compile(r"<!-- names [\w.]+ -->")  # filled by docs/sphinx_parts
+NAMES = re.compile(r"<!-- names [\w.]+(?: first(?: [\w.]+)+)? -->")  # filled by docs/sphinx_parts
 
 
 def filled(text: str, results: Path) -> str:
@@ -127,3 +130,4 @@ if __name__ == "__main__":
         page.write_text(filled(page.read_text(), Path("results")))
     for paper in sorted(path.name for path in Path("results").iterdir() if path.is_dir()):
         (Path("results") / paper / "README.md").write_text(all_rows(paper, Path("results")))
+    means.PATH.write_text(means.means_text(RECIPES, Path("results")))

@@ -100,5 +100,5 @@ def find(name: str, recipes: Mapping[str, Recipe]) -> Recipe:
     if name in recipes:
         return recipes[name]
     near = get_close_matches(name, recipes, n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else "`torchcaps ls` lists them all"
+    hint = f"did you mean {', '.join(near)}?" if near else "`torchcaps ls --all` lists them all"
     raise ValueError(f"no recipe {name!r}; {hint}")

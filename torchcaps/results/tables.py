@@ -24,6 +24,9 @@ class Row:
     short: tuple[tuple[int, int], ...] = ()  # steps and planned steps of unfinished runs
     unmet: int = 0  # number of results that never met their stopping rule
     beside: tuple[tuple[str, tuple[float, ...]], ...] = ()  # further metrics: name, and values by seed
+    device: str = ""  # device of the counted results
+    minutes: float | None = None  # mean minutes of a counted result
+    shipped: bool = False  # whether the numbers come with the package (means.py), not from result files
 
     def ours(self, bare: bool = False) -> str:
         """Format mean ± sd and n, with further metrics unless `bare`; "not run yet" without results."""
@@ -61,12 +64,13 @@ class Row:
 
 def table(recipes: Mapping[str, Recipe], folder: Path, extra: str = "") -> list[Row]:
     """Build a row for every claim of a paper. `extra="_ema"` takes the results of averaged weights."""
-    return [_row(recipe, folder, extra) for recipe in recipes.values() if recipe.claim is not None]
+    return [row_of(recipe, todays(recipe, folder), extra) for recipe in recipes.values() if recipe.claim is not None]
 
 
-def _row(recipe: Recipe, folder: Path, extra: str) -> Row:
+def row_of(recipe: Recipe, results: tuple[Sequence[Mapping[str, Any]], int], extra: str = "") -> Row:
+    """Build the row of a recipe with a claim from its current results and the number of stale ones."""
     split, metric = recipe.claim.metric.split(".")
-    fresh, stale = todays(recipe, folder)
+    fresh, stale = results
     counted = [result for result in fresh if metric in result["metrics"].get(split + extra, {})]
     values, together = {result["seed"]: result["metrics"][split + extra][metric] for result in counted}, ()
     if recipe.make().together:
@@ -83,6 +87,8 @@ def _row(recipe: Recipe, folder: Path, extra: str) -> Row:
         short=_short(counted),
         unmet=_unmet(counted),
         beside=_beside(recipe.claim.beside, counted, metric),
+        device=", ".join(dict.fromkeys(result["device"] for result in counted if "device" in result)),
+        minutes=mean(result["seconds"] for result in counted) / 60 if counted else None,
     )
 
 

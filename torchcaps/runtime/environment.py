@@ -129,6 +129,12 @@ def device_name(device: torch.device) -> str:
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
+def threads_of(name: str) -> int | None:
+    """Read the thread count from the name of a CPU, as `device_name` writes it; None for a GPU."""
+    found = re.search(r" CPU, (\d+) threads$", name)
+    return int(found[1]) if found else None
+
+
 def made_by(device: torch.device) -> dict[str, Any]:
     """Return the provenance of a result: device, versions, commit."""
     return {"device": device_name(device), "versions": versions(), **commit()}
@@ -146,11 +152,9 @@ def commit() -> dict[str, Any]:
         # fails if the package lies untracked in another project's repository
         _git(here, "ls-files", "--error-unmatch", "__init__.py")
         head = _git(here, "rev-parse", "HEAD")
-        # only the package determines a result, not notes, result files or released weights
-        return {
-            "commit": head,
-            "dirty": bool(_git(here, "status", "--porcelain", "--", ".", ":(exclude)pretrained/weights")),
-        }
+        # only the code determines a result, not notes, result files, their means or released weights
+        others = (":(exclude)pretrained/weights", ":(exclude)results/means.json")
+        return {"commit": head, "dirty": bool(_git(here, "status", "--porcelain", "--", ".", *others))}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "unknown", "dirty": True}
 

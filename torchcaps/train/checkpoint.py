@@ -66,6 +66,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(tensors, json.loads(header["torchcaps"]))
 
 
+def read_about(path: Path) -> dict[str, Any] | None:
+    """Read the header of a checkpoint alone, without its hash; None where there is none."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return json.loads((file.metadata() or {}).get("torchcaps", "null"))
+    except (SafetensorError, OSError):
+        return None  # `load_checkpoint` says what is wrong
+
+
 def tensors_sha256(tensors: Mapping[str, Tensor], header: str = "") -> str:
     """Hash names, dtypes, shapes and bytes of tensors, and the header if given."""
     digest = hashlib.sha256(header.encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,8 +30,9 @@ from torchcaps.train import batchnorm, splits
 from torchcaps.train.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint, tensors_sha256
 from torchcaps.train.evaluate import finish, n_steps_of, probe, reached, validate, warn_of_dead_layers, watch
 from torchcaps.train.plain import differences, to_plain, unlike
-from torchcaps.train.state import Diverged, Interrupted, Options, State, Trained
+from torchcaps.train.state import Diverged, Interrupted, Options, State, Trained, checkpoint_path
 from torchcaps.train.step import TrainingStep
+from torchcaps.train.threads import threads_as_begun
 
 if TYPE_CHECKING:
     from torchcaps.train.recipe import Run, Stage
@@ -46,6 +48,7 @@ def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
         algorithms(options.deterministic, device),
         own_randomness(seed, device),
         joined(device) as team,
+        threads_as_begun(checkpoint_path(options.out), device, options.progress) if team.size == 1 else nullcontext(),
         noted_signals() as caught,
     ):
         state, found = _begin(run, name, seed, options, device, team)

@@ -25,6 +25,11 @@ def run_folder(name: str, seed: int) -> Path:
     return Path("runs") / name / str(seed)
 
 
+def checkpoint_path(out: Path) -> Path:
+    """Return the path of the checkpoint in a run's folder."""
+    return out / "checkpoint.safetensors"
+
+
 class Diverged(RuntimeError):
     """Error: the loss became NaN or infinite."""
 
@@ -114,7 +119,7 @@ class State:
     @property
     def path(self) -> Path:
         """Path of the checkpoint."""
-        return self.options.out / "checkpoint.safetensors"
+        return checkpoint_path(self.options.out)
 
     def spent(self) -> float:
         """Compute the seconds spent so far, including those before a resume."""

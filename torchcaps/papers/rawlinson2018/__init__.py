@@ -1,4 +1,4 @@
-"""Rawlinson, Ahmed, Kowadlo 2018, "Sparse Unsupervised Capsules Generalize Better"."""
+"""Sparse Unsupervised Capsules Generalize Better (Rawlinson, Ahmed, Kowadlo 2018)."""
 
 from torchcaps.papers.rawlinson2018 import ablations, probes, rows
 from torchcaps.papers.rawlinson2018.figures import figures as figures

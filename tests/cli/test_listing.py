@@ -1,0 +1,137 @@
+"""Lists at 80 columns: one line per row, filters, JSON for scripts, and our numbers where no result file is."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from commands import refuses, run
+
+import torchcaps
+from torchcaps.cli.columns import cut, lines_of
+from torchcaps.data import DATASETS
+from torchcaps.papers import PAPERS, RECIPES
+from torchcaps.pretrained import entries
+from torchcaps.results import means
+from torchcaps.results.store import read_result, write_result
+
+HOME = Path(__file__).parents[2]
+ROW = "sabour2017/mnist-r3-recon"
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, tmp_path):
+    """In an empty folder, far from any result file, at 80 columns."""
+    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def said(*words: str) -> str:
+        code, out, err = run(capsys, monkeypatch, *words, width=80)
+        assert code == 0, err
+        return out
+
+    said.answer = lambda *words: run(capsys, monkeypatch, *words, width=80)
+    return said
+
+
+LISTS = {
+    "ls": len(PAPERS),
+    "ls --all": len(RECIPES),
+    "ls mnist --run": sum("mnist" in name for name in means.shipped()),
+    "data ls": len({spec.source for spec in DATASETS.values()}),
+    "data ls --all": len(DATASETS),
+    "pretrained": len(entries()),
+    **{f"table {paper}": sum(name.startswith(f"{paper}/") and bool(r.claim) for name, r in RECIPES.items()) for paper in PAPERS},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", LISTS)
+def test_every_list_has_one_line_per_row_within_80_columns(command, words):
+    lines = command(*words.split()).splitlines()
+    assert all(len(line) <= 80 for line in lines), max(lines, key=len)
+    names = {name.partition("/")[2] for name in RECIPES} | {*PAPERS} | {*DATASETS} | {*entries()}
+    names |= {spec.source for spec in DATASETS.values()}
+    assert sum(line.partition("  ")[0] in names and "  " in line for line in lines) == LISTS[words]
+
+
+def test_a_text_is_cut_between_words():
+    assert cut("one two three", 13) == "one two three"
+    assert cut("one two three", 12) == "one two…"
+    assert cut("one, two three", 6) == "one…"
+    assert cut("unbreakable", 6) == "unbre…"
+    assert lines_of(("a", "b"), [("whole-name", "some words that go on")], 40)[1] == "whole-name  some words that go on"
+    assert lines_of(("a", "b"), [("whole-name", "some words that go on")], 32) == [
+        "a           b",
+        "whole-name  some words that go…",
+    ]
+    assert lines_of(("a", "b"), [("whole-name", "some words that go on")], 20) == ["a", "whole-name"]
+
+
+def test_ls_filters_by_paper_by_words_and_by_what_was_printed(command):
+    def listed(*words: str) -> set[str]:
+        return {row["recipe"] for row in json.loads(command("ls", *words, "--json"))}
+
+    of_sabour = {name for name in RECIPES if name.startswith("sabour2017/")}
+    assert listed() == {*RECIPES} and listed("sabour2017") == of_sabour
+    printed = {name for name in of_sabour if RECIPES[name].claim and RECIPES[name].claim.printed is not None}
+    assert listed("sabour2017", "--printed") == printed < of_sabour
+    assert listed("svm", "mnist") == {name for name in RECIPES if "svm" in name and "mnist" in name}
+    assert listed("digits", "--run") == {"digits/stratified", "digits/writers"}
+    refuses(command.answer("ls", "sabour2017/mnist-r3-recom"), "no recipe", "did you mean sabour2017/mnist-r3-recon")
+
+
+def test_ls_of_one_recipe_tells_device_minutes_and_our_number(command):
+    facts = dict(line.split(maxsplit=1) for line in command("ls", ROW).splitlines())
+    results = [read_result(path) for path in (HOME / "results" / ROW).glob("*.json")]
+    mean = sum(result["metrics"]["test"]["error_percent"] for result in results) / len(results)
+    assert facts["ours"].startswith(f"{mean:.3f} ± ") and facts["ours"].endswith(f"(n={len(results)})")
+    assert facts["device"] == results[0]["device"]
+    minutes = sum(result["seconds"] for result in results) / len(results) / 60
+    assert facts["minutes"] == f"{minutes:.2g} a seed"
+    assert "0.25 ± 0.005, mean of 3" in facts["printed"]
+
+
+@pytest.mark.parametrize("paper", ["sabour2017", "digits"])
+def test_a_table_far_from_the_checkout_has_the_numbers_of_its_result_files(command, paper):
+    """Of averaged weights too; `sabour2017` has an ensemble."""
+    assert " ± " in command("table", paper, "--markdown")
+    for more in ([], ["--ema"]):
+        far = command("table", paper, "--markdown", *more)
+        assert far == command("table", paper, "--markdown", *more, "--results", str(HOME / "results"))
+
+
+def test_own_result_files_win_and_a_named_folder_is_the_only_source(command):
+    result = read_result(HOME / f"results/{ROW}/0.json")
+    result["metrics"]["test"]["error_percent"] = 9.0
+    write_result(Path(f"results/{ROW}/0.json"), result)
+    rows = {row["recipe"]: row for row in json.loads(command("table", "sabour2017", "--json"))}
+    assert (rows[ROW]["mean"], rows[ROW]["shipped"]) == (9.0, False)
+    assert rows["sabour2017/mnist-r3"]["shipped"] and rows["sabour2017/mnist-r3"]["n"] == 3
+    assert command("table", "sabour2017", "--results", "nowhere").count("not run yet") == len(rows) > 20
+
+
+def test_what_is_printed_as_json_can_be_read(command):
+    assert json.loads(command("ls", ROW, "--json"))[0]["printed"] == 0.25
+    here = {one["name"] for one in json.loads(command("data", "ls", "--here", "--json"))}
+    assert "generated-16" in here and "mnist" not in here
+    assert [one["name"] for one in json.loads(command("pretrained", "--json"))] == list(entries())
+    files = [str(HOME / f"results/digits/writers/{seed}.json") for seed in (0, 1)]
+    (pair,) = json.loads(command("compare", *files, "--json"))
+    assert pair["part"] == "test" and pair["n"] == 360 and pair["difference"] != 0
+
+
+def test_data_ls_shows_sets_by_words_or_one_in_full(command):
+    assert "missing: 4 files" in command("data", "ls", "mnist")
+    listed = [line.split()[0] for line in command("data", "ls", "norb", "48", "toys").splitlines()[1:]]
+    assert listed == ["smallnorb-48-toys"]
+    refuses(command.answer("data", "ls", "nix"), "no data set has nix in its name")
+
+
+def test_the_version_is_told(command):
+    assert command("--version") == f"torchcaps {torchcaps.__version__}\n"
+
+
+def test_the_means_are_part_of_the_package():
+    inside = tomllib.loads((HOME / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["torchcaps"]
+    assert str(means.PATH.relative_to(HOME / "torchcaps")) in inside and means.PATH.exists()
