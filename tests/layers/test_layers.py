@@ -47,7 +47,7 @@ WITHOUT_WEIGHTS = {"RankMask"}  # nothing to draw and nothing to differentiate: 
 
 
 def tensors(result):
-    return [result] if isinstance(result, torch.Tensor) else list(result)
+    return [result] if isinstance(result, torch.Tensor) else [part for part in result if part is not None]
 
 
 def test_every_layer_is_in_the_table():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchcaps.layers.capsules import Capsules, vectors
 from torchcaps.layers.code_nets import FAINT, CodeNets, MatrixLayer
 from torchcaps.layers.initialisation import check_init
-from torchcaps.ops import squash, unsquash
+from torchcaps.ops import length, squash, unsquash
 from torchcaps.ops.ladder import (
     SHARPNESS,
     Kept,
@@ -185,7 +185,8 @@ class LadderCapsules(nn.Module):
 
     def _keep(self, capsules: Capsules | Tensor) -> Kept:
         poses = vectors("LadderCapsules", capsules, self.n_in, self.d_in)
-        return keep_most_active(poses, Capsules.of(capsules).activity, self.n_kept)
+        activity = capsules.activity if isinstance(capsules, Capsules) else length(poses)
+        return keep_most_active(poses, activity, self.n_kept)
 
     def _made(self, code: Float[Tensor, "*b i"]) -> list[Made]:
         """Return transforms and, if there are any, regressors, in factored form."""
