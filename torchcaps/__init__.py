@@ -11,6 +11,7 @@ from torchcaps.layers import (
     LazyRoutedCapsules,
     PrimaryCapsules,
     RoutedCapsules,
+    calibrate,
 )
 from torchcaps.models import CapsNet, CapsuleHead, EMCapsNet, EMSentenceNet
 from torchcaps.ops import (
@@ -44,6 +45,7 @@ __all__ = [
     "LazyRoutedCapsules",
     "PrimaryCapsules",
     "RoutedCapsules",
+    "calibrate",
     "dynamic_routing",
     "dynamic_routing_steps",
     "em_routing",

@@ -1,6 +1,7 @@
 """Capsule layers as nn.Modules: each owns its weights, checks shapes once and calls one op."""
 
 from torchcaps.layers.autoencoder import ConvAutoencoder
+from torchcaps.layers.calibration import calibrate
 from torchcaps.layers.capsules import Capsules
 from torchcaps.layers.code_nets import CodeNets
 from torchcaps.layers.conv_routed import ConvRoutedCapsules
@@ -29,4 +30,5 @@ __all__ = [
     "PrimaryCapsules",
     "RankMask",
     "RoutedCapsules",
+    "calibrate",
 ]

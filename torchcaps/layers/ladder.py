@@ -9,6 +9,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, vectors
 from torchcaps.layers.code_nets import FAINT, CodeNets, MatrixLayer
 from torchcaps.layers.initialisation import check_init
@@ -139,8 +140,14 @@ class LadderCapsules(nn.Module):
     def calibrate(self, capsules: Capsules | Float[Tensor, "b i d"]) -> Capsules:
         """Initialise every output to regress these inputs (`tell`), and fit the sharpness; return the outputs."""
         self.tell(capsules)
-        if self.sharpness is not None and self.agreement != "none":
-            off = self.ladder(capsules).misfit.median().clamp(min=EPS)
+        if self.agreement == "none":
+            up = self.makers["up"]
+            return scale_until_alive(
+                self, capsules, lambda factor: (up.weight.mul_(factor), up.bias.mul_(factor)), n_tries=200
+            )
+        if self.sharpness is not None:
+            # upper median: it becomes the median of the activities, which fall with the misfit
+            off = -(-self.ladder(capsules).misfit).median().clamp(max=-EPS)
             self.sharpness.copy_(-math.log(first_activity(self.n_out)) / off)
         return self(capsules)
 
