@@ -27,7 +27,7 @@ def test_the_way_back_is_the_product_of_what_was_used_in_both_layers(model, rng)
     used, shares = places_used(model, images)
     primary = model.primary_capsules(images)
     parts = list(model.parts.steps(primary))[-1]
-    classes = list(model.classes.steps(Capsules(parts.poses, parts.scores)))[-1]
+    classes = list(model.classes.steps(Capsules.scored(parts.poses, parts.scores)))[-1]
     rows, columns = model.places(11, 16)
     by_place = rearrange(parts.used, "b (n h w) p -> b n h w p", h=rows, w=columns)
     wanted = sum(by_place[:, n, 1, 2, p, None] * classes.used[:, p] for n in range(3) for p in range(4))
