@@ -1,4 +1,4 @@
-"""Three capsule layers on images of your own: build, train, look. Runs in seconds on a CPU, with no download.
+"""A deep network of five capsule layers on images of your own. Runs in a minute on a CPU, with no download.
 
 python examples/stack_capsules.py
 """
@@ -6,7 +6,7 @@ python examples/stack_capsules.py
 import torch
 from torch import nn
 
-from torchcaps import ConvRoutedCapsules, PrimaryCapsules, RoutedCapsules, margin_loss
+from torchcaps import ConvRoutedCapsules, EMCapsules, PrimaryCapsules, RoutedCapsules, calibrate, margin_loss
 from torchcaps.data import load
 
 torch.manual_seed(0)
@@ -18,14 +18,17 @@ primary = PrimaryCapsules(32, n_types=4, d_out=4, kernel=5, stride=1)  # 4 types
 middle = ConvRoutedCapsules(
     grid=(8, 8), n_in_types=4, n_out_types=6, d_in=4, d_out=8, kernel=4, stride=2
 )  # on a 3x3 grid
-top = RoutedCapsules(n_in=middle.n_out, n_out=10, d_in=8, d_out=16)
-model = nn.Sequential(first, primary, middle, top)  # every capsule layer takes and gives Capsules(poses, activity)
+parts = RoutedCapsules(n_in=middle.n_out, n_out=24, d_in=8, d_out=16)
+wholes = EMCapsules(n_in=24, n_out=16, rows=4, d_in=4, d_out=4)  # reads vectors of 16 as matrices of 4x4
+top = RoutedCapsules(n_in=16, n_out=10, d_in=16, d_out=16)
+model = nn.Sequential(first, primary, middle, parts, wholes, top)  # every layer takes and gives Capsules
+calibrate(model, images[:64])  # scale the layers to these images, so that no capsule starts dead
 
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 for epoch in range(6):
     for batch in torch.randperm(len(labels)).split(64):
-        lengths = model(images[batch]).activity
-        loss = margin_loss(lengths, nn.functional.one_hot(labels[batch], 10).float()).mean()
+        activity = model(images[batch]).activity  # probability of each class
+        loss = margin_loss(activity, nn.functional.one_hot(labels[batch], 10).float()).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -30,6 +30,7 @@ def differentiate(result):
 def primary(layer=layers.PrimaryCapsules):
     for features in (torch.rand(2, 3, 7, 9), torch.rand(1, 3, 5, 5)):
         differentiate(layer(3, n_types=2, d_out=4, kernel=3, share=2)(features))
+        layer(3, n_types=2, d_out=4, kernel=3).calibrate(features)
 
 
 def routed(layer=layers.RoutedCapsules):
@@ -42,19 +43,22 @@ def routed(layer=layers.RoutedCapsules):
     for couplings in ops.COUPLINGS:
         differentiate(layer(6, 3, 4, 5, couplings=couplings, detach=True)(torch.randn(2, 6, 4)))
     differentiate(layer(None, 3, 4, 5, sharing="inputs")(torch.randn(2, 7, 4)))
+    layers.calibrate(nn.Sequential(layer(6, 3, 4, 5), layer(3, 2, 5, 4)), torch.randn(2, 6, 2, 2))
 
 
 def conv_routed(layer=layers.ConvRoutedCapsules):
     for couplings in ("softmax", "leaky", "max-min", "uniform"):
         differentiate(layer((4, 3), 2, 3, 4, 5, stride=2, padding=1, couplings=couplings)(torch.randn(2, 24, 4)))
     differentiate(layer((4, 3), 2, 3, 4, 5)(layers.Capsules.of(torch.randn(24, 4))))
+    layer((4, 3), 2, 3, 4, 5).calibrate(torch.randn(2, 24, 4))
 
 
 def em(layer=layers.EMCapsules):
     for options in (dict(), dict(sharing="inputs", cost="tied", density="laplace"), dict(sharing="all", cost="none", n_out=None)):
         made = layer(**dict(n_in=6, n_out=3, rows=2, d_in=4, d_out=5) | options)
         for batch in ((), (2,), (2, 3)):
-            differentiate(made(layers.Capsules(torch.randn(*batch, 6, 2, 4), torch.randn(*batch, 6))))
+            differentiate(made(layers.Capsules.scored(torch.randn(*batch, 6, 2, 4), torch.randn(*batch, 6))))
+        made.calibrate(torch.randn(2, 6, 8))
         list(made.steps(torch.randn(6, 2, 4)))
         assert made.backend_here() == "reference"
 
@@ -63,7 +67,8 @@ def lazy(layer=layers.LazyRoutedCapsules):
     for n_in in (6, None):
         made = layer(n_in, 3, 4, 5)
         for batch in ((), (2,), (2, 3)):
-            differentiate(made(layers.Capsules(torch.randn(*batch, 6, 4), torch.randn(*batch, 6))))
+            differentiate(made(layers.Capsules.scored(torch.randn(*batch, 6, 4), torch.randn(*batch, 6))))
+        made.calibrate(layers.Capsules.scored(torch.randn(2, 6, 2, 2), torch.randn(2, 6)))
         list(made.steps(torch.randn(6, 4)))
         made.credit(torch.randn(2, 6, 4))
 
@@ -88,6 +93,7 @@ def ladder(layer=layers.LadderCapsules):
             differentiate(made(torch.randn(*batch, 6, 4)))
             found = made.ladder(torch.randn(*batch, 6, 4))
             ops.code_loss(found.kept.code, torch.rand(*batch, 6))
+        made.calibrate(torch.randn(2, 6, 4))
 
 
 def decoder(layer=layers.Decoder):
@@ -206,7 +212,8 @@ MODELS = {"capsnet": capsnet, "baseline": baseline, "em-capsnet": em_capsnet, "s
 MODELS |= {"lcapsnet": lcapsnet}
 MODELS |= {"stackedcaps": stackedcaps, "experts": expert_net, "rbm": neuron_net}
 LAYERS |= dict(ConvAutoencoder=autoencoder, ExpertCapsules=expert_capsules)
-found = {name for name in layers.__all__ if issubclass(getattr(layers, name), nn.Module)}
+public = {name: getattr(layers, name) for name in layers.__all__}
+found = {name for name, thing in public.items() if isinstance(thing, type) and issubclass(thing, nn.Module)}
 assert found == set(LAYERS), f"give every layer its lines in tests/test_shapes.py: {found ^ set(LAYERS)}"
 assert set(models.MODELS) == set(MODELS), f"give every model its lines in tests/test_shapes.py: {set(models.MODELS) ^ set(MODELS)}"
 for run in (*LAYERS.values(), *MODELS.values(), sentences, functions):

@@ -27,18 +27,18 @@ def test_the_way_back_is_the_product_of_what_was_used_in_both_layers(model, rng)
     used, shares = places_used(model, images)
     primary = model.primary_capsules(images)
     parts = list(model.parts.steps(primary))[-1]
-    classes = list(model.classes.steps(Capsules(parts.poses, parts.scores)))[-1]
+    classes = list(model.classes.steps(Capsules.scored(parts.poses, parts.scores)))[-1]
     rows, columns = model.places(11, 16)
     by_place = rearrange(parts.used, "b (n h w) p -> b n h w p", h=rows, w=columns)
     wanted = sum(by_place[:, n, 1, 2, p, None] * classes.used[:, p] for n in range(3) for p in range(4))
     torch.testing.assert_close(used[:, :, 1, 2], wanted)
-    torch.testing.assert_close(shares, model(images).activity.softmax(-1))
+    torch.testing.assert_close(shares, model(images).logit.softmax(-1))
 
 
 def test_no_place_gives_more_than_it_has(model, rng):
     images = torch.rand(3, 1, 16, 16, generator=rng)
     used = places_used(model, images).places
-    there = model.primary_capsules(images).activity.sigmoid()
+    there = model.primary_capsules(images).activity
     given = rearrange(there, "b (n h w) -> b n h w", h=5, w=5).sum(1)
     assert (used >= 0).all() and (used.sum(1) <= given + 1e-5).all() and used.sum() > 0.01 * given.sum()
 

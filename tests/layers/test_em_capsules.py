@@ -21,7 +21,7 @@ def layer_with(sharing="none", **options):
 
 
 def capsules_of(rng, n_in=6, batch=(2,)):
-    return Capsules(torch.randn(*batch, n_in, 2, 4, generator=rng), torch.randn(*batch, n_in, generator=rng))
+    return Capsules.scored(torch.randn(*batch, n_in, 2, 4, generator=rng), torch.randn(*batch, n_in, generator=rng))
 
 
 @pytest.mark.parametrize("sharing", ["none", "inputs"])
@@ -32,9 +32,9 @@ def test_it_is_the_op_on_its_weights(sharing, density, rng):
     assert layer.bias.shape == (*SHAPES[sharing], 2, 5)
     assert layer.beta_use.shape == layer.beta_ignore.shape == SHAPES[sharing]
     parameters = layer.weight, layer.bias, layer.beta_use, layer.beta_ignore
-    wanted = em_routing(capsules.activity, capsules.poses, *parameters, density=density)
+    wanted = em_routing(capsules.score, capsules.poses, *parameters, density=density)
     found = layer(capsules)
-    assert torch.equal(found.poses, wanted.poses) and torch.equal(found.activity, wanted.scores)
+    assert torch.equal(found.poses, wanted.poses) and torch.equal(found.score, wanted.scores)
     *_, last = layer.steps(capsules)
     torch.testing.assert_close(last.scores, wanted.scores)
     assert last.used.shape == (2, 6, 3)
@@ -42,26 +42,26 @@ def test_it_is_the_op_on_its_weights(sharing, density, rng):
 
 @pytest.mark.parametrize("n_in", [1, 2, 9])
 def test_with_one_transform_for_all_there_are_as_many_outputs_as_inputs(n_in, rng):
-    layer, capsules = EMCapsules(None, None, 2, 4, 5, sharing="all"), capsules_of(rng, n_in)
+    layer, capsules = EMCapsules(None, None, 2, 4, 5, sharing="all", init="paper"), capsules_of(rng, n_in)
     found = layer(capsules)
     assert found.poses.shape == (2, n_in, 2, 5) and found.activity.shape == (2, n_in)
     betas = torch.zeros(n_in), torch.zeros(n_in)
-    prior = own_output_prior(capsules.activity)
+    prior = own_output_prior(capsules.score)
     assert torch.equal(
-        found.poses, em_routing(capsules.activity, capsules.poses, layer.weight, layer.bias, *betas, prior=prior).poses
+        found.poses, em_routing(capsules.score, capsules.poses, layer.weight, layer.bias, *betas, prior=prior).poses
     )
     if n_in > 1:
         assert (found.poses[:, 0] - found.poses[:, 1]).abs().max() > 1e-3  # the symmetry is broken
 
 
 def test_masks_go_on_to_the_next_layer_where_every_input_has_its_output(rng):
-    first, second = layer_with("all"), EMCapsules(6, 3, 2, 5, 5, sharing="inputs")
+    first, second = layer_with("all").double(), EMCapsules(6, 3, 2, 5, 5, sharing="inputs").double()
     first.n_in = second.n_in = None
-    capsules = capsules_of(rng)
-    capsules.activity[:, 4:] = -INF
+    some = capsules_of(rng)
+    capsules = Capsules.scored(some.poses.double(), some.score.double().index_fill(1, torch.tensor([4, 5]), -INF))
     between = first(capsules)
-    assert (between.activity[:, 4:] == -INF).all() and between.activity[:, :4].isfinite().all()
-    cut = Capsules(capsules.poses[:, :4], capsules.activity[:, :4])
+    assert (between.score[:, 4:] == -INF).all() and between.score[:, :4].isfinite().all()
+    cut = Capsules.scored(capsules.poses[:, :4], capsules.score[:, :4])
     torch.testing.assert_close(second(between), second(first(cut)))
 
 
@@ -71,13 +71,13 @@ def test_costs_may_be_separate_tied_or_none(rng):
     sizes = [sum(p.numel() for p in layer.parameters()) for layer in (whole, tied, free)]
     assert sizes[0] - 18 == sizes[1] == sizes[2]
     for layer, beta_ignore in ((tied, tied.beta_use), (free, torch.zeros(6, 3))):
-        wanted = em_routing(capsules.activity, capsules.poses, layer.weight, layer.bias, layer.beta_use, beta_ignore)
-        assert torch.equal(layer(capsules).activity, wanted.scores)
+        wanted = em_routing(capsules.score, capsules.poses, layer.weight, layer.bias, layer.beta_use, beta_ignore)
+        assert torch.equal(layer(capsules).score, wanted.scores)
 
 
 def test_poses_alone_are_there_for_certain(rng):
     layer, poses = layer_with(), capsules_of(rng).poses
-    assert torch.equal(layer(poses).poses, layer(Capsules(poses, torch.full((2, 6), INF))).poses)
+    assert torch.equal(layer(poses).poses, layer(Capsules.scored(poses, torch.full((2, 6), INF))).poses)
 
 
 @pytest.mark.parametrize("batch", [(), (1,), (2, 3)])
@@ -87,7 +87,7 @@ def test_it_takes_any_leading_axes(batch, rng):
 
 
 def test_it_starts_like_the_authors_code():
-    layer = EMCapsules(64, 64, 4, 4, 4)
+    layer = EMCapsules(64, 64, 4, 4, 4, init="paper")
     assert layer.weight.std().item() == pytest.approx(1 / 4, rel=0.03)
     assert not any(parameter.any() for parameter in (layer.bias, layer.beta_use, layer.beta_ignore))
     assert EMCapsules(6, 3, 2, 4, 5, bias=False).bias is None
@@ -102,7 +102,7 @@ def test_every_sharing_learns_a_few_samples_by_heart(sharing, rng):
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
     losses = []
     for _ in range(40):
-        loss = nn.functional.cross_entropy(model(capsules).activity, labels)
+        loss = nn.functional.cross_entropy(model(capsules).logit, labels)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -126,7 +126,7 @@ def test_the_backend_is_handed_on_and_named():
 
 @pytest.mark.parametrize("shape", [(2, 1, 2, 4), (2, 7, 2, 4), (2, 6, 1, 4), (2, 6, 2, 1), (2, 4)])
 def test_other_shapes_are_refused(shape):
-    message = f"EMCapsules expects [..., 6 capsules, 2 rows, 4 numbers each], got {list(shape)}"
+    message = f"EMCapsules expects [..., 6 capsules, 2 rows, 4 numbers each], or vectors of 8; got {list(shape)}"
     with pytest.raises(ValueError, match=re.escape(message)):
         EMCapsules(6, 3, 2, 4, 5)(torch.ones(shape))
 

@@ -33,11 +33,11 @@ def some_capsules(rng, *batch: int, n: int = 9, d: int = 3) -> Capsules:
 
 
 def layer_of(**how) -> LadderCapsules:
-    return shaken(LadderCapsules(9, 2, 3, 4, **({"n_kept": 4} | how)))
+    return shaken(LadderCapsules(9, 2, 3, 4, **({"n_kept": 4, "init": "paper"} | how)))
 
 
 def untrained(**how) -> LadderCapsules:
-    return LadderCapsules(9, 2, 3, 4, **({"n_kept": 4} | how)).double()
+    return LadderCapsules(9, 10, 3, 4, **({"n_kept": 4, "init": "paper"} | how)).double()
 
 
 @pytest.mark.parametrize("linear", [True, False])
@@ -181,7 +181,7 @@ def test_it_begins_by_telling_means_and_is_as_active_as_pull_and_push_leave_it(s
     )  # the last four are kept in both
     told = layer.ladder(Capsules(torch.cat([torch.zeros(5, 3), mean]), capsules.activity[0])).regressed
     shorter = 1 - ((wanted - variance).clamp(min=0) / mean.square().sum(-1).mean()).sqrt()
-    torch.testing.assert_close(told, (shorter * mean).expand(2, 4, 3))
+    torch.testing.assert_close(told, (shorter * mean).expand(10, 4, 3))
     assert (shorter < 0.9) == (far == 0.1) and shorter > 0.3
     if far == 0.1:  # the mean over both sides; what is told is longer on one than on the other
         assert layer.ladder(capsules).misfit.mean().item() == pytest.approx(wanted, rel=0.05)
@@ -200,7 +200,7 @@ def test_telling_from_a_direction_and_by_distances_starts_as_active(form, rng):
     mean = 0.8 * torch.nn.functional.normalize(torch.randn(9, 3, generator=rng, dtype=torch.float64), dim=-1)
     layer, capsules = untrained(form=LadderForm(**form)), Capsules.of(mean.expand(2, 9, 3))
     told_alone(layer, capsules)
-    torch.testing.assert_close(layer(capsules).activity, torch.full((2, 2), 0.245, dtype=torch.float64))
+    torch.testing.assert_close(layer(capsules).activity, torch.full((2, 10), 0.245, dtype=torch.float64))
 
 
 def test_where_there_is_nothing_to_tell_nothing_is_told():

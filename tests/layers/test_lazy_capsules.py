@@ -17,7 +17,7 @@ def test_it_is_the_op_on_its_weights(rng):
     weights = LazyWeights(*(getattr(layer, name) for name in LazyWeights._fields))
     wanted = lazy_routing(scores, poses, weights, layer.beta_use, layer.beta_ignore, 3)
     found = layer(poses)
-    torch.testing.assert_close(found, Capsules(wanted.poses, wanted.credit.sum(-2)))
+    torch.testing.assert_close(found, Capsules.scored(wanted.poses, wanted.credit.sum(-2)))
     torch.testing.assert_close(layer.credit(poses), wanted.credit)
     *_, last = layer.steps(poses)
     torch.testing.assert_close(last.poses, wanted.poses)
@@ -35,13 +35,13 @@ def test_without_n_in_any_number_of_inputs_will_do(n_in, rng):
 @pytest.mark.parametrize("n_in", [6, None])
 def test_a_masked_input_is_as_good_as_not_there(n_in, rng):
     layer, poses = LazyRoutedCapsules(n_in, 3, 4, 5), torch.randn(2, 6, 4, generator=rng)
-    activity = torch.zeros(2, 6)
-    activity[:, 4:] = -INF
-    found = layer(Capsules(poses, activity))
+    score = torch.zeros(2, 6)
+    score[:, 4:] = -INF
+    found = layer(Capsules.scored(poses, score))
     torch.testing.assert_close(
-        layer(Capsules(poses.index_fill(1, torch.tensor([4, 5]), float("nan")), activity)), found
+        layer(Capsules.scored(poses.index_fill(1, torch.tensor([4, 5]), float("nan")), score)), found
     )
-    assert (layer.credit(Capsules(poses, activity))[:, 4:] == 0).all()
+    assert (layer.credit(Capsules.scored(poses, score))[:, 4:] == 0).all()
     if n_in is None:
         torch.testing.assert_close(layer(poses[:, :4]), found)
 

@@ -82,7 +82,7 @@ def test_a_primary_capsule_is_all_channels_of_a_type_at_one_place(rng):
     (given, maps), (rows, columns) = seen[0], model.places(12, 12)
     scores, poses = model.scores(maps)[0], model.poses(maps)[0]
     index = 2 * rows * columns + 1 * columns + 3  # type 2, row 1, column 3
-    torch.testing.assert_close(capsules.activity[0, index], scores[2, 1, 3])
+    torch.testing.assert_close(capsules.score[0, index], scores[2, 1, 3])
     torch.testing.assert_close(capsules.poses[0, index].flatten(), poses[2 * 4 : 3 * 4, 1, 3])
     assert torch.equal(given[:, :2], images)
 
@@ -131,7 +131,7 @@ def test_the_loss_is_the_cross_entropy_of_the_scores(rng):
     model = EMCapsNet((2, 12, 12), 3, **SMALL).eval()
     nn.init.normal_(model.classes.beta_use)
     batch = Batch(torch.rand(4, 2, 12, 12, generator=rng), torch.tensor([0, 1, 2, 0]))
-    scores = model(batch.images).activity
+    scores = model(batch.images).logit
     losses = ClassifyScores().losses(model, batch)
     picked = scores.softmax(-1)[torch.arange(4), batch.labels]
     torch.testing.assert_close(losses["loss"], -picked.log().mean())
@@ -173,12 +173,12 @@ def test_with_one_pass_and_equal_betas_all_parts_stay_alike_and_all_pictures_get
     """No score depends on a vote then, and equal betas get equal gradients: a class's score is one number times its own constant."""
     model, batch, losses = learnt(rng, first_betas, n_iters=n_iters)
     parts = model.parts(model.primary_capsules(batch.images))
-    assert (parts.activity.std(-1).max() < 1e-4 * parts.activity.abs().max()) == alike
-    answers = model.classes(parts).activity.argmax(-1)
+    assert (parts.score.std(-1).max() < 1e-4 * parts.score.abs().max()) == alike
+    answers = model.classes(parts).confidence.argmax(-1)
     assert len(answers.unique()) == 1 or not alike
     assert losses[-1] < losses[0], "it learns all the same"
 
 
 def test_with_two_passes_the_answers_differ(rng):
     model, batch, _ = learnt(rng, n_iters=2)
-    assert len(model(batch.images).activity.argmax(-1).unique()) == 3
+    assert len(model(batch.images).confidence.argmax(-1).unique()) == 3

@@ -45,14 +45,14 @@ def test_every_token_in_every_layer_is_a_capsule(model, rng):
     capsules = model.primary_capsules(embeddings)
     assert capsules.poses.shape == (2, 7 * 3, 1, 6) and capsules.activity.shape == (2, 21)
     torch.testing.assert_close(capsules.poses[1, 4 * 3 + 2, 0], model.features(embeddings[1, 4, 2] + model.depth[2]))
-    assert (capsules.activity == inf).all()
+    assert (capsules.score == inf).all()
     found = model(embeddings)
     assert found.poses.shape == (2, 4, 1, 2) and found.activity.shape == (2, 4)
 
 
 def test_scores_are_the_log_odds_of_being_there(model, rng):
     present = torch.tensor([[1.0, 0.25, 0.0]])
-    scores = model.primary_capsules(torch.randn(1, 3, 3, 8, generator=rng), present).activity
+    scores = model.primary_capsules(torch.randn(1, 3, 3, 8, generator=rng), present).score
     torch.testing.assert_close(scores.sigmoid(), present.repeat_interleave(3, dim=1))
     assert (scores[0, :3] == inf).all() and (scores[0, 6:] == -inf).all()
 
@@ -65,7 +65,7 @@ def test_padding_changes_neither_values_nor_gradients(model, padding, rng):
     present = torch.tensor([1] * 5 + [0] * 4).bool().expand(2, 9)
     results = [model(embeddings), model(padded, present)]
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
-    found = [torch.autograd.grad(capsules.activity.sin().sum(), list(model.parameters())) for capsules in results]
+    found = [torch.autograd.grad(capsules.score.sin().sum(), list(model.parameters())) for capsules in results]
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)
 
 
@@ -74,13 +74,13 @@ def test_order_of_tokens_does_not_matter_but_that_of_layers_does(model, rng):
     embeddings = torch.randn(2, 5, 3, 8, generator=rng)
     wanted = model(embeddings)
     torch.testing.assert_close(model(embeddings.flip(1)), wanted)
-    assert not torch.allclose(model(embeddings.flip(2)).activity, wanted.activity, atol=1e-3)
+    assert not torch.allclose(model(embeddings.flip(2)).score, wanted.score, atol=1e-3)
     model.depth = None
     torch.testing.assert_close(model(embeddings.flip(2)), model(embeddings))
 
 
 def test_a_gradient_reaches_every_parameter(model, rng):
-    nn.functional.cross_entropy(model(torch.randn(6, 5, 3, 8, generator=rng)).activity, torch.arange(6) % 4).backward()
+    nn.functional.cross_entropy(model(torch.randn(6, 5, 3, 8, generator=rng)).logit, torch.arange(6) % 4).backward()
     assert {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()} == set()
 
 
@@ -95,15 +95,15 @@ def test_steps_end_where_the_model_does(model, rng):
     embeddings = torch.randn(2, 5, 3, 8, generator=rng)
     *_, last = model.steps(embeddings)
     assert last.used.shape == (2, 5, 4)
-    torch.testing.assert_close(last.scores, model(embeddings).activity)
+    torch.testing.assert_close(last.scores, model(embeddings).score)
 
 
 def test_it_runs_under_autocast(model, rng):
     embeddings = torch.randn(2, 5, 3, 8, generator=rng)
     with torch.autocast("cpu", torch.bfloat16):
         mixed = model(embeddings)
-    assert mixed.poses.dtype == mixed.activity.dtype == torch.float32
-    torch.testing.assert_close(mixed.activity, model(embeddings).activity, rtol=0.1, atol=0.3)
+    assert mixed.poses.dtype == mixed.score.dtype == torch.float32
+    torch.testing.assert_close(mixed.score, model(embeddings).score, rtol=0.1, atol=0.3)
 
 
 def test_it_learns_a_few_sentences_by_heart(rng):
@@ -113,7 +113,7 @@ def test_it_learns_a_few_sentences_by_heart(rng):
     optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
     losses = []
     for _ in range(40):
-        loss = nn.functional.cross_entropy(model(embeddings, present).activity, labels)
+        loss = nn.functional.cross_entropy(model(embeddings, present).logit, labels)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -209,9 +209,8 @@ def test_in_bfloat16_what_is_compared_stays_float32(rng):
     model, images = LCapsNet((1, 12, 12), 3, **SMALL), torch.rand(4, 1, 12, 12, generator=rng)
     with torch.autocast("cpu", torch.bfloat16):
         primary, laddered = model.ladder(images)
-    assert {x.dtype for x in (primary.activity, laddered.regressed, laddered.misfit, *laddered.capsules)} == {
-        torch.float32
-    }
+    compared = (primary.activity, laddered.regressed, laddered.misfit, *laddered.capsules[:2])
+    assert {x.dtype for x in compared} == {torch.float32}
     assert (laddered.capsules.activity - model(images).activity).abs().max() < 0.05
 
 

@@ -80,7 +80,7 @@ def test_a_track_is_the_pose_of_the_toys_own_class(shuffled, model):
     with torch.no_grad():
         capsules = model.eval()(data.images[found.indices[2]].float() / 255)
     torch.testing.assert_close(found.poses[2], capsules.poses[:, 3])  # the last toy is of category 3
-    assert found.right[2].tolist() == (capsules.activity.argmax(-1) == 3).tolist()
+    assert found.right[2].tolist() == (capsules.confidence.argmax(-1) == 3).tolist()
 
 
 def test_changes_by_hand():

@@ -62,7 +62,7 @@ def test_other_networks_are_shown_as_they_answer(name):
     with torch.no_grad():
         seen = network.look(levels)
         found = network.model.eval()(levels / 255)
-        wanted = found if isinstance(found, torch.Tensor) else found.activity
+        wanted = found if isinstance(found, torch.Tensor) else found.confidence
     shown = seen.lengths[about["own_passes"] - 1]
     torch.testing.assert_close(
         shown, wanted.softmax(-1)[0] if about["measure"] == "share" else wanted[0], atol=1e-5, rtol=1e-4

@@ -29,6 +29,9 @@ class Calibrated(Protocol):
 def calibrate(model: nn.Module, *inputs: Any) -> None:
     """Calibrate every capsule layer of a model, in the order in which a forward pass of `inputs` reaches them."""
     layers = [part for part in model.modules() if isinstance(part, Calibrated) and part is not model]
+    if not layers and isinstance(model, Calibrated):
+        model.calibrate(*inputs)  # a single layer
+        return
     if not layers:
         raise ValueError(f"calibrate: {type(model).__name__} has no capsule layer that can be calibrated")
     handles: dict[nn.Module, Any] = {}
@@ -58,12 +61,13 @@ def scale_votes(
 
     `route_once` routes poses by one iteration without bias. Then scale on until the median activity is in range.
     """
-    size = length(poses).square().mean().sqrt()
-    sums = length(unsquash(route_once(poses / size))).square().mean().sqrt() * size
-    if not torch.isfinite(sums) or sums == 0:
+    size = poses.float().square().sum(-1).mean().sqrt()
+    if not torch.isfinite(size) or size == 0:
         raise ValueError(
             f"{type(layer).__name__}.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
         )
+    # routed at length 1: squash loses what is much shorter
+    sums = length(unsquash(route_once((poses / size).to(poses.dtype)))).square().mean().sqrt() * size
     layer.weight.mul_(wanted * LENGTH / sums)
     return scale_until_alive(layer, poses, lambda factor: layer.weight.mul_(factor))
 

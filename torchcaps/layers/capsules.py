@@ -46,18 +46,29 @@ class Capsules(NamedTuple):
 
 def check_capsules(layer: str, poses: Tensor, n_in: int | None, d_in: int) -> None:
     """Check the capsules' number (`n_in` None: any) and size, since einsum silently broadcasts an axis of size 1."""
-    if poses.ndim < 2 or poses.shape[-1] != d_in or n_in not in (None, poses.shape[-2]):
+    if poses.ndim < 2 or poses.shape[-1] != d_in or (n_in is not None and poses.shape[-2] != n_in):
         raise ValueError(
             f"{layer} expects [..., {n_in or 'any number of'} capsules, {d_in} numbers each], got {list(poses.shape)}"
         )
 
 
-def vectors(layer: str, capsules: Capsules | Tensor, n_in: int | None, d_in: int) -> Float[Tensor, "*b i d"]:
-    """Return checked vector poses: matrices are flattened, and a score becomes the length of its pose."""
+def flat_poses(layer: str, capsules: Capsules | Tensor, n_in: int | None, d_in: int) -> Float[Tensor, "*b i d"]:
+    """Return checked vector poses; matrices are flattened row by row."""
     poses = capsules.poses if isinstance(capsules, Capsules) else capsules
-    if _are_matrices(capsules, poses, n_in, d_in):
-        poses = poses.flatten(-2)
-    check_capsules(layer, poses, n_in, d_in)
+    if not _are_matrices(capsules, n_in, d_in):
+        check_capsules(layer, poses, n_in, d_in)
+        return poses
+    if poses.shape[-2] * poses.shape[-1] != d_in or n_in not in (None, poses.shape[-3]):
+        raise ValueError(
+            f"{layer} expects [..., {n_in or 'any number of'} capsules, {d_in} numbers each], or matrices of {d_in} "
+            f"numbers; got {list(poses.shape)}"
+        )
+    return poses.flatten(-2)
+
+
+def vectors(layer: str, capsules: Capsules | Tensor, n_in: int | None, d_in: int) -> Float[Tensor, "*b i d"]:
+    """Return checked vector poses whose length is the activity: where there is a score, poses are scaled to it."""
+    poses = flat_poses(layer, capsules, n_in, d_in)
     if isinstance(capsules, Capsules) and capsules.score is not None:
         return direction(poses) * capsules.activity.unsqueeze(-1)
     return poses
@@ -68,18 +79,28 @@ def matrices(
 ) -> Float[Tensor, "*b i r d"]:
     """Return checked matrix poses: vectors of rows · d_in dimensions are read row by row."""
     poses = capsules.poses if isinstance(capsules, Capsules) else capsules
-    if not _are_matrices(capsules, poses, n_in, rows * d_in) and poses.shape[-1:] == (rows * d_in,):
+    if isinstance(capsules, Capsules):
+        are_vectors = poses.ndim == capsules.activity.ndim + 1
+    else:
+        are_vectors = not _fit(poses, n_in, rows, d_in)  # one row of a plain tensor: matrices rather than vectors
+    if are_vectors and poses.shape[-1] == rows * d_in:
         poses = poses.unflatten(-1, (rows, d_in))
-    if poses.ndim < 3 or tuple(poses.shape[-2:]) != (rows, d_in) or n_in not in (None, poses.shape[-3]):
+    if not _fit(poses, n_in, rows, d_in):
+        came = capsules.poses if isinstance(capsules, Capsules) else capsules
         raise ValueError(
             f"{layer} expects [..., {n_in or 'any number of'} capsules, {rows} rows, {d_in} numbers each], or "
-            f"vectors of {rows * d_in}; got {list(poses.shape)}"
+            f"vectors of {rows * d_in}; got {list(came.shape)}"
         )
     return poses
 
 
-def _are_matrices(capsules: Capsules | Tensor, poses: Tensor, n_in: int | None, d: int) -> bool:
+def _fit(poses: Tensor, n_in: int | None, rows: int, d_in: int) -> bool:
+    return poses.ndim > 2 and tuple(poses.shape[-2:]) == (rows, d_in) and n_in in (None, poses.shape[-3])
+
+
+def _are_matrices(capsules: Capsules | Tensor, n_in: int | None, d: int) -> bool:
     if isinstance(capsules, Capsules):
-        return poses.ndim == capsules.activity.ndim + 2
+        return capsules.poses.ndim == capsules.activity.ndim + 2
     # of a plain tensor only the declared sizes tell
-    return poses.ndim > 2 and n_in == poses.shape[-3] and poses.shape[-2] * poses.shape[-1] == d != poses.shape[-1]
+    shape = capsules.shape
+    return len(shape) > 2 and n_in == shape[-3] and shape[-2] * shape[-1] == d != shape[-1]

@@ -9,10 +9,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, vectors
 from torchcaps.layers.code_nets import FAINT, CodeNets, MatrixLayer
 from torchcaps.layers.initialisation import check_init
-from torchcaps.ops import squash, unsquash
+from torchcaps.ops import length, squash, unsquash
 from torchcaps.ops.ladder import (
     SHARPNESS,
     Kept,
@@ -139,8 +140,14 @@ class LadderCapsules(nn.Module):
     def calibrate(self, capsules: Capsules | Float[Tensor, "b i d"]) -> Capsules:
         """Initialise every output to regress these inputs (`tell`), and fit the sharpness; return the outputs."""
         self.tell(capsules)
-        if self.sharpness is not None and self.agreement != "none":
-            off = self.ladder(capsules).misfit.median().clamp(min=EPS)
+        if self.agreement == "none":
+            up = self.makers["up"]
+            return scale_until_alive(
+                self, capsules, lambda factor: (up.weight.mul_(factor), up.bias.mul_(factor)), n_tries=200
+            )
+        if self.sharpness is not None:
+            # upper median: it becomes the median of the activities, which fall with the misfit
+            off = -(-self.ladder(capsules).misfit).median().clamp(max=-EPS)
             self.sharpness.copy_(-math.log(first_activity(self.n_out)) / off)
         return self(capsules)
 
@@ -185,7 +192,8 @@ class LadderCapsules(nn.Module):
 
     def _keep(self, capsules: Capsules | Tensor) -> Kept:
         poses = vectors("LadderCapsules", capsules, self.n_in, self.d_in)
-        return keep_most_active(poses, Capsules.of(capsules).activity, self.n_kept)
+        activity = capsules.activity if isinstance(capsules, Capsules) else length(poses)
+        return keep_most_active(poses, activity, self.n_kept)
 
     def _made(self, code: Float[Tensor, "*b i"]) -> list[Made]:
         """Return transforms and, if there are any, regressors, in factored form."""

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
-from torchcaps.layers.capsules import Capsules, check_capsules
+from torchcaps.layers.capsules import Capsules, flat_poses
 from torchcaps.layers.initialisation import GATE, LENGTH, SCORE, check_init
 from torchcaps.ops import LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
 
@@ -92,10 +92,7 @@ class LazyRoutedCapsules(nn.Module):
 
     def _arguments(self, capsules: Capsules | Tensor) -> dict:
         """Check the capsules and return the arguments of the op."""
-        poses = capsules.poses if isinstance(capsules, Capsules) else capsules
-        if isinstance(capsules, Capsules) and poses.ndim == capsules.activity.ndim + 2:
-            poses = poses.flatten(-2)
-        check_capsules("LazyRoutedCapsules", poses, self.n_in, self.d_in)
+        poses = flat_poses("LazyRoutedCapsules", capsules, self.n_in, self.d_in)
         scored = isinstance(capsules, Capsules) and capsules.score is not None
         gone = capsules.score == -INF if scored else poses.new_zeros(poses.shape[:-1], dtype=torch.bool)
         poses = poses.masked_fill(gone.unsqueeze(-1), 0)  # scores and betas use the poses, and NaN would spread

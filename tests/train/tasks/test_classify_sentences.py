@@ -40,7 +40,7 @@ def net() -> EMSentenceNet:
 def test_mixed_sentences_are_held_against_both_labels_by_their_shares(batch):
     model, shares = net(), torch.tensor([0.25, 1.0, 0.75])
     both = mixed(batch, shares)
-    logs = log_softmax(model(both.embeddings, both.present).activity, -1)
+    logs = log_softmax(model(both.embeddings, both.present).logit, -1)
     wanted = -(0.25 * logs[0, 0] + 0.75 * logs[0, 4] + logs[1, 4] + 0.75 * logs[2, 2] + 0.25 * logs[2, 0]) / 3
     torch.testing.assert_close(TASK.losses(model, both)["loss"], wanted)
 
@@ -48,7 +48,7 @@ def test_mixed_sentences_are_held_against_both_labels_by_their_shares(batch):
 def test_scores_of_mixed_masks_are_log_odds(batch):
     """Figure 5(d): log(x / (1 - x)), so that the share x of the token is there; all layers of a token alike."""
     both = mixed(batch, torch.tensor([0.25, 0.5, 0.5]))
-    scores = net().primary_capsules(both.embeddings, both.present).activity.unflatten(1, (4, 3))
+    scores = net().primary_capsules(both.embeddings, both.present).score.unflatten(1, (4, 3))
     assert torch.equal(scores[..., 0], scores[..., 2])
     torch.testing.assert_close(scores[0, :, 0].sigmoid(), torch.tensor([1.0, 1.0, 1.0, 0.75]))
     torch.testing.assert_close(scores[0, 3, 0], torch.tensor(3.0).log())
@@ -59,9 +59,7 @@ def test_evaluation_is_of_every_sentence_whatever_its_batch():
     data, model = load("generated-sentences", "test"), net()
     found = TASK.evaluate(model, data, CPU)
     with torch.no_grad():
-        scores = torch.cat(
-            [model(batch.embeddings, batch.present).activity for batch in sentences_in_order(data, 7, CPU)]
-        )
+        scores = torch.cat([model(batch.embeddings, batch.present).logit for batch in sentences_in_order(data, 7, CPU)])
     torch.testing.assert_close(found.answers, scores)
     right = (scores.argmax(-1) == data.labels).float()
     assert found.metrics["accuracy_percent"] == pytest.approx(100 * right.mean().item())

@@ -1,0 +1,171 @@
+"""Layers start with activities that are neither 0 nor 1, whatever their sizes and depth, and learn."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import normalize, one_hot
+
+from torchcaps import calibrate
+from torchcaps.layers import (
+    Capsules,
+    ConvRoutedCapsules,
+    EMCapsules,
+    LadderCapsules,
+    LazyRoutedCapsules,
+    PrimaryCapsules,
+    RoutedCapsules,
+)
+from torchcaps.layers.ladder import first_activity
+from torchcaps.ops import margin_loss
+
+LENGTHS = (0.3, 0.9)
+LAYERS = {
+    "routed": lambda: RoutedCapsules(32, 10, 8, 16),
+    "routed, any number": lambda: RoutedCapsules(None, 10, 8, 16, sharing="inputs"),
+    "conv": lambda: ConvRoutedCapsules((4, 4), 2, 3, 8, 8),
+    "em": lambda: EMCapsules(32, 10, 2, 4, 4),
+    "lazy": lambda: LazyRoutedCapsules(32, 10, 8, 16),
+    "lazy, any number": lambda: LazyRoutedCapsules(None, 10, 8, 16),
+    "ladder": lambda: LadderCapsules(32, 10, 8, 16, 8),
+    "ladder, no agreement": lambda: LadderCapsules(32, 10, 8, 16, 8, agreement="none"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def poses_of(size: float, *shape: int) -> torch.Tensor:
+    return normalize(torch.randn(*shape), dim=-1) * size
+
+
+def medians(layers: nn.Sequential, capsules: torch.Tensor) -> list[float]:
+    found = []
+    for layer in layers:
+        capsules = layer(capsules)
+        found.append(capsules.activity.median().item())
+    return found
+
+
+def class_loss(model: nn.Module, inputs: torch.Tensor, n_classes: int) -> torch.Tensor:
+    present = one_hot(torch.arange(len(inputs)) % n_classes, n_classes).float()
+    return margin_loss(model(inputs).activity, present).mean()
+
+
+def gradient_norms(layers: nn.Sequential) -> list[float]:
+    return [sum(p.grad.square().sum() for p in layer.parameters()).sqrt().item() for layer in layers]
+
+
+@pytest.mark.parametrize("size", LENGTHS)
+@pytest.mark.parametrize(
+    ("n_in", "n_out"), [(2, 2), (10, 10), (288, 32), (32, 50), (2, 100), (200, 200), (1152, 10)], ids=str
+)
+def test_any_number_of_inputs_and_outputs_starts_alive(n_in, n_out, size):
+    activity = RoutedCapsules(n_in, n_out, 8, 16)(poses_of(size, 4, n_in, 8)).activity
+    assert 0.15 < activity.median() < 0.82
+
+
+@pytest.mark.parametrize("size", LENGTHS)
+def test_a_stack_on_grids_starts_alive(size):
+    stack = nn.Sequential(
+        ConvRoutedCapsules((8, 8), 4, 6, 8, 8, padding=1),
+        ConvRoutedCapsules((8, 8), 6, 4, 8, 8, kernel=4, stride=2),
+        ConvRoutedCapsules((3, 3), 4, 8, 8, 8),
+    )
+    assert all(0.15 < median < 0.8 for median in medians(stack, poses_of(size, 4, 4 * 64, 8)))
+
+
+@pytest.mark.parametrize("size", LENGTHS)
+@pytest.mark.parametrize("n", [10, 50])
+def test_six_layers_start_alive_and_all_get_gradients_of_like_size(n, size):
+    stack = nn.Sequential(*(RoutedCapsules(n, n, 8, 8) for _ in range(6)))
+    poses = poses_of(size, 8, n, 8)
+    assert all(0.15 < median < 0.8 for median in medians(stack, poses))
+    class_loss(stack, poses, n).backward()
+    norms = gradient_norms(stack)
+    assert max(norms) < 30 * min(norms), norms
+
+
+@pytest.mark.parametrize("size", [0.01, 30.0])
+@pytest.mark.parametrize("name", LAYERS)
+def test_calibration_brings_inputs_of_any_length_into_range(name, size):
+    layer, poses = LAYERS[name](), poses_of(size, 8, 32, 8)
+    inputs = Capsules(poses, torch.full((8, 32), 0.6)) if name == "em" else poses
+    returned = layer.calibrate(inputs).activity
+    assert torch.equal(layer(inputs).activity, returned)
+    assert 0.2 <= returned.median() <= 0.7
+
+
+@pytest.mark.parametrize("size", [0.01, 30.0])
+def test_primary_capsules_calibrate_to_features_of_any_size(size):
+    layer, features = PrimaryCapsules(3, 4, 8, kernel=3), torch.randn(2, 3, 9, 9) * size
+    assert 0.2 <= layer.calibrate(features).activity.median() <= 0.7
+
+
+def test_inputs_that_say_nothing_are_refused():
+    for layer in (RoutedCapsules(6, 3, 8, 5), EMCapsules(6, 3, 2, 4, 5), LazyRoutedCapsules(6, 3, 8, 5)):
+        with pytest.raises(ValueError, match="calibrate: the inputs are all zero or not finite; give a batch"):
+            layer.calibrate(torch.zeros(2, 6, 8))
+    with pytest.raises(ValueError, match="the features are all zero or not finite; give a batch of real images"):
+        PrimaryCapsules(3, 4, 8, kernel=3).calibrate(torch.zeros(2, 3, 9, 9))
+
+
+def test_the_papers_initialisation_draws_what_it_always_drew():
+    layer = RoutedCapsules(6, 3, 4, 5, init="paper")
+    torch.manual_seed(0)
+    wanted = torch.empty(6, 3, 4, 5).normal_(std=(3 / (6 * 4)) ** 0.5)
+    assert torch.equal(layer.weight, wanted) and not layer.bias.any()
+    torch.manual_seed(0)
+    layer = EMCapsules(6, 3, 2, 4, 5, init="paper")
+    torch.manual_seed(0)
+    assert torch.equal(layer.weight, torch.randn(6, 3, 4, 5) / 4) and not layer.beta_use.any()
+    with pytest.raises(ValueError, match="RoutedCapsules: init must be one of alive, paper; got 'zeros'"):
+        RoutedCapsules(6, 3, 4, 5, init="zeros")
+
+
+def test_the_ladder_starts_where_gradients_of_all_classes_cancel():
+    assert first_activity(10) == 0.245
+    for n in (2, 5, 10):
+        lengths = torch.full((n,), first_activity(n), requires_grad=True)
+        margin_loss(lengths.expand(n, n), torch.eye(n)).sum().backward()
+        assert lengths.grad.abs().max() < 0.01 * n
+    assert first_activity(1000) == 0.2
+
+
+def five_layers() -> nn.Sequential:
+    """Two convolutions' worth of grid, then 32 and 50 capsules."""
+    middle = ConvRoutedCapsules((4, 4), 4, 8, 8, 8, kernel=3)
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(3, 16, 5), nn.ReLU()),  # 12x12
+        PrimaryCapsules(16, 4, 8, kernel=5, stride=2),  # 4x4
+        middle,  # 2x2
+        RoutedCapsules(middle.n_out, 32, 8, 8),
+        RoutedCapsules(32, 50, 8, 16),
+    )
+
+
+def test_a_calibrated_deep_network_gets_gradients_everywhere_and_learns():
+    model, images = five_layers(), torch.rand(5, 3, 16, 16)
+    calibrate(model, images)
+    assert all(0.2 <= median <= 0.7 for median in medians(model[1:], model[0](images)))
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(20):
+        loss = class_loss(model, images, 50)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+        assert all(p.grad.any() for p in model.parameters())
+    assert losses[-1] < 0.5 * losses[0], losses
+
+
+def test_calibrating_a_network_leaves_its_mode_and_no_hooks_and_takes_a_single_layer_too():
+    model = five_layers().train()
+    calibrate(model, torch.rand(2, 3, 16, 16))
+    assert model.training and not any(part._forward_pre_hooks for part in model.modules())
+    layer, poses = RoutedCapsules(6, 3, 8, 5), poses_of(0.01, 8, 6, 8)
+    before = layer.weight.clone()
+    calibrate(layer, poses)
+    assert layer.weight.norm() > 10 * before.norm()

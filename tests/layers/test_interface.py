@@ -1,0 +1,105 @@
+"""One interface: activity is a probability with its logit at hand, and any layer may follow any other."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from torchcaps.layers import (
+    Capsules,
+    ConvRoutedCapsules,
+    EMCapsules,
+    LadderCapsules,
+    LazyRoutedCapsules,
+    RoutedCapsules,
+)
+from torchcaps.ops import length, squash
+from torchcaps.ops.squash import direction
+
+INF = float("inf")
+VECTOR_LAYERS = {
+    "routed": lambda: RoutedCapsules(6, 3, 8, 5),
+    "conv": lambda: ConvRoutedCapsules((1, 3), 2, 3, 8, 5, kernel=1),
+    "lazy": lambda: LazyRoutedCapsules(6, 3, 8, 5),
+    "ladder": lambda: LadderCapsules(6, 3, 8, 5, n_kept=2),
+}
+
+
+def test_dynamic_em_and_lazy_layers_follow_each_other_and_all_of_them_learn(rng):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        RoutedCapsules(12, 8, 6, 16),
+        EMCapsules(8, 6, rows=4, d_in=4, d_out=4),
+        RoutedCapsules(6, 8, 16, 8),
+        LazyRoutedCapsules(8, 6, 8, 16),
+        EMCapsules(6, 3, rows=2, d_in=8, d_out=4),
+    )
+    capsules = squash(torch.randn(4, 12, 6, generator=rng))
+    for layer in model:
+        capsules = layer(capsules)
+        assert ((capsules.activity > 0) & (capsules.activity < 1)).all()
+        torch.testing.assert_close(capsules.logit.sigmoid(), capsules.activity)
+    cross_entropy(capsules.logit, torch.tensor([0, 1, 2, 0])).backward()
+    silent = {name for name, p in model.named_parameters() if not p.grad.any() or not p.grad.isfinite().all()}
+    # the pose bias of the last layer does not change a score
+    assert silent <= {"4.bias"}
+
+
+@pytest.mark.parametrize("name", VECTOR_LAYERS)
+def test_a_layer_of_vectors_reads_matrices_row_by_row(name, rng):
+    layer, poses = VECTOR_LAYERS[name](), squash(torch.randn(2, 6, 2, 4, generator=rng))
+    activity = torch.rand(2, 6, generator=rng)
+    wanted = layer(Capsules(poses.reshape(2, 6, 8), activity))
+    torch.testing.assert_close(layer(Capsules(poses, activity)).poses, wanted.poses)
+    torch.testing.assert_close(layer(poses).poses, layer(poses.reshape(2, 6, 8)).poses)
+
+
+def test_to_a_layer_of_vectors_a_scored_capsule_is_as_long_as_it_is_active(rng):
+    layer, poses, score = RoutedCapsules(6, 3, 8, 5), torch.randn(2, 6, 2, 4, generator=rng) * 9, torch.randn(2, 6)
+    score[0, 1] = -INF
+    scaled = direction(poses.flatten(-2)) * score.sigmoid().unsqueeze(-1)
+    torch.testing.assert_close(length(scaled), score.sigmoid())
+    torch.testing.assert_close(layer(Capsules.scored(poses, score)).poses, layer(scaled).poses)
+
+
+@pytest.mark.parametrize("n_in", [6, None])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_layer_of_matrices_reads_vectors_row_by_row(rows, n_in, rng):
+    layer = EMCapsules(n_in, 3, rows, 4, 5, sharing="inputs")
+    poses, activity = torch.randn(2, 6, rows, 4, generator=rng), torch.rand(2, 6, generator=rng)
+    flat = poses.flatten(-2)
+    torch.testing.assert_close(layer(flat), layer(poses))
+    wanted = layer(Capsules.scored(poses, activity.logit()))
+    assert wanted.poses.shape == (2, 3, rows, 5)
+    torch.testing.assert_close(layer(Capsules(flat, activity)), wanted)
+    torch.testing.assert_close(layer(Capsules(poses, activity)), wanted)
+
+
+def test_the_logit_comes_back_and_stays_finite_at_zero_and_one():
+    poses, activity = torch.zeros(5, 2), torch.tensor([0.0, 0.1, 0.5, 0.9, 1.0])
+    logit = Capsules(poses, activity).logit
+    assert logit.isfinite().all()
+    torch.testing.assert_close(logit.sigmoid(), activity, atol=2e-6, rtol=0)
+    score = torch.tensor([-INF, -3.0, 0.0, 40.0, INF])
+    assert torch.equal(Capsules.scored(poses, score).logit, score)
+
+
+def test_scores_saturate_but_confidence_still_ranks():
+    capsules = Capsules.scored(torch.zeros(3, 2), torch.tensor([30.0, 50.0, 40.0]))
+    assert (capsules.activity == 1).all()
+    assert capsules.confidence.argsort().tolist() == [0, 2, 1]
+    lengths = torch.tensor([0.2, 0.9, 0.5])
+    assert torch.equal(Capsules(torch.zeros(3, 2), lengths).confidence, lengths)
+
+
+def test_a_refused_shape_is_named_beside_both_readings():
+    wrong = Capsules(torch.ones(2, 6, 2, 5), torch.ones(2, 6))
+    both = "EMCapsules expects [..., 6 capsules, 2 rows, 4 numbers each], or vectors of 8; got [2, 6, 2, 5]"
+    with pytest.raises(ValueError, match=re.escape(both)):
+        EMCapsules(6, 3, 2, 4, 5)(wrong)
+    for layer in (make() for make in VECTOR_LAYERS.values()):
+        both = f"{type(layer).__name__} expects [..., 6 capsules, 8 numbers each], or matrices of 8 numbers; got "
+        with pytest.raises(ValueError, match=re.escape(both + "[2, 6, 2, 5]")):
+            layer(wrong)
