@@ -212,6 +212,14 @@ def test_another_run_in_the_same_folder_is_refused(whole):
         smoke(whole[1], run=replace(run, stages=(replace(run.stages[0], batch=8),)))
 
 
+def test_another_seed_in_the_same_folder_is_refused(tmp_path):
+    """Under another seed other images are held out: the run would go on with weights that have seen them."""
+    run = RECIPES["smoke/capsnet"].make()
+    smoke(tmp_path, max_steps=1)
+    with pytest.raises(ValueError, match=r"belongs to another run \(seed: 0, 1\)"):
+        train(run, name="smoke/capsnet", seed=1, options=Options(out=tmp_path, progress=False))
+
+
 def test_training_leaves_the_global_generator_alone(tmp_path):
     torch.manual_seed(3)
     expected = torch.rand(3)
