@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,7 +27,7 @@ from torchcaps.runtime.environment import (
 )
 from torchcaps.runtime.metrics_log import MetricsLog, Speed, progress_bar
 from torchcaps.train import batchnorm, splits
-from torchcaps.train.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint, tensors_sha256
+from torchcaps.train.checkpoint import Checkpoint, load_into, load_run, save_checkpoint, tensors_sha256
 from torchcaps.train.evaluate import finish, n_steps_of, probe, reached, validate, watch
 from torchcaps.train.plain import differences, to_plain, unlike
 from torchcaps.train.state import Diverged, Interrupted, Options, State, Trained
@@ -86,7 +88,7 @@ def _begin(
     batchnorm.check(run, model)
     model = model.to(device, memory_format=torch.channels_last) if device.type == "cuda" else model.to(device)
     state = State(run, name, seed, model, torch.Generator().manual_seed(seed), data, options, team)
-    found = load_checkpoint(state.path) if state.path.exists() else None
+    found = load_run(state.path) if state.path.exists() else None
     if not team.same(found.about["step"] if found else -1):
         seen = f"step {found.about['step']}" if found else "none"
         raise ValueError(
@@ -94,7 +96,8 @@ def _begin(
             "give a folder that all machines share"
         )
     if found:
-        _resume(state, found, device)
+        with _resumable(state.path):
+            _resume(state, found, device)
     state.metrics_log = MetricsLog(options.out, found.about["step"] if found else 0, writes=team.leads)
     return state, found
 
@@ -105,6 +108,16 @@ def _check_parts(run: Run, team: Team) -> None:
         raise ValueError(
             f"{team.size} processes cannot share batches of {batch} evenly; start a number of them that divides {batch}"
         )
+
+
+@contextmanager
+def _resumable(path: Path) -> Iterator[None]:
+    """Name the file if its content does not fit the run."""
+    try:
+        yield
+    except (LookupError, TypeError, RuntimeError, AttributeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} cannot be resumed ({reason}); give another folder, or remove that file") from error
 
 
 def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
@@ -119,6 +132,10 @@ def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
         raise ValueError(
             f"{state.path} belongs to another run ({'; '.join(other[:3])}); give another folder, or remove that file"
         )
+    if about.get("stage", -1) not in range(len(state.run.stages)) or not all(
+        isinstance(m, dict) for m in about["made_by"]
+    ):
+        raise ValueError(f"{state.path} cannot be resumed: its stage or its makers are not those of a run; remove it")
     load_into(state.model, found.part("model"), state.path)
     state.stage, state.done, state.seconds, state.made_by = (
         about["stage"],
@@ -145,7 +162,8 @@ def _stage(
     batches.divide(state.team.rank, state.team.size)
     step = TrainingStep(stage, state.model, batches, n_steps, device, state.team)
     if found:
-        step.load_state(found.part("step"))
+        with _resumable(state.path):
+            step.load_state(found.part("step"))
     at, epoch, speed = int(step.counter), batches.n_steps, Speed(int(step.counter))
     stop = n_steps if state.options.max_steps is None else min(n_steps, state.options.max_steps - state.done)
     state.ended |= at >= n_steps

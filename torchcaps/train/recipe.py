@@ -127,7 +127,7 @@ class Run:
             raise ValueError(f"no model {self.model!r}; there are {', '.join(models)} for {about.kind}")
         try:
             return models[self.model](*self.sizes(), **self.model_args)
-        except TypeError as error:
+        except (TypeError, RuntimeError, ArithmeticError, LookupError, AttributeError, AssertionError) as error:
             raise ValueError(f"{self.model} cannot be built with {self.model_args}: {error}") from error
 
     def sizes(self) -> tuple[Any, ...]:
@@ -188,4 +188,7 @@ KINDS: dict[str, type] = {
 
 def stored_run(stored: dict[str, Any]) -> Run:
     """Rebuild the run stored in a checkpoint, with old names migrated."""
-    return from_plain(up_to_date(stored), KINDS)
+    found = from_plain(up_to_date(stored), KINDS)
+    if not isinstance(found, Run) or not found.stages:
+        raise ValueError("the file holds no run with a stage of training; use one that torchcaps wrote")
+    return found
