@@ -1,5 +1,6 @@
 """Atomic file writes."""
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -18,3 +19,16 @@ def write_whole(path: Path, content: bytes) -> Path:
     finally:
         aside.unlink(missing_ok=True)
     return path
+
+
+def write_hashed(path: Path, content: bytes) -> Path:
+    """Write a cache file: the hash of the content on the first line, then the content."""
+    return write_whole(path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
+
+def read_hashed(path: Path) -> bytes | None:
+    """Read the content of a cache file, or None if it is missing or damaged and has to be made again."""
+    if not path.is_file():
+        return None
+    sha256, _, content = path.read_bytes().partition(b"\n")
+    return content if hashlib.sha256(content).hexdigest().encode() == sha256 else None
