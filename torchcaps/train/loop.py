@@ -25,6 +25,7 @@ from torchcaps.runtime.environment import (
     own_randomness,
     pick_device,
 )
+from torchcaps.runtime.files import locked, remove_parts
 from torchcaps.runtime.metrics_log import MetricsLog, Speed, progress_bar
 from torchcaps.train import batchnorm, splits
 from torchcaps.train.checkpoint import Checkpoint, load_into, load_run, save_checkpoint, tensors_sha256
@@ -47,6 +48,7 @@ def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
         algorithms(options.deterministic, device),
         own_randomness(seed, device),
         joined(device) as team,
+        _own_folder(options.out, team),
         noted_signals() as caught,
     ):
         state, found = _begin(run, name, seed, options, device, team)
@@ -66,12 +68,22 @@ def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
         return trained
 
 
+@contextmanager
+def _own_folder(out: Path, team: Team) -> Iterator[None]:
+    """Hold the output folder, and clear it of what a killed run left; the first of several processes does."""
+    if not team.leads:
+        yield
+        return
+    make_folder(out)
+    with locked(out):
+        remove_parts(out)
+        yield
+
+
 def _begin(
     run: Run, name: str, seed: int, options: Options, device: torch.device, team: Team
 ) -> tuple[State, Checkpoint | None]:
     """Create data, model and random generator, or restore them from the checkpoint."""
-    if team.leads:
-        make_folder(options.out)
     if device.type == "cuda":
         gc.collect()  # a compiled step refers to itself: this frees the memory of an earlier run in this process
         torch.cuda.reset_peak_memory_stats(device)
