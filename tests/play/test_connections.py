@@ -71,7 +71,7 @@ def test_an_address_has_so_many_connections_and_gets_them_back(port):
         assert again.recv(4096).startswith(b"HTTP/1.1 200")
 
 
-def test_a_client_that_leaves_in_the_middle_leaves_no_traceback(port, capfd):
+def test_a_client_that_leaves_in_the_middle_leaves_no_traceback(capfd, port):
     head = b"POST /look HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n"
     for _ in range(3):
         with opened(port) as line:
