@@ -16,6 +16,7 @@ from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.results.claims import Recipe, find
 from torchcaps.results.compare import compare
 from torchcaps.results.history import History
+from torchcaps.results.statistics import NOTE
 from torchcaps.results.store import read_result
 from torchcaps.results.tables import markdown, table
 from torchcaps.results.verify import verify, verify_all
@@ -84,6 +85,8 @@ def tell_table(paper: str, results: Path, as_markdown: bool = False, extra: str 
         place = f"{row.recipe.claim.table}: {row.recipe.claim.row}"
         lines.add_row(row.recipe.name, place, row.metric, row.printed(), row.ours())
     console.print(lines)
+    if any(row.mark(name) for row in rows for name, _ in row.beside):
+        console.print(NOTE, highlight=False, soft_wrap=True)
 
 
 def verify_result(
