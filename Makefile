@@ -44,9 +44,10 @@ docs: .venv/done
 	TORCHCAPS_REPOSITORY=$(REPOSITORY) $(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 	@echo "open build/docs/index.html"
 
+# constraints by the environment, not by -c: so they hold for what builds the package, too
 .venv/done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[experiments,sentences,export,play,hub,docs,dev]'
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[experiments,sentences,export,play,hub,docs,dev]'
 	touch $@
 
 # beside the rest, because Triton's interpreter wants an older numpy than they have

@@ -211,7 +211,7 @@ def test_every_command_exists_with_its_options(page):
         "trian digits/writers": "there is no command torchcaps trian",
         "train digits/writers --sede 0": "No such option: --sede",
         "bench opps": "there is no command torchcaps opps",
-        "verify": "[Mm]issing parameter: file",
+        "compare": "[Mm]issing parameter: first",
         "verify a.json b.json": "unexpected extra argument",
         "train --seed one": "valid integer",
         "train digits/nothing": "there is no digits/nothing",
@@ -225,7 +225,7 @@ def test_a_wrong_command_would_be_noticed(wrong, why):
     with pytest.raises(Exception, match=why):
         understood(words, whole)
     ((words, whole),) = commands(f"In a line: `torchcaps {wrong}`.")
-    if wrong == "verify":  # named, not called
+    if wrong == "compare":  # named, not called
         return understood(words, whole)
     with pytest.raises(Exception, match=why):
         understood(words, whole)

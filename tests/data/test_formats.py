@@ -86,6 +86,22 @@ def test_kept_images_that_were_cut_are_made_anew(tmp_path, cache, left):
     assert decode.calls == 2 and kept.read_bytes() == whole
 
 
+def test_every_flipped_bit_of_kept_images_and_labels_is_noticed(tmp_path, cache):
+    """Three images and three labels end the file."""
+    decode = Decoder()
+    fmt = toy(tmp_path / "mine", b"\1\2\3", decode, keep=True)
+    formats.read_split([fmt], "train", tmp_path / "mine")
+    (kept,) = cache.iterdir()
+    whole = kept.read_bytes()
+    for bit in range(3 * 8 + 3 * 64):
+        damaged = bytearray(whole)
+        damaged[-1 - bit // 8] ^= 1 << bit % 8
+        kept.write_bytes(damaged)
+        again = formats.read_split([fmt], "train", tmp_path / "mine")
+        assert again.images.flatten().tolist() == again.labels.tolist() == [1, 2, 3]
+        assert decode.calls == 2 + bit and kept.read_bytes() == whole
+
+
 def test_a_full_disk_leaves_no_half_file_and_the_images_are_there_all_the_same(tmp_path, cache, monkeypatch):
     def full_disk(_):
         raise OSError(28, "No space left on device")

@@ -143,6 +143,22 @@ def test_encoders_with_known_homes_have_tables_of_files():
     assert file_set(ENCODERS["gpt2-large"]) is None
 
 
+@pytest.mark.parametrize("short", ["mpnet", "minilm"])
+def test_an_altered_tokenizer_is_refused_like_altered_weights(short, tmp_path, monkeypatch):
+    """A mirror that gives another tokenizer or config: nothing of it is kept."""
+    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path))
+    wanted = file_set(ENCODERS[short])
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json"} < set(wanted.sha256)
+
+    class Forger:
+        def fetch(self, names):
+            return [(name, b"{}") for name in names]
+
+    with pytest.raises(DataError, match=r"could not get config\.json, tokenizer\.json") as refused:
+        files.get(replace(wanted, mirrors=(Forger(),)), None, lambda line: None)
+    assert str(refused.value).count("expected") == len(wanted.sha256) and not list(tmp_path.rglob("*.json"))
+
+
 def test_what_is_at_hand_is_not_fetched(folder):
     said = []
     with pytest.raises(

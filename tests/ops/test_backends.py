@@ -1,14 +1,16 @@
 """Which implementation runs, and whether the fast ones are right."""
 
+import asyncio
+import threading
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from torchcaps.ops import COUPLINGS, dynamic_routing, dynamic_routing_backend
+from torchcaps.ops import COUPLINGS, backend, dynamic_routing, dynamic_routing_backend, without_kernels
 from torchcaps.ops import dynamic as dynamic_module
-from torchcaps.ops.backend import Implementation, cannot_compile, choose
+from torchcaps.ops.backend import Implementation, cannot_compile, cannot_run_kernels, choose
 from torchcaps.ops.testing import compare_routing
 
 ON_CPU, ON_CUDA = (SimpleNamespace(device=torch.device(kind)) for kind in ("cpu", "cuda"))
@@ -166,3 +168,59 @@ def test_fast_backends_are_right_on_cuda(fresh_dynamo, weight, dtype, backend):
         backend=backend,
         dtype=dtype,
     )
+
+
+@pytest.fixture
+def anywhere(monkeypatch):
+    """Kernels that could run on these CPU tensors, so that only `without_kernels` switches them off."""
+    for name in ("INTERPRETED", "HAS_TRITON"):
+        monkeypatch.setattr(backend, name, True)
+    return lambda: cannot_run_kernels(torch.zeros(1)) is None
+
+
+def test_without_kernels_holds_for_its_own_thread_alone(anywhere):
+    """Regions of two threads that overlap: neither sees the other's, and both are over at the end."""
+    entered, leave, seen = threading.Event(), threading.Event(), []
+
+    def other():
+        seen.append(anywhere())
+        with without_kernels():
+            entered.set()
+            leave.wait(10)
+            seen.append(anywhere())
+        seen.append(anywhere())
+
+    with without_kernels():
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert entered.wait(10)
+    assert anywhere()
+    leave.set()
+    thread.join()
+    assert seen == [True, False, True] and anywhere()
+
+
+def test_without_kernels_holds_for_its_own_task_alone(anywhere):
+    async def inside(wait: int) -> bool:
+        with without_kernels():
+            for _ in range(wait):
+                await asyncio.sleep(0)
+            return anywhere()
+
+    async def outside() -> bool:
+        await asyncio.sleep(0)
+        return anywhere()
+
+    async def all_of_them() -> list[bool]:
+        return await asyncio.gather(inside(3), inside(1), outside())
+
+    assert asyncio.run(all_of_them()) == [False, False, True] and anywhere()
+
+
+def test_a_compiled_program_follows_without_kernels(anywhere, fresh_dynamo):
+    program = torch.compile(lambda x: x + (cannot_run_kernels(x) is None), fullgraph=True, backend="eager")
+    x = torch.zeros(1)
+    assert program(x).item() == 1
+    with without_kernels():
+        assert program(x).item() == 0
+    assert program(x).item() == 1

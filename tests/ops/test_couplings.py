@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from torchcaps.ops import COUPLINGS
+from torchcaps.ops import COUPLINGS, dynamic_routing
 from torchcaps.ops.couplings import FIXED, coupling_rule
 
 NOBODY = -torch.inf
@@ -84,6 +84,28 @@ def test_value_and_gradient_are_finite_at_ties_and_extremes(name, logits):
     (couplings * torch.arange(3.0)).sum().backward()
     assert couplings.isfinite().all()
     assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("size", [1e-4, 1e-8, 1e-11, 1e-15, 1e-25])
+def test_max_min_has_finite_gradients_for_tiny_poses(size, rng):
+    poses = (size * torch.randn(2, 6, 4, generator=rng)).requires_grad_()
+    weight = torch.randn(6, 3, 4, 5, generator=rng)
+    routed = dynamic_routing(poses, weight, couplings="max-min", backend="reference").poses
+    routed.sum().backward()
+    assert routed.isfinite().all() and poses.grad.isfinite().all()
+
+
+def test_max_min_makes_no_decision_of_rounding(rng):
+    """One transform for all parents: their logits are equal but for rounding, which must not become 0.01 and 1."""
+    logits = 1 + torch.randint(-4, 5, (50, 8), generator=rng) * torch.finfo(torch.float32).eps
+    torch.testing.assert_close(coupling_rule("max-min").share(logits), torch.full((50, 8), 1 / 8))
+    apart = coupling_rule("max-min").share(torch.tensor([1.0, 1.0001]))
+    torch.testing.assert_close(apart, torch.tensor([0.01, 1.0]))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_without_parents_there_are_no_couplings(name):
+    assert coupling_rule(name).share(torch.zeros(2, 0)).shape == (2, 0)
 
 
 def test_unknown_name_lists_the_names():

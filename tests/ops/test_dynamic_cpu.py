@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from torchcaps.ops import COUPLINGS, dynamic_routing, dynamic_routing_backend
+from torchcaps.ops import COUPLINGS, dynamic_routing, dynamic_routing_backend, recover_couplings
 from torchcaps.ops.dynamic import cpu, cpu_pairs
 from torchcaps.ops.dynamic.cpu import _blocks
 from torchcaps.ops.testing import compare_routing
@@ -260,3 +260,45 @@ def test_auto_steps_aside_inside_torch_func(mode):
     args["poses"].requires_grad_()
     dynamic_routing(**args).poses.sum().backward()
     torch.testing.assert_close(slope, args["poses"].grad)
+
+
+@pytest.mark.parametrize("couplings", ["softmax", "leaky", "max-min", "uniform"])
+def test_empty_axes_are_answered_as_the_reference_does(couplings):
+    """Every way to leave axes empty that the reference takes, with and without inputs to share a transform."""
+
+    def outcome(backend: str, letters: str, sizes: dict[str, int]) -> list[list[int]] | str:
+        args = {
+            "poses": torch.ones(sizes["b"], sizes["i"], sizes["d"], requires_grad=True),
+            "weight": torch.ones([sizes[letter] for letter in letters], requires_grad=True),
+            "bias": torch.zeros(sizes["j"], sizes["e"]),
+        }
+        try:
+            routed = dynamic_routing(**args, couplings=couplings, backend=backend)
+        except ValueError as error:
+            return str(error)
+        routed.poses.sum().backward()
+        return [list(part.shape) for part in routed] + [args[name].grad.tolist() for name in ("poses", "weight")]
+
+    n = 0
+    for letters, empty in product(("ijde", "njde", "jde", "de"), product((False, True), repeat=5)):
+        sizes = {
+            letter: 0 if gone else size for letter, size, gone in zip("bijde", (2, 4, 3, 2, 5), empty, strict=True)
+        } | {"n": 2}
+        if any(empty):
+            n += 1
+            assert outcome("blocked", letters, sizes) == outcome("reference", letters, sizes), (letters, sizes)
+    assert n == 4 * 31
+
+
+@pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)
+def test_float16_votes_and_sums_are_float32(weight):
+    """Votes of 1e5 and their sums overflow float16; poses and results do not."""
+    rng = torch.Generator().manual_seed(0)
+    poses = (1e4 * torch.randn(2, 6, 4, generator=rng)).half()
+    weight, bias = (10 * torch.randn(weight, generator=rng)).half(), torch.zeros(3, 5).half()
+    found = dynamic_routing(poses, weight, bias)
+    exact = dynamic_routing(poses.double(), weight.double(), bias.double(), backend="reference")
+    assert found.poses.dtype == torch.float16
+    torch.testing.assert_close(found.poses.double(), exact.poses, rtol=2e-3, atol=1e-3)
+    support = recover_couplings(poses, weight, found.pose_sum)
+    assert support.isfinite().all()

@@ -99,3 +99,14 @@ def test_triton_is_not_replaced_in_silence(monkeypatch):
     monkeypatch.setattr("torchcaps.ops.backend.INTERPRETED", False)
     with pytest.raises(ValueError, match=r"em_routing: backend 'triton' needs .*, or use backend='reference'"):
         em_routing(**problem(dtype=torch.float32), backend="triton")
+
+
+def test_float16_votes_and_sums_are_float32(rng):
+    """Votes of 1e5 overflow float16; scores and gates must come out as if computed in float64."""
+    scores, beta = torch.randn(2, 6, generator=rng).half(), torch.randn(6, 3, generator=rng).half()
+    poses = (1e4 * torch.randn(2, 6, 2, 4, generator=rng)).half()
+    weight = (10 * torch.randn(6, 3, 4, 5, generator=rng)).half()
+    found = em_routing(scores, poses, weight, None, beta, beta)
+    exact = em_routing(*(x.double() for x in (scores, poses, weight)), None, beta.double(), beta.double())
+    assert found.scores.dtype == torch.float16
+    torch.testing.assert_close(found.scores.double(), exact.scores, rtol=2e-3, atol=2e-3)

@@ -10,6 +10,7 @@ from torchcaps.papers import RECIPES
 from torchcaps.papers.pages import NUMBER, filled, pages
 from torchcaps.probes.kinds import stored
 from torchcaps.results import means
+from torchcaps.results.statistics import NOTE
 from torchcaps.results.store import read_result, write_result
 from torchcaps.results.verify import check_metrics, check_recipe
 
@@ -43,26 +44,39 @@ def test_a_table_of_named_rows_has_those_in_that_order():
 
 def test_what_else_was_measured_stands_in_columns_of_its_own():
     marked = "<!-- measures hauser2019 restricted_n_pure probe_accuracy -->\n<!-- end -->"
-    head, _, *rows = filled(marked, HOME / "results").splitlines()[1:-1]
-    assert head == "| row | n | restricted_n_pure | probe_accuracy |"
+    head, _, *rows, empty, note = filled(marked, HOME / "results").splitlines()[1:-1]
+    assert head == "| row | n | restricted_n_pure† | probe_accuracy† |"
+    assert (empty, note) == ("", NOTE)
     (neurons,) = [row for row in rows if "`mnist-rbm`" in row]
     assert re.search(r"\| 3 \| - \| \d+\.\d+ ± \d\.\d+ \|$", neurons)
     with pytest.raises(
         ValueError, match=r"no row of hauser2019 is measured by probe_acuracy; there are .*probe_accuracy"
     ):
         filled(marked.replace("probe_accuracy", "probe_acuracy"), HOME / "results")
-    assert len(filled(marked.replace(" -->\n", " only mnist mnist-rbm -->\n"), HOME / "results").splitlines()) == 6
+    assert len(filled(marked.replace(" -->\n", " only mnist mnist-rbm -->\n"), HOME / "results").splitlines()) == 8
     bare = "<!-- table hauser2019 bare only mnist -->\n<!-- end -->"
     assert "n_pure" not in filled(bare, HOME / "results") and "n_pure" in filled(
         bare.replace(" bare", ""), HOME / "results"
     )
 
 
+def test_a_number_that_cannot_be_recomputed_says_so_and_the_page_says_it_once():
+    """An extra and a tuned setting get the dagger, a metric loses one; filling twice changes nothing."""
+    extra = "1<!-- hauser2019/mnist probe_accuracy -->, 2<!-- hauser2019/mnist restricted_n_pure -->"
+    metric = "3<!-- sabour2017/mnist-r3-recon error_percent -->†"
+    page = filled(f"{extra}, {metric}.\n", HOME / "results")
+    assert re.sub(r"\d+(<!-- \S+ \S+ -->)", r"n", page.splitlines()[0]) == "n†, n†, n."
+    assert page.count(NOTE) == 1 and page.endswith(f"<!-- unchecked -->\n{NOTE}\n<!-- end -->\n")
+    assert filled(page, HOME / "results") == page
+    assert NOTE not in filled(f"<!-- unchecked -->\n{NOTE}\n<!-- end -->\n{metric}", HOME / "results")
+    assert NOTE not in filled(metric, HOME / "results")
+
+
 def test_of_a_number_for_each_capsule_the_table_has_the_mean():
     marked = "<!-- measures hauser2019 restricted_modal_share only mnist-r3 -->\n<!-- end -->"
     shares = read_result(HOME / "results/hauser2019/mnist-r3/0.json")["extras"]["restricted_modal_share"]
     assert len(shares) == 20
-    assert filled(marked, HOME / "results").splitlines()[-2].endswith(f"(`mnist-r3`) | 1 | {sum(shares) / 20:.4g} |")
+    assert filled(marked, HOME / "results").splitlines()[-4].endswith(f"(`mnist-r3`) | 1 | {sum(shares) / 20:.4g} |")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +105,7 @@ def test_a_typed_number_would_be_noticed(page):
         last = found.end("written") - 1
         typed = text[:last] + str((int(text[last]) + 1) % 10) + text[last + 1 :]
         sentence = typed[found.start() : found.end()]  # the whole page for each of them would take seconds
-        assert filled(sentence, HOME / "results") == found[0] != sentence
+        assert filled(sentence, HOME / "results").splitlines()[0] == found[0] != sentence
 
 
 def kept(folder: Path, **errors: float) -> Path:
@@ -109,9 +123,10 @@ def kept(folder: Path, **errors: float) -> Path:
 
 def said(words: str, results: Path, written: str = "0.00") -> str:
     mark = f"<!-- heinsen2019/smallnorb {words} -->"
-    text = filled(f"In (so {written}{mark} %) words.", results)
-    assert text.startswith("In (so ") and text.endswith(f"{mark} %) words.")
-    return text.removeprefix("In (so ").removesuffix(f"{mark} %) words.")
+    text, *_ = filled(f"In (so {written}{mark} %) words.", results).splitlines()
+    before, found, after = text.removeprefix("In (so ").partition(mark)
+    assert found and after in (" %) words.", "† %) words.")
+    return before + after.removesuffix(" %) words.")
 
 
 def test_a_number_in_a_sentence_is_the_mean_with_the_decimals_that_are_written(tmp_path):
@@ -127,8 +142,8 @@ def test_a_number_in_a_sentence_is_the_mean_with_the_decimals_that_are_written(t
         "2.00",
     ]
     assert said("100-error_percent least", results) == "96.00"
-    assert said("parts", results) == "1.50"  # one for each of two: their mean
-    assert said("seconds most", results, "0") == "62"
+    assert said("parts", results) == "1.50†"  # one for each of two: their mean
+    assert said("seconds most", results, "0") == "62†"
     assert said("error_percent", kept(tmp_path / "one", seed_0=1.0), "9.9 ± 0.9") == "1.0"
 
 

@@ -1,8 +1,11 @@
 """Result files in, tables out; what does not fit is said."""
 
+import base64
 import json
 import shutil
 import subprocess
+import tracemalloc
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,14 +21,26 @@ from torchcaps.analysis.metrics import (
     exact_match_error_percent,
     half_credit_error_percent,
 )
-from torchcaps.data import load
+from torchcaps.data import DataError, load
 from torchcaps.papers import RECIPES
 from torchcaps.probes.kinds import Ensemble
 from torchcaps.results.claims import Claim, Recipe
+from torchcaps.results.history import History
 from torchcaps.results.statistics import by_seed, ensemble_error_percent
 from torchcaps.results.store import make_result, pack, read_result, result_path, thin, unpack, write_result
 from torchcaps.results.tables import markdown, table
-from torchcaps.results.verify import Check, check_commit, check_metrics, check_recipe, check_replay, verify
+from torchcaps.results.verify import (
+    Check,
+    check_commit,
+    check_course,
+    check_metrics,
+    check_recipe,
+    check_replay,
+    check_weights,
+    unchecked,
+    verify,
+    verify_all,
+)
 from torchcaps.train import Options, train
 from torchcaps.train.plain import to_plain
 
@@ -53,6 +68,21 @@ def test_a_result_file_tells_everything_needed_to_check_it(result):
 def test_predictions_survive_packing(rng):
     said = torch.randint(0, 10, (1000, 2), generator=rng, dtype=torch.uint8)
     assert torch.equal(unpack(json.loads(json.dumps(pack(said)))), said)
+
+
+def test_the_declared_shape_bounds_the_memory_of_packed_predictions():
+    bomb = {"shape": [1000], "zlib_base64": base64.b64encode(zlib.compress(bytes(1 << 26), 9)).decode()}
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="do not have the 1,000 bytes of their shape"):
+        unpack(bomb)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    for shape in ([1 << 40], [-1], ["a"], 3, None):
+        with pytest.raises(ValueError, match="have a shape of at most"):
+            unpack(bomb | {"shape": shape})
+    for text in ("x", "AAAA", pack(torch.zeros(9))["zlib_base64"]):
+        with pytest.raises(ValueError, match="packed predictions"):
+            unpack({"shape": [10], "zlib_base64": text})
 
 
 def test_a_thinned_curve_keeps_the_start_the_end_and_every_validation():
@@ -142,6 +172,40 @@ def test_verify_notices_other_data_and_missing_predictions(result):
     assert "255 predictions for 256 images" in check.text
 
 
+def test_verify_notices_changed_steps_and_another_end_of_the_curve(result):
+    run = RECIPES[NAME].make()
+    assert [check.passed for check in check_course(result, run)] == [True, True]
+    assert [check.passed for check in check_course(result | {"steps": 19}, run)] == [True, False]  # unfinished, it says
+    more = result | {"steps": 40, "planned_steps": 40}
+    assert [check.passed for check in check_course(more, run)] == [False, False]
+    last = {"step": 20, "test_error_percent": result["metrics"]["test"]["error_percent"] + 1}
+    assert not check_course(result | {"curve": [*result["curve"], last]}, run)[1].passed
+
+
+def test_verify_says_which_numbers_it_cannot_recompute(result):
+    """An edited extra must not pass as checked."""
+    found = unchecked(result | {"extras": {"probe_accuracy": 99.0}})
+    assert [(check.name, check.passed) for check in found] == [
+        ("extras", None),
+        ("seconds", None),
+        ("diagnostics", None),
+    ]
+    assert "probe_accuracy" in found[0].text
+    metrics = result["metrics"] | {"test": result["metrics"]["test"] | {"made_up": 1.0}}
+    checks = {
+        check.name: check.passed for check in check_metrics(result | {"metrics": metrics}, RECIPES[NAME].make(), None)
+    }
+    assert checks["test.made_up"] is None and checks["test.error_percent"]
+
+
+def test_verify_compares_the_hash_of_the_weights_with_a_checkpoint(tmp_path):
+    run = RECIPES[NAME].make()
+    result = make_result(NAME, 0, run, train(run, name=NAME, seed=0, options=Options(out=tmp_path, progress=False)))
+    assert check_weights(result, None).passed is None
+    assert check_weights(result, tmp_path / "checkpoint.safetensors").passed
+    assert check_weights(result | {"weights_sha256": "0" * 64}, tmp_path / "checkpoint.safetensors").passed is False
+
+
 def test_verify_notices_a_stale_recipe(result):
     stale = result | {"run": to_plain(RECIPES["smoke/capsnet"].make())}
     assert not check_recipe(stale, RECIPES).passed
@@ -151,6 +215,29 @@ def test_verify_notices_a_stale_recipe(result):
 def test_verify_notices_another_curve(result):
     curve = [line | {"loss": 1.2 * line["loss"]} for line in result["curve"]]
     assert not check_replay(result | {"curve": curve}, RECIPES[NAME].make(), None, "cpu").passed
+
+
+def test_a_replay_elsewhere_allows_more_where_the_network_draws_random_numbers(tmp_path):
+    """A CPU draws another dropout than a GPU: losses differ by its noise, but not by half."""
+    name = "smoke/baseline"
+    run = RECIPES[name].make()
+    options = Options(out=tmp_path, progress=False, log_every=5)
+    made = json.loads(json.dumps(make_result(name, 0, run, train(run, name=name, seed=0, options=options))))
+
+    def replayed(factor: float, device: str, result=made, run=run) -> Check:
+        curve = [line | {"loss": factor * line["loss"]} for line in result["curve"] if "loss" in line]
+        return check_replay(result | {"curve": curve, "device": device}, run, None, "cpu")
+
+    assert not replayed(1.1, made["device"]).passed  # the same kind of device: the same numbers
+    elsewhere = replayed(1.1, "NVIDIA H200")
+    assert elsewhere.passed and "draws random numbers" in elsewhere.text
+    assert not replayed(2.0, "NVIDIA H200").passed
+
+
+def test_a_replay_elsewhere_allows_no_more_where_it_does_not(result):
+    curve = [line | {"loss": 1.1 * line["loss"]} for line in result["curve"] if "loss" in line]
+    moved = result | {"curve": curve, "device": "NVIDIA H200"}
+    assert not check_replay(moved, RECIPES[NAME].make(), None, "cpu").passed
 
 
 def committed(home: Path) -> str:
@@ -168,42 +255,99 @@ def test_verify_asks_the_code_of_the_commit(result, tmp_path):
     shutil.copytree(
         Path(torchcaps.__file__).parent, tmp_path / "torchcaps", ignore=shutil.ignore_patterns("__pycache__")
     )
-    assert check_commit(result | {"dirty": False, "commit": committed(tmp_path)}, tmp_path).passed
+    history = History(tmp_path, tmp_path / "cache")
+    assert check_commit(result | {"dirty": False, "commit": committed(tmp_path)}, history).passed
 
 
-# says what `torchcaps show` says, without the seconds that the whole of torchcaps takes to import
-SHOWS = """import sys
-command, name, option = sys.argv[1:]
-assert (command, option) == ("show", "--json")
-print({NAME: RUN}[name])
-"""
+# has recipes as torchcaps has, without the seconds that the whole of torchcaps takes to import
+OLD = {
+    "papers.py": "class R:\n    make = staticmethod(lambda: RUN)\nRECIPES = {NAME: R()}\n",
+    "recipe.py": "to_plain = dict\n",
+    "__init__.py": "",
+}
 
 
-def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result, tmp_path):
+@pytest.fixture
+def history(result, tmp_path) -> tuple[History, str]:
+    """A repository of one commit with one recipe."""
     (tmp_path / "torchcaps").mkdir()
-    (tmp_path / "torchcaps" / "__main__.py").write_text(
-        SHOWS.replace("NAME", repr(NAME)).replace("RUN", repr(json.dumps(result["run"])))
-    )
-    head = committed(tmp_path)
+    for name, text in OLD.items():
+        (tmp_path / "torchcaps" / name).write_text(text.replace("NAME", repr(NAME)).replace("RUN", repr(result["run"])))
+    return History(tmp_path, tmp_path / "cache"), committed(tmp_path)
+
+
+def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result, history):
+    history, head = history
     clean = result | {"dirty": False, "commit": head}
-    assert check_commit(clean, tmp_path).passed
+    assert check_commit(clean, history).passed
     assert (
         "stored, then: data: mnist, generated-16"
-        in check_commit(clean | {"run": result["run"] | {"data": "mnist"}}, tmp_path).text
+        in check_commit(clean | {"run": result["run"] | {"data": "mnist"}}, history).text
     )
-    assert "changes not committed" in check_commit(clean | {"dirty": True}, tmp_path).text
-    missing = check_commit(clean | {"commit": "0" * 40}, tmp_path).text
+    assert "changes not committed" in check_commit(clean | {"dirty": True}, history).text
+    missing = check_commit(clean | {"commit": "0" * 40}, history).text
     assert "could not look at 000000000000" in missing and "`git fetch --unshallow`" in missing
-    unnamed = check_commit(clean | {"recipe": "smoke/none"}, tmp_path).text
-    assert "could not look at" in unnamed and "fetch" not in unnamed  # the commit is there, the recipe is not
-    assert "names no commit, but 'unknown'" in check_commit(clean | {"commit": "unknown"}, tmp_path).text
+    unnamed = check_commit(clean | {"recipe": "smoke/none"}, history).text
+    assert "has no recipe 'smoke/none'" in unnamed and "fetch" not in unnamed  # the commit is there, the recipe is not
+    assert "names no commit, but 'unknown'" in check_commit(clean | {"commit": "unknown"}, history).text
+
+
+def test_a_commit_is_read_once_and_a_damaged_cache_is_made_anew(result, history, monkeypatch):
+    history, head = history
+    clean = result | {"dirty": False, "commit": head}
+    assert check_commit(clean, history).passed
+    (kept,) = history.cache.iterdir()
+    again = History(Path("nowhere"), history.cache)
+    assert check_commit(clean, again).passed  # without a repository: from the cache
+    kept.write_bytes(kept.read_bytes().replace(b"generated-16", b"generated-17"))
+    assert check_commit(clean, History(history.home, history.cache)).passed
+    assert b"generated-16" in kept.read_bytes()
+
+
+def test_verify_all_counts_bad_files_and_those_without_data(result, history, tmp_path, monkeypatch):
+    history, head = history
+    folder = tmp_path / "results"
+    clean = result | {"dirty": False, "commit": head, "evaluated_by": {}, "begun_by": []}
+    write_result(result_path(folder, NAME, 0), clean)
+    whole = verify_all(folder, RECIPES, None, history)
+    assert (whole.n, whole.bad, whole.without_data) == (1, [], {})
+    write_result(result_path(folder, NAME, 1), clean | {"commit": "0" * 40})
+    forged = clean["metrics"] | {"test": {"error_percent": 1.5}}
+    write_result(result_path(folder, NAME, 2), clean | {"metrics": forged})
+    found = verify_all(folder, RECIPES, None, history)
+    assert [(path.name, check.name) for path, check in found.bad] == [
+        ("1.json", "commit"), ("2.json", "test.error_percent"),
+    ]  # fmt: skip
+    assert "3 result files, 2 bad" in found.text()
+
+    def missing(*args):
+        raise DataError("not here")
+
+    monkeypatch.setattr("torchcaps.results.verify.Parts.__call__", missing)
+    found = verify_all(folder, RECIPES, None, history)
+    assert [path.name for path, _ in found.bad] == ["1.json"] and found.without_data == {"generated-16": 3}
+    assert "3 on generated-16" in found.text()
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_every_committed_result_is_consistent_with_its_data_recipe_and_commit():
+    found = verify_all(Path(__file__).parents[2] / "results", RECIPES, None, History())
+    assert found.n > 300
+    assert not found.bad, found.text()
 
 
 def test_verify_makes_every_check(result, monkeypatch):
     monkeypatch.setattr(
-        "torchcaps.results.verify.check_commit", lambda result: Check("commit", True, "")
+        "torchcaps.results.verify.check_commit", lambda result, history: Check("commit", True, "")
     )  # tested above
-    assert [check.name for check in verify(result, RECIPES, None, True, "cpu")][-3:] == ["recipe", "commit", "replay"]
+    checks = verify(result, RECIPES, None, True, "cpu")
+    assert [check.name for check in checks][-3:] == ["recipe", "commit", "replay"]
+    by_name = {check.name: check.passed for check in checks}
+    assert by_name["steps"] and by_name["curve"]
+    assert by_name["weights"] is None and by_name["seconds"] is None
+    without = {check.name: check.passed for check in verify(result, RECIPES, None, False, "cpu")}
+    assert without["replay"] is None
 
 
 @pytest.mark.parametrize("text", ["", "[1", '{"recipe": "x"}'])

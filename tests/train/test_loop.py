@@ -20,7 +20,7 @@ from torchcaps.papers import RECIPES
 from torchcaps.results.store import make_result
 from torchcaps.runtime.environment import commit
 from torchcaps.train import Diverged, Interrupted, Options, train
-from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
+from torchcaps.train.checkpoint import load_checkpoint, save_checkpoint, tensors_sha256
 from torchcaps.train.recipe import Stage, Stop
 from torchcaps.train.schedules import Cosine, Exponential
 from torchcaps.train.splits import part
@@ -210,6 +210,22 @@ def test_another_run_in_the_same_folder_is_refused(whole):
     run = RECIPES["smoke/capsnet"].make()
     with pytest.raises(ValueError, match=r"belongs to another run \(stages\[0\].batch: 16, 8\)"):
         smoke(whole[1], run=replace(run, stages=(replace(run.stages[0], batch=8),)))
+
+
+def test_another_seed_in_the_same_folder_is_refused(tmp_path):
+    """Under another seed other images are held out: the run would go on with weights that have seen them."""
+    run = RECIPES["smoke/capsnet"].make()
+    smoke(tmp_path, max_steps=1)
+    with pytest.raises(ValueError, match=r"belongs to another run \(seed: 0, 1\)"):
+        train(run, name="smoke/capsnet", seed=1, options=Options(out=tmp_path, progress=False))
+
+
+def test_a_resumed_run_counts_the_seconds_from_before(tmp_path):
+    smoke(tmp_path, max_steps=1)
+    path = tmp_path / "checkpoint.safetensors"
+    found = load_checkpoint(path)
+    save_checkpoint(path, found.tensors, found.about | {"seconds": 1000.0})
+    assert smoke(tmp_path, max_steps=2).seconds > 1000
 
 
 def test_training_leaves_the_global_generator_alone(tmp_path):

@@ -17,8 +17,9 @@ from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.papers import RECIPES
 from torchcaps.results.claims import find
 from torchcaps.results.compare import compare
+from torchcaps.results.history import History
 from torchcaps.results.store import read_result
-from torchcaps.results.verify import verify
+from torchcaps.results.verify import verify, verify_all
 from torchcaps.train.plain import to_plain
 
 
@@ -48,20 +49,38 @@ def show(
 
 
 def verify_result(
-    file: Path,
+    file: Annotated[Path | None, typer.Argument(help="a result file")] = None,
     replay: Annotated[bool, typer.Option(help="also train the first steps again")] = False,
+    checkpoint: Annotated[Path | None, typer.Option(help="compare the hash of the weights with this file's")] = None,
+    every: Annotated[bool, typer.Option("--all", help="verify every file of the folder --results")] = False,
     device: Device = "auto",
     data: Root = None,
+    results: Results = Path("results"),
 ) -> None:
     """Verify a result file: recompute its metrics from its predictions and check its recipe and commit.
 
-    Exits with code 1 on any mismatch.
+    Exits with code 1 on any mismatch. A file that passes is consistent; only --replay tests that it was trained.
     """
-    checks = verify(read_result(file), RECIPES, data, replay, device)
+    if (file is None) != every:
+        raise ValueError("give one result file, or --all for those of a folder")
+    if file is None:
+        _verify_all(results, data)
+        return
+    checks = verify(read_result(file), RECIPES, data, replay, device, checkpoint)
     for check in checks:
-        mark = "[green]ok [/]" if check.passed else "[red]BAD[/]"
+        mark = {True: "[green]ok [/]", False: "[red]BAD[/]", None: "[dim]-- [/]"}[check.passed]
         console.print(f"{mark} {escape(f'{check.name}: {check.text}')}", highlight=False, soft_wrap=True, markup=True)
-    if not all(check.passed for check in checks):
+    console.print("ok: recomputed or compared; --: stated by the file and not checked", highlight=False)
+    if any(check.passed is False for check in checks):
+        raise typer.Exit(1)
+
+
+def _verify_all(results: Path, data: Path | None) -> None:
+    found = verify_all(results, RECIPES, data, History())
+    for path, check in found.bad:
+        console.print(f"BAD {path} {check.name}: {check.text}", highlight=False, soft_wrap=True, markup=False)
+    console.print(found.text(), highlight=False, soft_wrap=True)
+    if found.bad:
         raise typer.Exit(1)
 
 

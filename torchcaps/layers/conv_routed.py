@@ -1,5 +1,7 @@
 """Convolutional capsules: each parent receives votes from a local grid of children."""
 
+from math import prod
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -48,9 +50,9 @@ class ConvRoutedCapsules(nn.Module):
         # four axes, types and offsets in one: PyTorch cannot bring a tensor of five to channels last
         self.weight = nn.Parameter(torch.empty(n_in_types * kernel * kernel, n_out_types, d_in, d_out))
         # parents that a child reaches, and children that a parent sees, on average over the grid with its borders
-        n_pairs = int((tables.seen < self.places).sum())
+        n_pairs = prod(_pairs(size, kernel, stride, padding) for size in grid)
         self.n_reached = n_out_types * n_pairs / self.places
-        n_seen = n_in_types * n_pairs / len(tables.seen)
+        n_seen = n_in_types * n_pairs / prod(self.out_grid)
         nn.init.normal_(self.weight, std=alive_std(n_seen, self.n_reached, d_out, n_iters, couplings))
         self.bias = nn.Parameter(alive_bias(n_out_types, d_out))
 
@@ -79,3 +81,9 @@ class ConvRoutedCapsules(nn.Module):
     def extra_repr(self) -> str:
         sizes = f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.weight.shape[-1]}"
         return f"{sizes}, out_grid={self.out_grid}, n_iters={self.n_iters}"
+
+
+def _pairs(size: int, kernel: int, stride: int, padding: int) -> int:
+    """Count the pairs of a parent and a child that it sees along one axis; padding is no child."""
+    parents = (size + 2 * padding - kernel) // stride + 1
+    return sum(0 <= p * stride + k - padding < size for p in range(parents) for k in range(kernel))

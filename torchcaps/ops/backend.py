@@ -13,8 +13,10 @@ A backend asked for by name runs or refuses with the reason; it is never replace
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -25,7 +27,17 @@ NAMES = ("reference", "blocked", "compiled", "triton")
 AUTO = {"cuda": ("triton", "compiled"), "cpu": ("blocked",)}
 HAS_TRITON = find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch: kernels run on CPU tensors, slowly
-_switched_off = False
+_switched_off: ContextVar[bool] = ContextVar("kernels switched off", default=False)
+
+
+class _Regions(threading.local):
+    """Regions of `without_kernels` that this thread is in: what torch.compile can guard on, unlike a ContextVar."""
+
+    def __init__(self) -> None:  # in every thread; an attribute of the class would not be guarded on
+        self.n = 0
+
+
+_regions = _Regions()
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
@@ -37,12 +49,19 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
 @contextmanager
 def without_kernels() -> Iterator[None]:
     """Run no Triton kernel inside: to measure their gain, and for second derivatives, which they lack."""
-    global _switched_off
-    before, _switched_off = _switched_off, True
+    compiling = torch.compiler.is_compiling()
+    before = None if compiling else _switched_off.set(True)  # of this thread or task alone
+    _regions.n += 1
     try:
         yield
     finally:
-        _switched_off = before
+        _regions.n -= 1
+        if not compiling:
+            _switched_off.reset(before)
+
+
+def _kernels_are_off() -> bool:
+    return _regions.n > 0 if torch.compiler.is_compiling() else _switched_off.get()
 
 
 @dataclass(frozen=True)
@@ -72,7 +91,7 @@ def cannot_span_devices(tensors: Sequence[Tensor]) -> str | None:
 def cannot_run_kernels(tensor: Tensor) -> str | None:
     """Say why no Triton kernel can run here, whatever its arguments, or None."""
     device = tensor.device.type
-    if _switched_off:
+    if _kernels_are_off():
         return "is switched off here by without_kernels(); leave the region"
     if device != "cuda" and not INTERPRETED:
         return f"needs CUDA tensors, got one on {device}; move the input"

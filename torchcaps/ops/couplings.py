@@ -16,6 +16,9 @@ Logits = Float[Tensor, "*b j"]
 Couplings = Float[Tensor, "*b j"]
 
 
+LEAST_SPAN, ROUNDINGS = 1e-12, 16  # of max-min: the smallest difference of logits that counts
+
+
 class CouplingRule(NamedTuple):
     """One entry of `COUPLINGS`, looked up by `coupling_rule`."""
 
@@ -30,6 +33,8 @@ def softmax(logits: Logits, dim: int = -1) -> Couplings:
 
 def leaky(logits: Logits, dim: int = -1) -> Couplings:
     """Softmax with one more parent of logit zero, "none of the above", whose share is then dropped."""
+    if logits.shape[dim] == 0:
+        return logits
     orphan = torch.zeros_like(logits.narrow(dim, 0, 1))
     return torch.cat([logits, orphan], dim).softmax(dim).narrow(dim, 0, logits.shape[dim])
 
@@ -37,13 +42,19 @@ def leaky(logits: Logits, dim: int = -1) -> Couplings:
 def max_min(logits: Logits, dim: int = -1) -> Couplings:
     """Scale linearly over the parents: 0.01 + 0.99 (b - min b) / (max b - min b) (Zhao 2019).
 
-    Uniform where all logits are equal, as in a first iteration without prior.
+    Uniform where all logits are equal, as in a first iteration without prior, and where they differ by no more than
+    1e-12 or by rounding. The rule jumps there, from uniform to 0.01 .. 1, however little parents differ. So it suits
+    transforms of each parent's own: with one transform for all parents the logits differ by rounding alone.
     """
+    if logits.shape[dim] == 0:
+        return logits
     there = logits > -torch.inf
     # parents that are not there must count neither in the maximum nor in the minimum
     low = logits.masked_fill(~there, torch.inf).amin(dim, keepdim=True)
     span = logits.amax(dim, keepdim=True) - low
-    flat = span <= 0
+    # below, the slope 1 / span and its products would overflow, or rounding would be scaled up to a decision
+    rounding = ROUNDINGS * torch.finfo(logits.dtype).eps * logits.masked_fill(~there, 0.0).abs().amax(dim, keepdim=True)
+    flat = span <= rounding.clamp(min=LEAST_SPAN)
     scaled = 0.01 + 0.99 * (logits.masked_fill(~there, 0.0) - low) / span.masked_fill(flat, 1.0)
     equal = torch.ones_like(scaled) / there.sum(dim, keepdim=True)
     return torch.where(flat, equal, scaled).masked_fill(~there, 0.0)

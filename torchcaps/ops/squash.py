@@ -7,6 +7,9 @@ from torch import Tensor
 # Added to a squared length under a root. Small enough to be invisible above a length of 1e-4, large enough that the
 # inverse cube of its root stays finite in float32.
 EPS = 1e-12
+# Squares of float32 overflow beyond a length of 1e19. A longer vector is shortened by a power of two before its length
+# is taken; every other one is multiplied by 1, which leaves its bits alone.
+LARGEST_SQUARE, SHORTER = 1e36, 2.0**-80
 # The longest vector `unsquash` believes: at length 1 the inverse is infinite.
 LONGEST = 1 - 1e-6
 
@@ -14,6 +17,7 @@ LONGEST = 1 - 1e-6
 def squash(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*b e"]:
     """Keep the direction, map the length n to n² / (1 + n²). Value and gradient are zero at length 0."""
     wide = _wide(vectors)
+    wide = wide * _shortening(wide)
     square = wide.square().sum(-1, keepdim=True)
     # rsqrt(square + eps), not 1 / (sqrt(square) + eps): the latter has a NaN gradient at length 0
     return (wide * (square / (1 + square)) * torch.rsqrt(square + eps)).to(vectors.dtype)
@@ -29,12 +33,20 @@ def unsquash(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, 
 
 def length(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*b"]:
     """Euclidean length with a finite gradient at 0, where it reads sqrt(eps) = 1e-6."""
-    return (_wide(vectors).square().sum(-1) + eps).sqrt().to(vectors.dtype)
+    wide = _wide(vectors)
+    shortening = _shortening(wide)
+    return ((wide * shortening).square().sum(-1) + eps).sqrt().div(shortening.squeeze(-1)).to(vectors.dtype)
 
 
 def direction(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*b e"]:
     """Scale to length 1; a vector of zeros stays zero."""
     return vectors * torch.rsqrt(vectors.square().sum(-1, keepdim=True) + eps)
+
+
+def _shortening(wide: Float[Tensor, "*b e"]) -> Float[Tensor, "*b 1"]:
+    """Factor that keeps the squared length finite: 1, or a small power of two for a huge vector."""
+    square = wide.detach().square().sum(-1, keepdim=True)
+    return torch.where(square < LARGEST_SQUARE, 1.0, SHORTER).to(wide.dtype)
 
 
 def _wide(vectors: Tensor) -> Tensor:

@@ -34,7 +34,12 @@ def has_transform_per_pair(poses: Poses, weight: Weight) -> bool:
 
 
 def votes_of(poses: Poses, weight: Weight, n_out: int) -> Float[Tensor, "*b i j e"]:
-    """Compute the votes, in the open. The shape of the weight says who shares a transform."""
+    """Compute the votes, in the open. The shape of the weight says who shares a transform.
+
+    Votes of float16 poses are float32: they could overflow, and so could their sums.
+    """
+    if poses.dtype == torch.float16:
+        poses, weight = poses.float(), weight.float()
     if weight.ndim == 2:
         votes = torch.einsum("...id,de->...ie", poses, weight)
         return votes.unsqueeze(-2).expand(*poses.shape[:-1], n_out, weight.shape[-1])
@@ -53,6 +58,8 @@ def agreements(poses: Poses, weight: Weight, parents: Float[Tensor, "*b j e"]) -
     [b n j d] where transforms are shared by places and [b j d] where by all inputs. Sums are float32 at least.
     """
     dtype = torch.promote_types(poses.dtype, torch.float32)
+    if poses.dtype == torch.float16:
+        poses, weight, parents = poses.float(), weight.float(), parents.float()
     if weight.ndim < 4:
         back = torch.einsum("...je,jde->...jd" if weight.ndim == 3 else "...je,de->...jd", parents, weight)
         return torch.einsum("...id,...jd->...ij", poses.to(dtype), back.to(dtype))

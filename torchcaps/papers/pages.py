@@ -13,7 +13,8 @@ A table stands between `<!-- table NAME -->` and `<!-- end -->`. NAME is a paper
 A number in a sentence carries its source: `89.95<!-- hauser2019/mnist probe_accuracy -->`. The mark names a row, or a
 setting of tuning.csv, and a test metric, an extra, `PART.METRIC` or `seconds`. The number is the mean over the seeds
 and keeps its decimals; `97.98 ± 0.40` includes the sd. `least`, `most` or `seed 0` after the name replaces the mean;
-`100-error_percent` is 100 minus the metric.
+`100-error_percent` is 100 minus the metric. A dagger behind the mark, `89.95<!-- ... -->†`, is generated: this number
+cannot be recomputed. Its note is filled in between `<!-- unchecked -->` and `<!-- end -->`, or added to the page's end.
 """
 
 import re
@@ -24,7 +25,7 @@ from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.papers.against_cnn import table_of
 from torchcaps.results import means
 from torchcaps.results.claims import Recipe, find
-from torchcaps.results.statistics import by_seed, spread
+from torchcaps.results.statistics import NOTE, UNCHECKED, by_seed, recomputable, spread
 from torchcaps.results.tables import markdown, measures, table
 from torchcaps.results.tuning import read_tuning, tuned, tuning_path
 
@@ -41,21 +42,38 @@ MARKED = re.compile(
 NUMBER = re.compile(
     r"(?P<written>(?<![\d.,])-?\d+(?:\.(?P<decimals>\d+))?(?: ± \d+(?:\.(?P<sd>\d+))?)?|not run yet)"
     r"(?P<mark><!-- (?P<recipe>\w+/[\w=.,-]+) (?P<rest>100-)?(?P<name>[\w./-]+)"
-    r"(?: (?P<which>least|most|seed \d+))? -->)"
+    rf"(?: (?P<which>least|most|seed \d+))? -->){UNCHECKED}?"
 )
+NOTED = re.compile(r"<!-- unchecked -->\n(?:(?!<!--).)*<!-- end -->", re.DOTALL)
 NAMES = re.compile(r"<!-- names [\w.]+(?: first(?: [\w.]+)+)? -->")  # filled by docs/sphinx_parts
 
 
 def filled(text: str, results: Path) -> str:
     """Fill every marked table and number of a text from the result files."""
     left = text
-    for understood in (MARKED, NUMBER, NAMES):
+    for understood in (MARKED, NOTED, NUMBER, NAMES):
         left = understood.sub("", left)
     if odd := re.search(r"\S*<!--.*?(?:-->|$)", left, re.MULTILINE):
         kinds = f"a table begins with {', '.join(MARKS)}, and a number stands right before its mark"
         raise ValueError(f"{odd[0]!r} marks no table and no number: {kinds}; see torchcaps/papers/pages.py")
     text = MARKED.sub(lambda found: found["mark"] + _table(found["kind"], found["words"], results) + found["end"], text)
-    return NUMBER.sub(lambda found: _number(found, results) + found["mark"], text)
+    text = NUMBER.sub(lambda found: _number(found, results) + found["mark"] + _dagger(found, results), text)
+    return _noted(text)
+
+
+def _dagger(found: re.Match[str], results: Path) -> str:
+    """Mark a number of a tuned setting, or one that its result files state without the means to recompute it."""
+    if found["recipe"] not in RECIPES:
+        return UNCHECKED
+    return "" if recomputable(RECIPES[found["recipe"]], results, found["name"]) else UNCHECKED
+
+
+def _noted(text: str) -> str:
+    """Explain the dagger once on a page that has one behind a number."""
+    marked = any(found[0].endswith(UNCHECKED) for found in NUMBER.finditer(text))
+    if marked and not NOTED.search(text):
+        text = f"{text.rstrip()}\n\n<!-- unchecked -->\n<!-- end -->\n"
+    return NOTED.sub(f"<!-- unchecked -->\n{NOTE if marked else ''}\n<!-- end -->", text)
 
 
 def _number(found: re.Match[str], results: Path) -> str:

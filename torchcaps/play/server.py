@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchcaps.play.connections import guarded_protocol
 from torchcaps.play.networks import Network
 from torchcaps.play.sentences import LONGEST, SentenceReader
 
@@ -207,12 +208,16 @@ def _guarded(app: Any, loopback: bool) -> Any:
 
 async def _asked(request: Any, largest: int) -> dict[str, Any]:
     """Read the body as a JSON object; refuse anything else as early as possible."""
+    from starlette.requests import ClientDisconnect
+
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
         raise Refused(415, "send JSON, with content-type: application/json")
     try:
         content = await asyncio.wait_for(_body(request, largest), SLOWEST_BODY)
     except TimeoutError as error:
         raise Refused(408, f"the body took longer than {SLOWEST_BODY:.0f} s") from error
+    except ClientDisconnect as error:  # nobody reads the answer; without it the terminal would show a traceback
+        raise Refused(400, "the connection ended within the body") from error
     try:
         asked = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -263,4 +268,5 @@ def serve(answers: Answers, host: str, port: int, say: Callable[[str], object]) 
             say(
                 f"playground: http://{name}:{number}  (OPEN TO THE NETWORK: anyone who reaches this address can use it)"
             )
-        uvicorn.Server(uvicorn.Config(app, log_level="warning", limit_concurrency=1000)).run(sockets=[at])
+        config = uvicorn.Config(app, log_level="warning", limit_concurrency=1000, http=guarded_protocol())
+        uvicorn.Server(config).run(sockets=[at])

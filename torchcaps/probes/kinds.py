@@ -160,4 +160,7 @@ PROBES = {kind.__name__: kind for kind in (Svm, Linear, FrozenClassifier, Attack
 
 def stored(plain: dict[str, Any]) -> Run | Probe:
     """Rebuild the run or probe stored in a result file, with old names migrated."""
-    return from_plain(up_to_date(plain), KINDS | PROBES)
+    found = from_plain(up_to_date(plain), KINDS | PROBES)
+    if not isinstance(found, Probe) and not (isinstance(found, Run) and found.stages):
+        raise ValueError("the file holds neither a run nor a probe; use one that torchcaps wrote")
+    return found

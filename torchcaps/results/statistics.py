@@ -13,6 +13,8 @@ from torchcaps.results.store import read_result, unpack
 from torchcaps.train.plain import unlike
 
 LEAST_MEMBERS = 3  # smallest ensemble
+UNCHECKED = "†"  # behind a number that no file holds the means to recompute
+NOTE = f"{UNCHECKED} Not recomputable: the run stored this number alone, so `torchcaps verify` cannot check it."
 
 
 def todays(recipe: Recipe, folder: Path) -> tuple[list[dict[str, Any]], int]:
@@ -39,6 +41,11 @@ def measured(result: Mapping[str, Any]) -> dict[str, float]:
         for what, found in numbers.items()
         if found and all(isinstance(one, (int, float)) for one in found)
     }
+
+
+def recomputable(recipe: Recipe, folder: Path, name: str) -> bool:
+    """Whether `torchcaps verify` recomputes this number of a row from stored predictions."""
+    return not any(name == "seconds" or name in result.get("extras", {}) for result in todays(recipe, folder)[0])
 
 
 def by_seed(recipe: Recipe, folder: Path, name: str) -> dict[int, float]:

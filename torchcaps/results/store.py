@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +14,34 @@ from torch import Tensor
 
 from torchcaps.probes.kinds import Probe
 from torchcaps.runtime.files import write_whole
-from torchcaps.train.plain import to_plain
+from torchcaps.train.plain import fits, to_plain
 from torchcaps.train.recipe import Run
 from torchcaps.train.state import Outcome
 
 REPLAYED = 200  # first steps with all losses stored, for `torchcaps verify --replay`
 CURVE_POINTS = 100
 DEFAULT_SEEDS = "0,1,2"
+MOST_BYTES = 1 << 28  # of predictions or scores in one part; ten million pairs have 20 MB
+REQUIRED = "recipe", "seed", "metrics", "run", "predictions", "data", "curve"
+TYPES: dict[str, Any] = {
+    "recipe": str,
+    "seed": int,
+    "metrics": dict[str, dict[str, float]],
+    "run": dict[str, Any],
+    "predictions": dict[str, dict[str, Any]],
+    "data": dict[str, str],
+    "curve": tuple[dict[str, Any], ...],
+    "steps": int,
+    "planned_steps": int,
+    "stopping_rule_met": bool,
+    "seconds": float,
+    "extras": dict[str, Any],
+    "dirty": bool,
+    "begun_by": tuple[dict[str, Any], ...],
+    "evaluated_by": dict[str, Any],
+    "ensemble": dict[str, dict[str, dict[str, Any]]],
+    "weights_sha256": str,
+}
 
 
 def make_result(name: str, seed: int, run: Run | Probe, found: Outcome) -> dict[str, Any]:
@@ -63,17 +85,33 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """Read a result file and check that it has the required keys."""
+    """Read a result file; check that it has the required keys and that their values have the right types."""
     try:
         result = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is not a readable result file ({error}); `torchcaps train` and `reproduce` write them"
         ) from error
-    missing = [key for key in ("recipe", "seed", "metrics", "run", "predictions", "data", "curve") if key not in result]
+    if not isinstance(result, dict):
+        raise ValueError(f"{path} is not a result file: it holds a {type(result).__name__}, not an object")
+    missing = [key for key in REQUIRED if key not in result]
     if missing:
         raise ValueError(f"{path} is not a result file: it has no {', '.join(missing)}")
+    wrong = [key for key, hint in TYPES.items() if key in result and not fits(_frozen(result[key]), hint)]
+    if not wrong and not all(_is_line(line) for line in result["curve"]):
+        wrong = ["curve"]
+    if wrong:
+        raise ValueError(f"{path} is not a result file: {', '.join(wrong)} has another type than torchcaps writes")
     return result
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _is_line(line: Mapping[str, Any]) -> bool:
+    """Whether a line of the curve has a step, and a number as its loss if it has one."""
+    return fits(line.get("step"), int) and fits(line.get("loss", 0.0), float)
 
 
 def result_path(folder: Path, name: str, seed: int) -> Path:
@@ -88,9 +126,22 @@ def pack(predictions: Tensor) -> dict[str, Any]:
 
 
 def unpack(packed: Mapping[str, Any]) -> Tensor:
-    """Decode predictions that `pack` encoded."""
-    content = zlib.decompress(base64.b64decode(packed["zlib_base64"]))
-    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).reshape(packed["shape"]).copy())
+    """Decode what `pack` encoded. The declared shape bounds the memory, whatever the compressed bytes hold."""
+    shape, text = packed.get("shape"), packed.get("zlib_base64")
+    sizes = isinstance(shape, list) and all(fits(size, int) and size >= 0 for size in shape)
+    if not sizes or not isinstance(text, str) or math.prod(shape) > MOST_BYTES:
+        raise ValueError(
+            f"packed predictions have a shape of at most {MOST_BYTES:,} bytes and a text, got {str(shape)[:60]}"
+        )
+    wanted, decoder = math.prod(shape), zlib.decompressobj()
+    try:
+        # one byte more than wanted: enough to see that there are too many
+        content = decoder.decompress(base64.b64decode(text), wanted + 1)
+    except (zlib.error, ValueError) as error:
+        raise ValueError(f"packed predictions cannot be decoded ({error})") from error
+    if len(content) != wanted or not decoder.eof:
+        raise ValueError(f"packed predictions do not have the {wanted:,} bytes of their shape {shape}")
+    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).reshape(shape).copy())
 
 
 def thin(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from torchcaps.results.claims import Recipe
-from torchcaps.results.statistics import LEAST_MEMBERS, ensemble_error_percent, spread, todays
+from torchcaps.results.statistics import LEAST_MEMBERS, NOTE, UNCHECKED, ensemble_error_percent, spread, todays
 from torchcaps.results.store import DEFAULT_SEEDS
 
 
@@ -27,6 +27,7 @@ class Row:
     device: str = ""  # device of the counted results
     minutes: float | None = None  # mean minutes of a counted result
     shipped: bool = False  # whether the numbers come with the package (means.py), not from result files
+    unchecked: frozenset[str] = frozenset()  # those of them that no stored predictions give again
 
     def ours(self, bare: bool = False) -> str:
         """Format mean ± sd and n, with further metrics unless `bare`; "not run yet" without results."""
@@ -35,8 +36,13 @@ class Row:
         values = list(self.values.values())
         sd = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
         n = f"{len(self.together)} together" if self.together else f"n={len(values)}"
-        beside = "" if bare else "".join(f"; {name} {mean(found):.3f}" for name, found in self.beside)
+        shown = [] if bare else [(name, f"{mean(found):.3f}{self.mark(name)}") for name, found in self.beside]
+        beside = "".join(f"; {name} {number}" for name, number in shown)
         return f"{mean(values):.3f}{sd} ({n}{self.behind_n()}){beside}"
+
+    def mark(self, name: str) -> str:
+        """Return the mark of a further metric that cannot be recomputed, or nothing."""
+        return UNCHECKED if name in self.unchecked else ""
 
     def behind_n(self) -> str:
         """Format remarks on unfinished, unmet, stale and uncommitted runs."""
@@ -89,6 +95,7 @@ def row_of(recipe: Recipe, results: tuple[Sequence[Mapping[str, Any]], int], ext
         beside=_beside(recipe.claim.beside, counted, metric),
         device=", ".join(dict.fromkeys(result["device"] for result in counted if "device" in result)),
         minutes=mean(result["seconds"] for result in counted) / 60 if counted else None,
+        unchecked=frozenset(name.split(".")[1] for name in recipe.claim.beside if name.startswith("extras.")),
     )
 
 
@@ -141,12 +148,15 @@ def markdown(rows: list[Row], bare: bool = False) -> str:
         lines.append(
             f"| {claim.table} | {claim.row} | {row.metric} | {row.printed()} | {row.ours(bare)} | `{row.command()}` |"
         )
-    return "\n".join(lines) + "\n"
+    marked = not bare and any(row.mark(name) for row in rows for name, _ in row.beside)
+    return "\n".join([*lines, *(["", NOTE] if marked else [])]) + "\n"
 
 
 def measures(rows: list[Row], names: Sequence[str]) -> str:
     """Format a Markdown table with a column (mean ± sd over seeds) for each of these metrics."""
-    lines = [f"| row | n | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    unchecked = frozenset(name for row in rows for name in row.unchecked)
+    titles = [name + (UNCHECKED if name in unchecked else "") for name in names]
+    lines = [f"| row | n | {' | '.join(titles)} |", "|---|---|" + "---|" * len(names)]
     for row in rows:
         found = dict(row.beside)
         cells = [spread(found[name]) if name in found else "-" for name in names]
@@ -155,4 +165,4 @@ def measures(rows: list[Row], names: Sequence[str]) -> str:
                 f"| {row.recipe.claim.row} (`{row.recipe.name.split('/')[1]}`) | {len(row.values)} | "
                 f"{' | '.join(cells)} |"
             )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(["", NOTE] if unchecked & set(names) else [])]) + "\n"

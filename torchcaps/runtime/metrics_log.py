@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from torchcaps.runtime.files import write_whole
+from torchcaps.runtime.files import naming, write_whole
 
 LINE_EVERY = 60.0  # seconds between progress lines without a terminal
 
@@ -42,7 +42,7 @@ class MetricsLog:
         self.lines.append(line)
         if not self.writes:
             return
-        with open(self.path, "a") as file:
+        with naming(self.path), open(self.path, "a") as file:
             file.write(json.dumps(self.lines[-1]) + "\n")
         if self.board:
             for name, value in values.items():

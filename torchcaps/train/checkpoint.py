@@ -13,6 +13,22 @@ from torch import Tensor
 
 from torchcaps.runtime.files import write_whole
 
+# types of the header's entries, checked where a file is read: a hash shows damage, not a wrong content
+HEADER: dict[str, type | tuple[type, ...]] = {
+    "name": str,
+    "seed": int,
+    "run": dict,
+    "step": int,
+    "stage": int,
+    "done": int,
+    "seconds": (int, float),
+    "made_by": list,
+    "ended": bool,
+    "met": bool,
+    "without": list,
+}
+OF_A_RUN = ("name", "seed", "run", "step")
+
 
 class Checkpoint(NamedTuple):
     """Tensors and header of a checkpoint file."""
@@ -63,7 +79,35 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise ValueError(
             f"{path} is damaged: its content has sha256 {found[:8]}…, its header says {said[:8]}…; use another one"
         )
-    return Checkpoint(tensors, json.loads(header["torchcaps"]))
+    return Checkpoint(tensors, _header(path, header["torchcaps"]))
+
+
+def load_run(path: Path) -> Checkpoint:
+    """Read the checkpoint of a run: one whose header tells the run, its seed and its step."""
+    found = load_checkpoint(path)
+    if missing := [key for key in OF_A_RUN if key not in found.about]:
+        raise ValueError(f"{path} has no {', '.join(missing)} in its header, so it is of no run; use another one")
+    return found
+
+
+def _header(path: Path, text: str) -> dict[str, Any]:
+    """Parse the header and check the types of its entries."""
+    try:
+        about = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} has a header that is no JSON ({error}); use another one") from error
+    if not isinstance(about, dict):
+        raise ValueError(f"{path} has a header that is a {type(about).__name__}, not an object; use another one")
+    given = {key: kind for key, kind in HEADER.items() if key in about}
+    wrong = [f"{key} is {str(about[key])[:40]!r}" for key, kind in given.items() if not _is(about[key], kind)]
+    wrong += [f"{key} is {about[key]}" for key in ("step", "stage", "done") if not wrong and about.get(key, 0) < 0]
+    if wrong:
+        raise ValueError(f"{path} has a header that torchcaps does not write: {', '.join(wrong[:3])}; use another one")
+    return about
+
+
+def _is(value: Any, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def read_about(path: Path) -> dict[str, Any] | None:
@@ -86,7 +130,21 @@ def tensors_sha256(tensors: Mapping[str, Tensor], header: str = "") -> str:
 
 
 def load_into(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path | str) -> None:
-    """Copy tensors into a model, keeping device and memory layout; refuse tensors of another model."""
+    """Copy tensors into a model, keeping device and memory layout; refuse NaN and tensors of another model."""
+    check_shapes(model, tensors, source)
+    own = model.state_dict()
+    if bad := [name for name in own if not tensors[name].isfinite().all()]:
+        raise ValueError(
+            f"{source} has weights that are NaN or infinite, in {bad[0]} and {len(bad) - 1} more tensors; "
+            "use an earlier checkpoint"
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+
+def check_shapes(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path | str) -> None:
+    """Refuse tensors that are not those of the model, by name and shape; the model may lie on the meta device."""
     own = model.state_dict()
     wrong = [f"no {name}" for name in own if name not in tensors] + [
         f"unknown {name}" for name in tensors if name not in own
@@ -103,6 +161,3 @@ def load_into(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Pat
             f"{source} is a checkpoint of another model: {', '.join(wrong[:3])}{more}; "
             "give the one that this recipe wrote"
         )
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(tensors[name])

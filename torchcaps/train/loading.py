@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchcaps.train.checkpoint import load_checkpoint, load_into
+from torchcaps.train.checkpoint import check_shapes, load_into, load_run
 from torchcaps.train.recipe import Run, stored_run
+
+MOST_REPEATS = 1000  # of n_iters and n_layers, which no tensor of a file bounds
 
 
 def load_model(path: Path, device: torch.device, n_classes: int | None = None) -> tuple[nn.Module, Run, dict[str, Any]]:
@@ -18,8 +20,11 @@ def load_model(path: Path, device: torch.device, n_classes: int | None = None) -
     A released file may lack parts (`without`); the run is then that of the model without them. With `n_classes`, all
     weights whose shape depends on the number of classes are new, also if that number stays the same.
     """
-    found = load_checkpoint(path)
+    found = load_run(path)
     run = without(stored_run(found.about["run"]), found.about.get("without", ()))
+    _check_repeats(run.model_args, path)
+    with torch.device("meta"):  # a size in the header that the tensors do not have must not take its memory
+        check_shapes(run.build(), found.part("model"), path)
     model, tensors, about = run.build(n_classes).to(device), found.part("model"), found.about
     if n_classes is not None:
         fresh = model.state_dict()
@@ -40,6 +45,16 @@ def head_of(run: Run, n_classes: int) -> list[str]:
             "load it without n_classes and train a classifier on its output"
         )
     return head
+
+
+def _check_repeats(settings: Any, path: Path) -> None:
+    """Refuse a number of iterations or layers that would run without end."""
+    if isinstance(settings, tuple):
+        settings = dict(enumerate(settings))
+    for name, value in settings.items() if isinstance(settings, dict) else ():
+        if name in ("n_iters", "n_layers") and not (isinstance(value, int) and 0 <= value <= MOST_REPEATS):
+            raise ValueError(f"{path} asks for {name}={str(value)[:40]}; at most {MOST_REPEATS:,} are run")
+        _check_repeats(value, path)
 
 
 def without(run: Run, parts: Sequence[str]) -> Run:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,9 +26,10 @@ from torchcaps.runtime.environment import (
     own_randomness,
     pick_device,
 )
+from torchcaps.runtime.files import locked, remove_parts
 from torchcaps.runtime.metrics_log import MetricsLog, Speed, progress_bar
 from torchcaps.train import batchnorm, splits
-from torchcaps.train.checkpoint import Checkpoint, load_checkpoint, load_into, save_checkpoint, tensors_sha256
+from torchcaps.train.checkpoint import Checkpoint, load_into, load_run, save_checkpoint, tensors_sha256
 from torchcaps.train.evaluate import finish, n_steps_of, probe, reached, validate, warn_of_dead_layers, watch
 from torchcaps.train.plain import differences, to_plain, unlike
 from torchcaps.train.state import Diverged, Interrupted, Options, State, Trained, checkpoint_path
@@ -48,6 +50,7 @@ def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
         algorithms(options.deterministic, device),
         own_randomness(seed, device),
         joined(device) as team,
+        _own_folder(options.out, team),
         threads_as_begun(checkpoint_path(options.out), device, options.progress) if team.size == 1 else nullcontext(),
         noted_signals() as caught,
     ):
@@ -68,12 +71,22 @@ def train(run: Run, *, name: str, seed: int, options: Options) -> Trained:
         return trained
 
 
+@contextmanager
+def _own_folder(out: Path, team: Team) -> Iterator[None]:
+    """Hold the output folder, and clear it of what a killed run left; the first of several processes does."""
+    if not team.leads:
+        yield
+        return
+    make_folder(out)
+    with locked(out):
+        remove_parts(out)
+        yield
+
+
 def _begin(
     run: Run, name: str, seed: int, options: Options, device: torch.device, team: Team
 ) -> tuple[State, Checkpoint | None]:
     """Create data, model and random generator, or restore them from the checkpoint."""
-    if team.leads:
-        make_folder(options.out)
     if device.type == "cuda":
         gc.collect()  # a compiled step refers to itself: this frees the memory of an earlier run in this process
         torch.cuda.reset_peak_memory_stats(device)
@@ -90,7 +103,7 @@ def _begin(
     batchnorm.check(run, model)
     model = model.to(device, memory_format=torch.channels_last) if device.type == "cuda" else model.to(device)
     state = State(run, name, seed, model, torch.Generator().manual_seed(seed), data, options, team)
-    found = load_checkpoint(state.path) if state.path.exists() else None
+    found = load_run(state.path) if state.path.exists() else None
     if not team.same(found.about["step"] if found else -1):
         seen = f"step {found.about['step']}" if found else "none"
         raise ValueError(
@@ -98,7 +111,8 @@ def _begin(
             "give a folder that all machines share"
         )
     if found:
-        _resume(state, found, device)
+        with _resumable(state.path):
+            _resume(state, found, device)
     state.metrics_log = MetricsLog(options.out, found.about["step"] if found else 0, writes=team.leads)
     return state, found
 
@@ -109,6 +123,16 @@ def _check_parts(run: Run, team: Team) -> None:
         raise ValueError(
             f"{team.size} processes cannot share batches of {batch} evenly; start a number of them that divides {batch}"
         )
+
+
+@contextmanager
+def _resumable(path: Path) -> Iterator[None]:
+    """Name the file if its content does not fit the run."""
+    try:
+        yield
+    except (LookupError, TypeError, RuntimeError, AttributeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} cannot be resumed ({reason}); give another folder, or remove that file") from error
 
 
 def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
@@ -123,6 +147,10 @@ def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
         raise ValueError(
             f"{state.path} belongs to another run ({'; '.join(other[:3])}); give another folder, or remove that file"
         )
+    if about.get("stage", -1) not in range(len(state.run.stages)) or not all(
+        isinstance(m, dict) for m in about["made_by"]
+    ):
+        raise ValueError(f"{state.path} cannot be resumed: its stage or its makers are not those of a run; remove it")
     load_into(state.model, found.part("model"), state.path)
     state.stage, state.done, state.seconds, state.made_by = (
         about["stage"],
@@ -152,7 +180,8 @@ def _stage(
     batches.divide(state.team.rank, state.team.size)
     step = TrainingStep(stage, state.model, batches, n_steps, device, state.team)
     if found:
-        step.load_state(found.part("step"))
+        with _resumable(state.path):
+            step.load_state(found.part("step"))
     at, epoch, speed = int(step.counter), batches.n_steps, Speed(int(step.counter))
     stop = n_steps if state.options.max_steps is None else min(n_steps, state.options.max_steps - state.done)
     state.ended |= at >= n_steps

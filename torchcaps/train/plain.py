@@ -6,7 +6,9 @@ It is applied to every stored run, from a result file, a checkpoint or another c
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,51 @@ def from_plain(value: Any, kinds: Mapping[str, type]) -> Any:
     if value["kind"] not in kinds:
         known = ", ".join(kinds)
         raise ValueError(f"a stored run has a part {value['kind']!r} that this version does not know; it knows {known}")
+    kind = kinds[value["kind"]]
+    # before the kind's own checks, which rely on the types
+    if wrong := [name for name, hint in _hints(kind).items() if name in parts and not fits(parts[name], hint)]:
+        shown = repr(parts[wrong[0]])
+        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+        raise ValueError(
+            f"a stored run has {kind.__name__}.{wrong[0]} = {shown}, which is no {_words(_hints(kind)[wrong[0]])}; "
+            "use a file that torchcaps wrote"
+        )
     try:
-        return kinds[value["kind"]](**parts)
+        return kind(**parts)
     except TypeError as error:
         raise ValueError(
             f"a stored run has a setting that is gone ({error}); check out the version that wrote it"
         ) from error
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _words(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("torchcaps.", "")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value from a file has the type of a dataclass field. A whole number fits float, a bool no number."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(fits(value, each) for each in inner)
+    if origin is tuple:
+        if not isinstance(value, tuple) or (inner[-1] is not Ellipsis and len(inner) != len(value)):
+            return False
+        hints = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        return all(map(fits, value, hints))
+    if origin is dict:
+        return isinstance(value, dict) and all(
+            fits(key, inner[0]) and fits(one, inner[1]) for key, one in value.items()
+        )
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    return isinstance(value, origin or hint)
 
 
 def up_to_date(stored: Any) -> Any:
@@ -80,6 +121,9 @@ def up_to_date(stored: Any) -> Any:
     found = {key: up_to_date(part) for key, part in stored.items()}
     if "kind" not in found:
         return found
+    for key in ("kind", "model"):
+        if not isinstance(found.get(key, ""), str):
+            raise ValueError(f"a stored run has {key} = {str(found[key])[:60]}, which is no name; use another file")
     kind = MIGRATIONS.kinds.get(found["kind"], found["kind"])
     renamed, gone = MIGRATIONS.fields.get(kind, {}), MIGRATIONS.gone.get(kind, {})
     readable = {key: found.get(value.field) if isinstance(value, SameAs) else value for key, value in gone.items()}

@@ -128,7 +128,7 @@ class Run:
         try:
             *shape, usual = self.sizes()
             return models[self.model](*shape, usual if n_classes is None else n_classes, **self.model_args)
-        except TypeError as error:
+        except (TypeError, RuntimeError, ArithmeticError, LookupError, AttributeError, AssertionError) as error:
             raise ValueError(f"{self.model} cannot be built with {self.model_args}: {error}") from error
 
     def sizes(self) -> tuple[Any, ...]:
@@ -190,4 +190,7 @@ KINDS: dict[str, type] = {
 
 def stored_run(stored: dict[str, Any]) -> Run:
     """Rebuild the run stored in a checkpoint, with old names migrated."""
-    return from_plain(up_to_date(stored), KINDS)
+    found = from_plain(up_to_date(stored), KINDS)
+    if not isinstance(found, Run) or not found.stages:
+        raise ValueError("the file holds no run with a stage of training; use one that torchcaps wrote")
+    return found

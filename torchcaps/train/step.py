@@ -92,7 +92,7 @@ class TrainingStep:
         """Load the state of a checkpoint. Call it before the first step: a captured graph keeps tensor addresses."""
         assert self.graph is None
         self.counter.copy_(tensors["counter"])
-        self.unread = int(tensors["unread"])
+        self.unread = int(tensors["unread"].reshape(()))
         self.totals = {
             key.removeprefix("totals/"): x.to(self.device) for key, x in tensors.items() if key.startswith("totals/")
         }

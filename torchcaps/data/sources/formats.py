@@ -2,7 +2,7 @@
 
 Each format is a whole way to have the set, with its own table of files; the first one that is at hand is read. What
 takes long to decode is decoded once and kept in the cache under the hash of its source: another source has another
-name, so it is never mistaken.
+name, so it is never mistaken. The file holds the hash of its images and labels, which is checked whenever it is read.
 """
 
 from __future__ import annotations
@@ -98,17 +98,31 @@ def _kept(fmt: Format, split: str, contents: Sequence[bytes]) -> Labelled:
     path = cache_folder() / fmt.files.name / f"{split}-{_source_hash(fmt, contents)[:16]}.safetensors"
     try:
         with safe_open(path, framework="pt") as kept:
-            return Labelled(kept.get_tensor("images"), kept.get_tensor("labels"))
-    except (OSError, SafetensorError):  # not there yet, or damaged: the source is at hand, so make it anew
-        data = _checked(fmt, split, contents)
+            found = Labelled(kept.get_tensor("images"), kept.get_tensor("labels"))
+            if (kept.metadata() or {}).get("sha256") == _content_hash(found):
+                return found
+    except (OSError, SafetensorError):
+        pass
+    # not there yet, or damaged: the source is at hand, so make it anew
+    data = _checked(fmt, split, contents)
     try:
-        write_whole(path, save({"images": data.images.contiguous(), "labels": data.labels}))
+        tensors = {"images": data.images.contiguous(), "labels": data.labels}
+        write_whole(path, save(tensors, metadata={"sha256": _content_hash(data)}))
     except OSError as error:
         warnings.warn(
             f"{fmt.files.name} {split} is decoded again next time, since {path} cannot be written ({error})",
             stacklevel=4,
         )
     return data
+
+
+def _content_hash(data: Labelled) -> str:
+    """Hash shapes, types, pixels and labels."""
+    digest = hashlib.sha256()
+    for part in data:
+        digest.update(f"{part.dtype} {list(part.shape)}".encode())
+        digest.update(part.contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def _source_hash(fmt: Format, contents: Sequence[bytes]) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torchcaps.ops.autograd import full_precision, gradients_of_plain_form, plain_form_wanted
 from torchcaps.ops.backend import inside_transform
 from torchcaps.ops.couplings import coupling_rule
-from torchcaps.ops.dynamic import cpu_pairs
+from torchcaps.ops.dynamic import cpu_pairs, reference
 from torchcaps.ops.dynamic.cpu_pairs import Settings, mark_constant_sum
 from torchcaps.ops.squash import squash
 from torchcaps.ops.votes import has_transform_per_pair, n_outputs, votes_of
@@ -43,6 +43,8 @@ def refuses(poses: Tensor, detach: bool, **args) -> str | None:
 def routed(poses, weight, bias, n_iters: int, prior, couplings: str, detach: bool) -> tuple[Tensor, Tensor]:
     """Compute output poses and their sum over all iterations but the last, like the reference."""
     n_out, rule = n_outputs(weight, bias, prior), coupling_rule(couplings)
+    if 0 in (*poses.shape, *weight.shape, n_out):  # nothing to cut into blocks
+        return reference.routed(poses, weight, bias, n_iters, prior, couplings, detach)
     settings = Settings(n_out, 1 if rule.fixed else n_iters, rule)
     # the reference takes a prior and a bias of any dtype; a matrix product does not
     bias, prior = (None if tensor is None else tensor.to(poses.dtype) for tensor in (bias, prior))

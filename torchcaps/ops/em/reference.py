@@ -113,6 +113,8 @@ def routed(**args) -> EMRouted:
 
 def _votes(poses, weight, bias, n_out: int, dtype: torch.dtype) -> Float[Tensor, "*b i j r e"]:
     pairs = {2: "...ird,de->...ire", 3: "...ird,jde->...ijre", 4: "...ird,ijde->...ijre"}[weight.ndim]
+    if poses.dtype == torch.float16:  # votes could overflow
+        poses, weight = poses.to(dtype), weight.to(dtype)
     votes = torch.einsum(pairs, poses, weight).to(dtype)
     if bias is not None:
         votes = votes + bias.to(dtype)

@@ -1,0 +1,127 @@
+"""Well-formed files with a wrong content are refused in one line: no traceback, no endless loop, no memory."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from commands import run as command
+
+from torchcaps.papers import RECIPES
+from torchcaps.results.store import read_result
+from torchcaps.train import Options, train
+from torchcaps.train.checkpoint import load_checkpoint, save_checkpoint
+from torchcaps.train.loading import load_model
+
+CPU = torch.device("cpu")
+NAME = "smoke/capsnet-plain"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A checkpoint in the middle of a run, and where it may be resumed."""
+    out = tmp_path_factory.mktemp("run")
+    train(RECIPES[NAME].make(), name=NAME, seed=0, options=Options(out=out, progress=False, max_steps=2))
+    return out / "checkpoint.safetensors"
+
+
+def changed(about: dict, path: str, value: object) -> dict:
+    """The header with one entry replaced, `run.stages.0.batch` for instance."""
+    about = json.loads(json.dumps(about))
+    *way, last = path.split(".")
+    at = about
+    for key in way:
+        at = at[int(key)] if isinstance(at, list) else at[key]
+    at[int(last) if isinstance(at, list) else last] = value
+    return about
+
+
+HEADERS = [
+    ("name", 3), ("seed", "0"), ("seed", None), ("step", "2"), ("step", -1), ("step", True), ("run", []), ("run", "x"),
+    ("run.kind", 3), ("run.kind", "Stage"), ("run.kind", "Nothing"), ("run.data", 7), ("run.data", ["mnist"]),
+    ("run.data", "no such set"), ("run.model", None), ("run.model", {"a": 1}), ("run.model_args", []),
+    ("run.model_args.n_iters", 10**9), ("run.model_args.n_iters", "3"), ("run.model_args.n_iters", -1),
+    ("run.model_args.channels", 10**9), ("run.model_args.channels", -4), ("run.model_args.channels", None),
+    ("run.stages", {}), ("run.stages", []), ("run.stages.0", 3), ("run.stages.0.batch", "16"),
+    ("run.stages.0.task", None), ("run.stages.0.optimizer", {"kind": "Adam", "beta1": "x"}), ("run.augment", [3]),
+    ("run.hold_out", 1.5), ("without", "decoder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path, value", HEADERS, ids=[f"{path}={str(value)[:12]}" for path, value in HEADERS])
+def test_a_checkpoint_with_a_wrong_header_is_refused(trained, tmp_path, path, value):
+    found = load_checkpoint(trained)
+    save_checkpoint(tmp_path / "x.safetensors", found.tensors, changed(found.about, path, value))
+    with pytest.raises(ValueError, match=r"\w+") as refused:
+        load_model(tmp_path / "x.safetensors", CPU)
+    assert "\n" not in str(refused.value)
+
+
+RESUMED = [
+    ("stage", 7), ("stage", "0"), ("done", None), ("seconds", "long"), ("made_by", {}), ("made_by", [3]), ("ended", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path, value", RESUMED, ids=[f"{path}={value}" for path, value in RESUMED])
+def test_a_checkpoint_with_a_wrong_state_is_not_resumed(trained, tmp_path, path, value):
+    found = load_checkpoint(trained)
+    save_checkpoint(tmp_path / "checkpoint.safetensors", found.tensors, changed(found.about, path, value))
+    with pytest.raises(ValueError, match=r"checkpoint\.safetensors"):
+        train(RECIPES[NAME].make(), name=NAME, seed=0, options=Options(out=tmp_path, progress=False))
+
+
+@pytest.mark.parametrize("name", ["rng/epoch", "rng/cpu", "step/counter", "step/unread"])
+@pytest.mark.parametrize("value", [None, torch.zeros(3)], ids=["missing", "other"])
+def test_a_checkpoint_without_its_state_is_not_resumed(trained, tmp_path, name, value):
+    found = load_checkpoint(trained)
+    tensors = {key: tensor for key, tensor in found.tensors.items() if key != name}
+    save_checkpoint(
+        tmp_path / "checkpoint.safetensors", tensors if value is None else tensors | {name: value}, found.about
+    )
+    with pytest.raises(ValueError, match=r"checkpoint\.safetensors cannot be resumed"):
+        train(RECIPES[NAME].make(), name=NAME, seed=0, options=Options(out=tmp_path, progress=False))
+
+
+def test_weights_that_are_not_finite_are_refused(trained, tmp_path):
+    found = load_checkpoint(trained)
+    name = next(name for name in found.tensors if name.startswith("model/"))
+    bad = found.tensors[name].clone()
+    bad.view(-1)[0] = float("nan")
+    save_checkpoint(tmp_path / "x.safetensors", found.tensors | {name: bad}, found.about)
+    with pytest.raises(ValueError, match="NaN or infinite, in " + name.removeprefix("model/")):
+        load_model(tmp_path / "x.safetensors", CPU)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in RECIPES if name.startswith("smoke/")))
+def test_every_model_has_its_shapes_without_memory(name):
+    """`load_model` compares shapes before it takes memory; a layer that cannot be built on meta would break it."""
+    run = RECIPES[name].make()
+    with torch.device("meta"):
+        shapes = {key: tensor.shape for key, tensor in run.build().state_dict().items()}
+    assert shapes == {key: tensor.shape for key, tensor in run.build().state_dict().items()}
+
+
+RESULTS = [
+    ("metrics", []), ("metrics.test", 3), ("metrics.test.error_percent", "1"), ("predictions", 5), ("seed", "x"),
+    ("predictions.test", 5), ("predictions.test.shape", "x"), ("predictions.test.shape", [10**12]),
+    ("predictions.test.zlib_base64", 3), ("predictions.test.zlib_base64", "!"), ("curve", {}), ("curve.0", 3),
+    ("curve.0.step", "1"), ("curve.0.loss", None), ("run", []), ("run.stages", 3), ("run.stages", []),
+    ("run.model", []), ("run.kind", []), ("data", None), ("data.test", 3), ("steps", "a"), ("begun_by", 3),
+    ("begun_by", [3]), ("evaluated_by", []), ("recipe", None), ("extras", []), ("weights_sha256", 3), ("dirty", "no"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path, value", RESULTS, ids=[f"{path}={str(value)[:12]}" for path, value in RESULTS])
+def test_a_result_with_a_wrong_type_is_refused_in_one_line(result_file, tmp_path, capsys, monkeypatch, path, value):
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps(changed(read_result(result_file), path, value)))
+    monkeypatch.setattr("torchcaps.results.verify.check_commits", lambda result, history: [])
+    code, _, err = command(capsys, monkeypatch, "verify", str(file), "--device", "cpu")
+    assert code == 2 and err.startswith("torchcaps: ") and len(err.splitlines()) == 1 and len(err) < 500
+
+
+@pytest.fixture(scope="module")
+def result_file(tmp_path_factory) -> Path:
+    from torchcaps.cli.training import train_recipe
+
+    return train_recipe(RECIPES[NAME], 0, Options(out=tmp_path_factory.mktemp("result"), progress=False))
