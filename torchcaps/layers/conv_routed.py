@@ -41,14 +41,15 @@ class ConvRoutedCapsules(nn.Module):
             )
         coupling_rule(couplings)
         self.n_in, self.d_in, self.n_iters, self.couplings = n_in_types * grid[0] * grid[1], d_in, n_iters, couplings
-        tables = local_grid(*grid, kernel, stride, padding)
-        for name in ("seen", "reach", "slot"):
-            self.register_buffer(name, getattr(tables, name), persistent=False)
+        with torch.device("cpu"):  # counting needs numbers, which a layer on the meta device has not
+            tables = local_grid(*grid, kernel, stride, padding)
         self.out_grid, self.places = tables.shape, tables.places
         self.n_out = n_out_types * self.out_grid[0] * self.out_grid[1]
         self.n_in_types = n_in_types
         # four axes, types and offsets in one: PyTorch cannot bring a tensor of five to channels last
         self.weight = nn.Parameter(torch.empty(n_in_types * kernel * kernel, n_out_types, d_in, d_out))
+        for name in ("seen", "reach", "slot"):
+            self.register_buffer(name, getattr(tables, name).to(self.weight.device), persistent=False)
         # parents that a child reaches, and children that a parent sees, on average over the grid with its borders
         n_pairs = prod(_pairs(size, kernel, stride, padding) for size in grid)
         self.n_reached = n_out_types * n_pairs / self.places
