@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from torchcaps.cli.columns import AsJson, tell_facts, tell_json
-from torchcaps.cli.options import Device, Root, console
+from torchcaps.cli.options import Device, Results, Root, console
 from torchcaps.cli.options import table as make_table
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.papers import RECIPES

@@ -34,6 +34,9 @@ class ClassifyLadder(ClassifyScores):
     code_weight: float = 1e-4
     withdrawn: bool = False
 
+    def logits(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
+        return model(images).activity
+
     def init(self, model: nn.Module, batch: Batch) -> None:
         if hasattr(model, "tell"):
             model.tell(batch.images)
