@@ -31,13 +31,13 @@ def check_init(layer: str, init: str) -> None:
         raise ValueError(f"{layer}: init must be one of {', '.join(INITS)}; got {init!r}")
 
 
-def sum_length(n_out: float, d_out: int, n_iters: int, couplings: str) -> float:
+def sum_length(n_out: int | float, d_out: int, n_iters: int, couplings: str) -> float:
     """Return the wanted length of the first sum of votes, per length of an input."""
     feedback = (n_iters - 1) / 2 * n_out / d_out if couplings in ("softmax", "leaky") else 0.0
     return (SUM**-2 + feedback / AGREEMENT) ** -0.5
 
 
-def alive_std(n_in: float, n_out: float, d_out: int, n_iters: int, couplings: str) -> float:
+def alive_std(n_in: int | float, n_out: int | float, d_out: int, n_iters: int, couplings: str) -> float:
     """Return the standard deviation of transforms, for `n_in` inputs that each divide themselves among `n_out`."""
     squares = n_in * _mean_square_coupling(n_out, n_iters, couplings)
     if couplings == "max-min" and n_iters > 1:
@@ -51,7 +51,7 @@ def alive_bias(n_out: int, d_out: int) -> Float[Tensor, "j e"]:
     return nn.functional.normalize(torch.randn(n_out, d_out), dim=-1) * BIAS
 
 
-def _mean_square_coupling(n_out: float, n_iters: int, couplings: str) -> float:
+def _mean_square_coupling(n_out: int | float, n_iters: int, couplings: str) -> float:
     if couplings == "max-min" and n_iters > 1:
         return 1 / 3
     if couplings == "random":

@@ -163,7 +163,7 @@ class LadderCapsules(nn.Module):
             return  # no regressors, another initialisation, or called before
         kept = self._keep(capsules)
         mean = kept.poses.sum(0) / len(kept.poses)  # [k d]
-        spread = misfit(mean.unsqueeze(0), kept.poses, kept.weights).mean()
+        spread = misfit(mean.expand(len(kept.poses), 1, -1, -1), kept.poses, kept.weights).mean()
         squares = mean.square().sum(-1).sum().clamp(min=EPS)
         wanted = -math.log(first_activity(self.n_out)) / SHARPNESS
         wanted = wanted if self.form.squared else wanted**2  # squares are compared here

@@ -145,7 +145,9 @@ def disagreement(
     return _mean((squash(predicted) - mean.unsqueeze(-2)).square().sum(-1), weights)
 
 
-def ladder_activity(misfit: Float[Tensor, "*b j"], sharpness: float = SHARPNESS) -> Float[Tensor, "*b j"]:
+def ladder_activity(
+    misfit: Float[Tensor, "*b j"], sharpness: float | Float[Tensor, ""] = SHARPNESS
+) -> Float[Tensor, "*b j"]:
     """Activity of a parent (Eq. 4): 1 if it predicts all of its parts exactly."""
     return torch.exp(-sharpness * misfit)
 
