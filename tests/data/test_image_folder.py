@@ -9,8 +9,8 @@ from torchcaps.data.batches import Batches
 from torchcaps.data.batches.balance import balanced_order, members
 from torchcaps.data.sets.image_folder import LEAST, list_folder, read_files, split_by_class, survey
 from torchcaps.data.sources.user_images import look_at, open_image, read_image
-from torchcaps.train.plain import to_plain
-from torchcaps.train.recipe import stored_run
+from torchcaps.train.plain import from_plain, to_plain
+from torchcaps.train.recipe import KINDS
 
 Image = pytest.importorskip("PIL.Image", reason="pip install 'torchcaps[experiments]'")
 
@@ -45,7 +45,7 @@ def test_a_survey_tells_what_a_run_has_to_know(folder):
     assert found.data.shape == (3, 20, 20)  # one square size, not too large: kept; one image in colour: all are
     assert (found.train, found.test) == ({"grey": 5, "red": 8}, {"grey": 1, "red": 2})
     assert (info(found.data).n_train, info(found.data).n_test, info(found.data).n_classes) == (13, 3, 2)
-    assert stored_run(to_plain(found.data)) == found.data
+    assert from_plain(to_plain(found.data), KINDS) == found.data
 
 
 def test_images_of_other_sizes_become_the_default_or_what_is_asked(folder):

@@ -5,8 +5,8 @@ import math
 import torch
 
 from torchcaps.data.augment import Light, Warp, as_seen
-from torchcaps.train.plain import to_plain
-from torchcaps.train.recipe import stored_run
+from torchcaps.train.plain import from_plain, to_plain
+from torchcaps.train.recipe import KINDS
 
 
 def bars(size: int = 16) -> torch.Tensor:
@@ -47,7 +47,7 @@ def test_draws_stay_within_their_ranges_and_evaluation_draws_none():
     assert torch.all(most <= torch.tensor([0.1, 0.2, 0.3, 0.3]))
     assert torch.all(most > torch.tensor([0.09, 0.19, 0.29, 0.29]))
     assert torch.equal(as_seen(bars(), (Warp(),)), bars() / 255)
-    assert stored_run(to_plain(Warp(turn=0.5))) == Warp(turn=0.5)
+    assert from_plain(to_plain(Warp(turn=0.5)), KINDS) == Warp(turn=0.5)
 
 
 def test_with_edge_what_comes_in_from_outside_is_the_edge():

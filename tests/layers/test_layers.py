@@ -8,6 +8,7 @@ from torch.nn.functional import conv2d
 
 import torchcaps.layers
 from torchcaps.layers import (
+    CapsuleLayer,
     Capsules,
     ConvRoutedCapsules,
     Decoder,
@@ -34,6 +35,7 @@ LAYERS = {
     "ConvRoutedCapsules": (lambda: ConvRoutedCapsules((3, 3), 2, 3, 4, 5, kernel=2), (torch.Size([2, 18, 4]),)),
     "EMCapsules": (lambda: EMCapsules(6, 3, 2, 4, 5), (torch.Size([2, 6, 2, 4]),)),
     "LazyRoutedCapsules": (lambda: LazyRoutedCapsules(6, 3, 4, 5, normalise=False), (torch.Size([2, 6, 4]),)),
+    "CapsuleLayer": (lambda: CapsuleLayer(6, 3, 4, 8, "em"), (torch.Size([2, 6, 4]),)),
     "CodeNets": (lambda: CodeNets(6, (8, 5), 3, n_active=2), (torch.Size([2, 6]),)),
     "LadderCapsules": (lambda: LadderCapsules(6, 3, 4, 5, n_kept=2), (torch.Size([2, 6, 4]),)),
     "ConvAutoencoder": (

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from torchcaps.layers import Capsules
-from torchcaps.models import MODELS, CapsNet, EMCapsNet, LCapsNet, SparseCaps, StackedCaps, SupervisedCaps
+from torchcaps.models import MODELS, CapsNet, DeepCapsNet, EMCapsNet, LCapsNet, SparseCaps, StackedCaps, SupervisedCaps
 from torchcaps.models.capsnet import PRESETS
 from torchcaps.ops import margin_loss, reconstruction_loss, squash
 
@@ -23,6 +23,7 @@ REGISTRY = {
     "lcapsnet": lambda reconstruction=None: LCapsNet((1, 12, 12), 3, n_kept=4, d_class=6, **SMALL_LADDER),
     "sparsecaps": lambda reconstruction=None: SparseCaps((1, 12, 12), n_latent=3, d_latent=6, **SMALL_NET).eval(),
     "supcaps": lambda **options: SupervisedCaps((1, 12, 12), 3, **SMALL | options),
+    "deep-capsnet": lambda **options: DeepCapsNet((1, 12, 12), 3, n_hidden=4, **SMALL | options),
     "stackedcaps": lambda reconstruction=None: StackedCaps(
         (1, 12, 12), n_latent=3, d_latent=6, n_layers=2, **SMALL_NET
     ).eval(),

@@ -12,8 +12,8 @@ from torchcaps.papers import RECIPES
 from torchcaps.train import Options
 from torchcaps.train import train as train_run
 from torchcaps.train.optimizers import SGD, Adam, RAdam, RectifiedAdam
-from torchcaps.train.plain import to_plain
-from torchcaps.train.recipe import Stage, stored_run
+from torchcaps.train.plain import from_plain, to_plain
+from torchcaps.train.recipe import KINDS, Stage
 from torchcaps.train.schedules import Cosine, OneCycle
 
 N_STEPS = 12  # the spread is trusted from the sixth on
@@ -163,8 +163,8 @@ def test_a_stage_stored_before_there_was_a_choice_was_trained_by_adam():
     stage = Stage(schedule=Cosine())
     plain = to_plain(stage)
     del plain["optimizer"]
-    assert stored_run(plain) == stage
-    assert stored_run(to_plain(replace(stage, optimizer=RAdam(beta1=0.5)))).optimizer == RAdam(beta1=0.5)
+    assert from_plain(plain, KINDS) == stage
+    assert from_plain(to_plain(replace(stage, optimizer=RAdam(beta1=0.5))), KINDS).optimizer == RAdam(beta1=0.5)
 
 
 def test_golden_losses_notice_a_beta1_that_does_not_change(tmp_path):

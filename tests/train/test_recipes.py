@@ -57,7 +57,8 @@ COUNTS = {
     "jeong2019": (24, 24),
     "rawlinson2018": (42, 42),
     "digits": (6, 2),
-    "smoke": (23, 0),
+    "depth": (13, 13),
+    "smoke": (24, 0),
 }
 
 

@@ -7,7 +7,7 @@ vectors; a routing of matrices views d dimensions as rows x (d / rows).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -18,6 +18,7 @@ from torchcaps.layers.lazy import LazyRoutedCapsules
 from torchcaps.layers.routed import RoutedCapsules
 
 
+@runtime_checkable
 class Routing(Protocol):
     """Options of a routing. `loss` names the loss that fits its outputs: "margin" or "cross-entropy"."""
 

@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot, relu
 from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, PrimaryCapsules
 from torchcaps.layers.calibration import calibrate
 from torchcaps.layers.routings import CapsuleLayer, Routing, routing_named
+from torchcaps.models.checks import check_images, checked_classes, checked_image
 
 
 class DeepCapsNet(nn.Module):
@@ -46,7 +47,8 @@ class DeepCapsNet(nn.Module):
         super().__init__()
         if depth < 1:
             raise ValueError(f"DeepCapsNet needs at least one routed layer, got depth={depth}")
-        self.image, self.n_classes, self.routing = tuple(image), n_classes, routing_named(routing)
+        self.image, self.n_classes = checked_image("DeepCapsNet", image), checked_classes("DeepCapsNet", n_classes)
+        self.routing = routing_named(routing)
         self.conv = nn.Conv2d(self.image[0], channels, kernel, stride)
         self.primary = PrimaryCapsules(channels, n_types, d_primary, primary_kernel, primary_stride)
         self.grid = tuple(self.primary.places((size - kernel) // stride + 1) for size in self.image[1:])
@@ -78,10 +80,7 @@ class DeepCapsNet(nn.Module):
 
     def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """Compute the primary capsules, ordered (type, row, column) over `grid`."""
-        if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
-            raise ValueError(
-                f"DeepCapsNet expects images [b, {', '.join(map(str, self.image))}], got {list(images.shape)}"
-            )
+        check_images("DeepCapsNet", images, self.image, self.conv.weight.dtype)
         return self.primary(relu(self.conv(images)))
 
     def calibrate(self, images: Float[Tensor, "b c h w"]) -> None:

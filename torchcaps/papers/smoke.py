@@ -43,6 +43,12 @@ def capsnet_plain() -> Run:
     return _smoke(reconstruction=False, couplings="leaky", n_iters=1)
 
 
+def deep_capsnet() -> Run:
+    """Three routed layers after a convolutional one, calibrated on the first batch."""
+    small = {name: value for name, value in _SMALL.items() if name != "hidden"}
+    return replace(_smoke(), model="deep-capsnet", model_args=small | {"depth": 3, "n_hidden": 8, "n_conv": 1})
+
+
 def capsnet_shared() -> Run:
     """Control without routing: one transform per class shared by all inputs, uniform couplings."""
     return _smoke(sharing="inputs", couplings="uniform")
