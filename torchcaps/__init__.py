@@ -4,15 +4,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchcaps.layers import (
+    EM,
+    ROUTINGS,
     CapsuleLayer,
     Capsules,
     CodeNets,
     ConvAutoencoder,
     ConvRoutedCapsules,
     Decoder,
+    Dynamic,
     EMCapsules,
     ExpertCapsules,
+    Ladder,
     LadderCapsules,
+    Lazy,
     LazyRoutedCapsules,
     PrimaryCapsules,
     RankMask,
@@ -40,6 +45,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "EM",
+    "ROUTINGS",
     "CapsNet",
     "CapsuleHead",
     "CapsuleLayer",
@@ -49,11 +56,14 @@ __all__ = [
     "ConvRoutedCapsules",
     "Decoder",
     "DeepCapsNet",
+    "Dynamic",
     "EMCapsNet",
     "EMCapsules",
     "EMSentenceNet",
     "ExpertCapsules",
+    "Ladder",
     "LadderCapsules",
+    "Lazy",
     "LazyRoutedCapsules",
     "PrimaryCapsules",
     "RankMask",

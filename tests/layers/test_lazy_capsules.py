@@ -35,7 +35,7 @@ def test_without_n_in_any_number_of_inputs_will_do(n_in, rng):
 @pytest.mark.parametrize("n_in", [6, None])
 def test_a_masked_input_is_as_good_as_not_there(n_in, rng):
     layer, poses = LazyRoutedCapsules(n_in, 3, 4, 5), torch.randn(2, 6, 4, generator=rng)
-    score = torch.zeros(2, 6)
+    score = torch.full((2, 6), INF)
     score[:, 4:] = -INF
     found = layer(Capsules.scored(poses, score))
     torch.testing.assert_close(
@@ -44,6 +44,12 @@ def test_a_masked_input_is_as_good_as_not_there(n_in, rng):
     assert (layer.credit(Capsules.scored(poses, score))[:, 4:] == 0).all()
     if n_in is None:
         torch.testing.assert_close(layer(poses[:, :4]), found)
+
+
+def test_an_input_counts_by_its_activity(rng):
+    layer, poses = LazyRoutedCapsules(6, 3, 4, 5), torch.randn(2, 6, 4, generator=rng)
+    half = layer(Capsules.scored(poses, torch.zeros(2, 6)))
+    torch.testing.assert_close(half, layer(poses / 2))
 
 
 def test_outputs_are_of_order_one_whatever_the_length(rng):

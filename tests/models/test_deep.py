@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from torchcaps.analysis.alive import dead_layers
+from torchcaps.layers import ROUTINGS, calibrate
 from torchcaps.models import CapsNet, DeepCapsNet
 from torchcaps.papers import RECIPES
 from torchcaps.train import Options, train
 from torchcaps.train.recipe import Run, Stage
 from torchcaps.train.tasks.classify import Classify, ClassifyFrozen
+from torchcaps.train.tasks.logits import ClassifyScores
 
 SMALL = {"channels": 8, "kernel": 5, "n_types": 4, "primary_kernel": 5, "n_hidden": 8}
 
@@ -58,7 +60,7 @@ def test_frozen_parameters_stay_as_they_started(tmp_path):
         ClassifyFrozen(frozen=("nothing",)).parameters(run.build())
 
 
-def test_a_dead_layer_is_named_once(tmp_path):
+def test_a_dead_layer_is_named():
     torch.manual_seed(0)
     model = DeepCapsNet((1, 16, 16), 10, depth=3, **SMALL)
     assert dead_layers(model, torch.rand(4, 1, 16, 16)) == []
@@ -66,13 +68,47 @@ def test_a_dead_layer_is_named_once(tmp_path):
         for parameter in model.levels[1].parameters():
             parameter.mul_(1e-6)
     assert dead_layers(model, torch.rand(4, 1, 16, 16)) == ["levels.1.routed"]
-    # a learning rate that kills: two epochs, one warning for each layer
-    run = small_run(task=Classify(), epochs=2, batch=256, learning_rate=1e3)
+
+
+def test_the_loop_warns_once_of_a_layer_that_died(tmp_path, monkeypatch):
+    def kill(model, images):
+        with torch.no_grad():
+            for parameter in model.levels[1].parameters():
+                parameter.zero_()
+
+    monkeypatch.setattr(DeepCapsNet, "calibrate", kill)
+    run = small_run(task=Classify(), epochs=2, batch=256, learning_rate=1e-9)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         train(run, name="killed", seed=0, options=Options(out=tmp_path, progress=False))
-    said = [str(one.message) for one in seen if "all activities below 0.0001" in str(one.message)]
-    assert len(said) == len(set(said))
+    said = [str(one.message) for one in seen if "all activities below" in str(one.message)]
+    assert [text.split(":")[0] for text in said].count("layer levels.1.routed") == 1
+
+
+@pytest.mark.parametrize("routing", [name for name in ROUTINGS if name != "ladder"])
+def test_three_layers_of_every_routing_learn(routing, tmp_path):
+    task = ClassifyScores() if ROUTINGS[routing].loss == "cross-entropy" else Classify()
+    em = routing == "em"  # slower at first: few votes fit a capsule each
+    stage = Stage(task=task, steps=60, batch=32, learning_rate=2e-2 if em else 5e-3)
+    args = SMALL | {"depth": 3, "routing": routing}
+    run = Run(data="generated-16", model="deep-capsnet", model_args=args, stages=(stage,))
+    trained = train(run, name="learns", seed=0, options=Options(out=tmp_path, progress=False, log_every=20))
+    assert trained.evaluations["test"].metrics["error_percent"] < (70 if em else 50)  # guessing: 90
+
+
+def test_ladders_are_not_stacked():
+    with pytest.raises(ValueError, match="ladders do not learn on top of each other, got depth=2; give depth=1"):
+        DeepCapsNet((1, 16, 16), 10, depth=2, routing="ladder", **SMALL)
+
+
+def test_a_network_inside_another_is_calibrated_and_what_is_frozen_stays_so():
+    torch.manual_seed(0)
+    norm, model = torch.nn.BatchNorm2d(1).eval(), DeepCapsNet((1, 16, 16), 10, depth=2, **SMALL)
+    whole = torch.nn.Sequential(norm, model).train()
+    norm.eval()
+    calibrate(whole, torch.rand(8, 1, 16, 16))
+    assert model.training and not norm.training
+    assert 0.15 <= model(torch.rand(8, 1, 16, 16)).activity.median() <= 0.75
 
 
 def test_rows_by_depth_differ_in_depth_alone():

@@ -14,7 +14,7 @@ from torchcaps.data import Labelled
 from torchcaps.data.augment import Augmentation
 from torchcaps.data.batches.images import in_order
 from torchcaps.layers import Capsules
-from torchcaps.layers.calibration import Calibrated
+from torchcaps.layers.calibration import capsule_layers
 
 DEAD = 1e-4  # highest activity of a dead layer
 N_IMAGES = 16  # few, since without a kernel their votes are held in memory
@@ -24,7 +24,7 @@ N_IMAGES = 16  # few, since without a kernel their votes are held in memory
 def dead_layers(model: nn.Module, images: Float[Tensor, "b c h w"]) -> list[str]:
     """Return the names of capsule layers whose activities are all below `DEAD` on these images."""
     dead: list[str] = []
-    layers = {name: part for name, part in model.named_modules() if isinstance(part, Calibrated) and part is not model}
+    layers = capsule_layers(model)
     if not layers:
         return dead
 
@@ -57,5 +57,5 @@ def obituary(name: str) -> str:
     """Say that a layer has died, and what to do."""
     return (
         f"layer {name}: all activities below {DEAD:g}, so it learns nothing; "
-        "lower the learning rate, or calibrate the network on a batch before training"
+        "lower the learning rate; calibrate a network of your own before you train it"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,9 +29,9 @@ class Calibrated(Protocol):
 @torch.no_grad()
 def calibrate(model: nn.Module, *inputs: Any) -> None:
     """Calibrate every capsule layer of a model, in the order in which a forward pass of `inputs` reaches them."""
-    layers = [part for part in model.modules() if isinstance(part, Calibrated) and part is not model]
-    if not layers and isinstance(model, Calibrated):
-        model.calibrate(*inputs)  # a single layer
+    layers = capsule_layers(model)
+    if list(layers) == [""]:
+        layers[""].calibrate(*inputs)  # a single layer
         return
     if not layers:
         raise ValueError(f"calibrate: {type(model).__name__} has no capsule layer that can be calibrated")
@@ -40,15 +41,26 @@ def calibrate(model: nn.Module, *inputs: Any) -> None:
         handles.pop(layer).remove()  # once, and not by the forward passes of its own calibration
         layer.calibrate(*args)
 
-    for layer in layers:
+    for layer in layers.values():
         handles[layer] = layer.register_forward_pre_hook(before)
-    training = model.training
+    training = {part: part.training for part in model.modules()}  # parts of it may be frozen in evaluation mode
     try:
         model.eval()(*inputs)
     finally:
-        model.train(training)
+        for part, mode in training.items():
+            part.training = mode
         for handle in handles.values():
             handle.remove()
+
+
+def capsule_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers that can be calibrated by name, without networks that contain such layers."""
+    return {
+        name: part
+        for name, part in model.named_modules()
+        if isinstance(part, Calibrated)
+        and not any(isinstance(inner, Calibrated) for inner in part.modules() if inner is not part)
+    }
 
 
 def scale_votes(
@@ -73,11 +85,19 @@ def scale_votes(
 
 
 def scale_until_alive(layer: nn.Module, inputs: Any, scale: Callable[[float], Any], n_tries: int = 40) -> Capsules:
-    """Scale by small factors until the median activity is in range."""
+    """Scale by small factors until the median activity is in range; warn if it never is."""
     for _ in range(n_tries):
         found = layer(inputs)
         median = found.activity.float().median()
         if LEAST <= median <= MOST:
-            break
+            return found
         scale(STEP if median < LEAST else 1 / STEP)
+    found = layer(inputs)
+    median = found.activity.float().median().item()
+    warnings.warn(
+        f"{type(layer).__name__}.calibrate: the median activity is {median:.2g}, wanted {LEAST} to {MOST}; "
+        "give other sizes, or inputs that vary",
+        RuntimeWarning,
+        stacklevel=2,
+    )
     return found

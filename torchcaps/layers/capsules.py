@@ -70,6 +70,8 @@ def vectors(layer: str, capsules: Capsules | Tensor, n_in: int | None, d_in: int
     """Return checked vector poses whose length is the activity: where there is a score, poses are scaled to it."""
     poses = flat_poses(layer, capsules, n_in, d_in)
     if isinstance(capsules, Capsules) and capsules.score is not None:
+        # what is masked may hold NaN, and 0 · NaN is not 0
+        poses = poses.masked_fill((capsules.activity == 0).unsqueeze(-1), 0)
         return direction(poses) * capsules.activity.unsqueeze(-1)
     return poses
 

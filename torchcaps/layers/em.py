@@ -24,7 +24,7 @@ class EMCapsules(nn.Module):
     is certain. Poses may also be vectors of rows · d_in dimensions. `sharing` of the transforms: `none` one per pair,
     `inputs` one per output (`n_in` may be None), `all` a single one (`n_out` must be None; one output per input, masked
     like it). `cost` of ignoring an input: `separate` parameters, `tied` to the benefit of using it, or `none`.
-    `init` "paper": like the author's code; deep networks need "alive".
+    `init` "paper": like the author's code; deep networks need "alive", and `calibrate` where `n_in` is None.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.layers.capsules import Capsules, check_capsules
+from torchcaps.layers.capsules import Capsules, vectors
 from torchcaps.ops.experts import Phase, Rule, agreement_routing, firing, on_probability
 
 STD = 0.01  # "e.g. N(0, 0.01)", read as a standard deviation
@@ -45,8 +45,7 @@ class ExpertCapsules(nn.Module):
 
     def phase(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Phase:
         """Compute poses, sums and couplings, the terms of the contrastive update."""
-        poses = Capsules.of(capsules).poses
-        check_capsules("ExpertCapsules", poses, self.n_in, self.d_in)
+        poses = vectors("ExpertCapsules", capsules, self.n_in, self.d_in)
         # on CUDA the weights are channels last, which would mean strided reads
         return agreement_routing(poses, self.weight.contiguous(), self.rule)
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 INITS = {
-    "alive": "median activity of 0.2 to 0.8 for inputs of length 0.3 to 0.9, any sizes",
+    "alive": "random bias, votes scaled to the sizes: median activity of 0.3 to 0.8 for inputs of length 0.3 to 0.9",
     "paper": "zero bias, variance n_out / (n_in · d_in): what the papers' presets start from",
 }
 BIAS = 0.68  # length of a bias: squashed, an activity of 0.3

@@ -139,6 +139,11 @@ class LadderCapsules(nn.Module):
     @torch.no_grad()
     def calibrate(self, capsules: Capsules | Float[Tensor, "b i d"]) -> Capsules:
         """Initialise every output to regress these inputs (`tell`), and fit the sharpness; return the outputs."""
+        kept = self._keep(capsules).poses
+        if not kept.isfinite().all() or not kept.any():
+            raise ValueError(
+                "LadderCapsules.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
+            )
         self.tell(capsules)
         if self.agreement == "none":
             up = self.makers["up"]

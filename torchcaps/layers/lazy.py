@@ -17,9 +17,10 @@ INF = float("inf")
 class LazyRoutedCapsules(nn.Module):
     """Output vectors that sum the votes of the inputs they predict best, for long sequences. [*b i d] -> [*b j e].
 
-    The layer computes input scores itself (paper: a_i = A(x_i)); an input score of -inf masks the input, any other is
-    ignored. An output's score is its summed credit, benefit minus cost, as in `EMCapsules`.
-    `n_in` None: any number of inputs, with benefits and costs computed from the vectors instead of by position.
+    The layer computes input scores itself (paper: a_i = A(x_i)); an input score of -inf masks the input, and inputs are
+    scaled by their activity where they have a score. An output's score is its summed credit, benefit minus cost, as in
+    `EMCapsules`. `n_in` None: any number of inputs, with benefits and costs computed from the vectors instead of by
+    position; call `calibrate` before training, since the layer cannot know how many inputs it sums.
     `init` "paper": like the author's code; deep networks need "alive".
     """
 
@@ -96,6 +97,8 @@ class LazyRoutedCapsules(nn.Module):
         scored = isinstance(capsules, Capsules) and capsules.score is not None
         gone = capsules.score == -INF if scored else poses.new_zeros(poses.shape[:-1], dtype=torch.bool)
         poses = poses.masked_fill(gone.unsqueeze(-1), 0)  # scores and betas use the poses, and NaN would spread
+        if scored:
+            poses = poses * capsules.activity.unsqueeze(-1).to(poses.dtype)
         n_there = (~gone).sum(-1, keepdim=True).clamp(min=1)
         scores = (poses * self.score).sum(-1) * n_there.to(poses.dtype).rsqrt() + self.score_bias
         betas = self.betas(poses).chunk(2, dim=-1) if self.n_in is None else (self.beta_use, self.beta_ignore)

@@ -42,7 +42,8 @@ class RoutedCapsules(nn.Module):
 
     `sharing` of the transforms: `none` one per pair, `places` one per input type and output (give `n_types`), `inputs`
     one per output, `all` a single one. `learn_prior`: the initial logits are parameters. `n_in` None: any number of
-    inputs, if the weights do not depend on it. `init`: one of `INITS`; deep networks need "alive".
+    inputs, if the weights do not depend on it; call `calibrate` before training, since the layer cannot know how many
+    votes it sums. `init`: one of `INITS`; deep networks need "alive".
     """
 
     def __init__(

@@ -119,7 +119,13 @@ class CapsuleLayer(nn.Module):
         self.routed = self.routing.build(n_in, n_out, d_in, d_out)
 
     def forward(self, capsules: Capsules | Tensor) -> Capsules:
-        routed = self.routed(capsules)
+        return self._flat(self.routed(capsules))
+
+    def calibrate(self, capsules: Capsules | Tensor) -> Capsules:
+        """Scale the layer to these inputs; return the outputs."""
+        return self._flat(self.routed.calibrate(capsules))
+
+    def _flat(self, routed: Capsules) -> Capsules:
         matrices = routed.poses.ndim == routed.activity.ndim + 2
         return routed._replace(poses=routed.poses.flatten(-2)) if matrices else routed
 

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot, relu
 
 from torchcaps.layers import Capsules, ConvRoutedCapsules, Decoder, PrimaryCapsules
 from torchcaps.layers.calibration import calibrate
-from torchcaps.layers.routings import CapsuleLayer, Routing, routing_named
+from torchcaps.layers.routings import CapsuleLayer, Ladder, Routing, routing_named
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 
 
@@ -19,7 +19,8 @@ class DeepCapsNet(nn.Module):
     """Images [b c h w] -> one capsule per class, through `depth` routed layers.
 
     `routing`: a name of `ROUTINGS`, or options such as `EM(rows=2)`. `n_hidden` capsules of `d_hidden` dimensions in
-    each layer between primary and class capsules. `n_conv` convolutional capsule layers of stride 2 come before them.
+    each layer between primary and class capsules. `n_conv` convolutional layers of stride 2 come before them, always
+    with dynamic routing.
     `stride` of the first convolution: 2 or more for large images.
     """
 
@@ -49,6 +50,11 @@ class DeepCapsNet(nn.Module):
             raise ValueError(f"DeepCapsNet needs at least one routed layer, got depth={depth}")
         self.image, self.n_classes = checked_image("DeepCapsNet", image), checked_classes("DeepCapsNet", n_classes)
         self.routing = routing_named(routing)
+        if isinstance(self.routing, Ladder) and depth > 1:
+            raise ValueError(
+                f"DeepCapsNet: ladders do not learn on top of each other, got depth={depth}; give depth=1, or another "
+                "routing"
+            )
         self.conv = nn.Conv2d(self.image[0], channels, kernel, stride)
         self.primary = PrimaryCapsules(channels, n_types, d_primary, primary_kernel, primary_stride)
         self.grid = tuple(self.primary.places((size - kernel) // stride + 1) for size in self.image[1:])

@@ -14,6 +14,7 @@ from torchcaps.data.specs import DataInfo, DataSet, DataSpec
 FRAME = 40  # places: side of an image
 CORNERS = ((0, 0), (0, FRAME - SIZE), (FRAME - SIZE, 0), (FRAME - SIZE, FRAME - SIZE))
 PLACES = (*CORNERS, ((FRAME - SIZE) // 2,) * 2)  # row and column of a digit's corner; the last is the centre
+_WORDS = ("top left", "top right", "bottom left", "bottom right", "centre")
 LARGE = 64  # colour: side of an image
 N_COLOURED = 20_000  # training images in colour, 245 MB
 CONTRAST = 100  # least difference of brightness between digit and background, of 255
@@ -45,7 +46,7 @@ def read_coloured(split: str, root: str | Path | None = None) -> tuple[Images, L
     for image, digit, (row, column) in zip(ink, large, corners, strict=True):
         image[row : row + 2 * SIZE, column : column + 2 * SIZE] = digit
     dark = torch.randint(256 - CONTRAST, (len(digits), 3), generator=rng)
-    light = dark + CONTRAST + (torch.rand(len(digits), 3, generator=rng) * (156 - dark)).long()
+    light = dark + CONTRAST + (torch.rand(len(digits), 3, generator=rng) * (256 - CONTRAST - dark)).long()
     swap = torch.rand(len(digits), 1, generator=rng) < 0.5
     back, front = torch.where(swap, light, dark), torch.where(swap, dark, light)
     images = torch.empty(len(digits), 3, LARGE, LARGE, dtype=torch.uint8)
@@ -69,6 +70,3 @@ def build(spec: DataSpec) -> DataSet:
     about = "large MNIST digits anywhere, in one colour on another"
     info = DataInfo(shape=(3, LARGE, LARGE), n_classes=10, n_train=N_COLOURED, about=about, **common)
     return DataSet(info, lambda split, root, seed: read_coloured(split, root), MNIST)
-
-
-_WORDS = ("top left", "top right", "bottom left", "bottom right", "centre")

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 else:
     Figure = Any  # matplotlib is imported when something is drawn
 
-SETS = {"mnist": "MNIST, 10 classes", "places": "digits at five places, 50 classes", "colour": "64x64 RGB, 10 classes"}
+SETS = {
+    "mnist": "MNIST, 10 classes",
+    "places": "digits at five places, 50 classes",
+    "colour": "64x64 RGB, 10 classes, one layer more",
+}
 DEPTHS = range(1, 6)
 CAPTION = (
     "Test accuracy after ten epochs against the number of routed layers; every seed is a dot, lines join the means. "

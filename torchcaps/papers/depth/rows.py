@@ -55,7 +55,7 @@ PLACES = variants(
 )
 
 
-@reproduces(row="64x64 RGB, 1 routed layer", table="64x64", **_ERROR)
+@reproduces(row="64x64 RGB, a convolutional layer and 1 more", table="64x64", **_ERROR)
 def colour_1() -> Run:
     """Ten epochs of 20,000 coloured digits of 64x64, with a convolutional capsule layer before the routed ones."""
     return vary(mnist_1(), {"data": "mnist-colour-64-rgb", "model_args": {"depth": 1, "stride": 2, "n_conv": 1}})
@@ -64,8 +64,8 @@ def colour_1() -> Run:
 COLOUR = variants(
     colour_1,
     {
-        "colour-3": Variant("64x64 RGB, 3 routed layers", {"depth": 3}),
-        "colour-5": Variant("64x64 RGB, 5 routed layers", {"depth": 5}),
+        "colour-3": Variant("64x64 RGB, a convolutional layer and 3 more", {"depth": 3}),
+        "colour-5": Variant("64x64 RGB, a convolutional layer and 5 more", {"depth": 5}),
     },
     table="64x64",
     **_ERROR,
