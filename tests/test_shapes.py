@@ -73,6 +73,14 @@ def lazy(layer=layers.LazyRoutedCapsules):
         made.credit(torch.randn(2, 6, 4))
 
 
+def capsule_layer(layer=layers.CapsuleLayer):
+    for routing in layers.ROUTINGS:
+        made = layer(6, 3, 4, 8, routing)
+        for batch in ((2,), (2, 3)):
+            differentiate(made(torch.randn(*batch, 6, 4)))
+    layers.calibrate(nn.Sequential(layer(6, 3, 4, 8, "em"), layer(3, 2, 8, 4)), torch.randn(2, 6, 4))
+
+
 def rank_mask(layer=layers.RankMask):
     made = layer(5)
     for batch in ((), (2,), (2, 3)):
@@ -108,6 +116,15 @@ def capsnet(model=models.CapsNet):
         list(made.steps(images))
         margin = ops.margin_loss(capsules.activity, torch.eye(3)[labels]) * made.margin_weight()
         differentiate(margin + ops.reconstruction_loss(made.reconstruct(capsules.poses, labels), images))
+
+
+def deep_capsnet(model=models.DeepCapsNet):
+    for options in (dict(n_conv=1, reconstruction=True), dict(routing="em"), dict(depth=3, routing="lazy")):
+        made = model((1, 12, 12), 3, n_hidden=4, channels=8, kernel=3, n_types=2, d_primary=4, primary_kernel=3, hidden=(8, 8), **options)
+        images, labels = torch.rand(2, 1, 12, 12), torch.tensor([0, 2])
+        made.calibrate(images)
+        capsules = made(images)
+        differentiate(made.reconstruct(capsules.poses, labels) if made.decoder else capsules)
 
 
 def em_capsnet(model=models.EMCapsNet):
@@ -207,9 +224,9 @@ def functions():
 
 
 LAYERS = dict(PrimaryCapsules=primary, RoutedCapsules=routed, ConvRoutedCapsules=conv_routed, Decoder=decoder, EMCapsules=em)
-LAYERS |= dict(LazyRoutedCapsules=lazy, RankMask=rank_mask, CodeNets=code_nets, LadderCapsules=ladder)
+LAYERS |= dict(CapsuleLayer=capsule_layer, LazyRoutedCapsules=lazy, RankMask=rank_mask, CodeNets=code_nets, LadderCapsules=ladder)
 MODELS = {"capsnet": capsnet, "baseline": baseline, "em-capsnet": em_capsnet, "sparsecaps": sparsecaps, "supcaps": supcaps}
-MODELS |= {"lcapsnet": lcapsnet}
+MODELS |= {"lcapsnet": lcapsnet, "deep-capsnet": deep_capsnet}
 MODELS |= {"stackedcaps": stackedcaps, "experts": expert_net, "rbm": neuron_net}
 LAYERS |= dict(ConvAutoencoder=autoencoder, ExpertCapsules=expert_capsules)
 public = {name: getattr(layers, name) for name in layers.__all__}
@@ -239,4 +256,4 @@ def test_the_shapes_in_the_signatures_are_true():
         [sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split("\n")[0] == "11 layers 9 models 4 caught"
+    assert done.stdout.split("\n")[0] == "12 layers 10 models 4 caught"

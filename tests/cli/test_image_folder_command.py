@@ -146,12 +146,12 @@ def test_chance_is_one_answer_always_or_no_more_than_guessing(said, guessing):
     assert at_chance(by_class(predictions, labels, tuple("abc")), predictions) == guessing
 
 
-def test_settings_for_own_pictures_and_recipes_do_not_mix(command, folder):
+def test_settings_for_own_images_and_recipes_do_not_mix(command, folder):
     refuses(command("train"), "give a recipe", "--data FOLDER")
     refuses(command("train", "--data", folder, "--quick"), "--data FOLDER alone")
     refuses(command("train", "smoke/capsnet", "--size", "16"), "--size is for images of your own")
     refuses(command("train", "--data", folder, "--model", "baseline"), "--model must be one of capsnet, em-capsnet")
-    refuses(command("train", "smoke/capsnet", "--batch-size", "16"), "--batch-size is for pictures of your own")
+    refuses(command("train", "smoke/capsnet", "--batch-size", "16"), "--batch-size is for images of your own")
     refuses(command("train", "--data", folder, "--epochs", "0"), "--epochs must be 1 or more")
     refuses(command("train", "--data", folder, "--learning-rate", "0"), "--learning-rate must be more than 0, got 0")
     refuses(command("train", "--data", folder, "--augment", "shift,spin"), "--augment takes shift, flip,", "'spin'")

@@ -13,6 +13,7 @@ from torchcaps.data import DATASETS
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.pretrained import entries
 from torchcaps.results import means
+from torchcaps.results.statistics import UNCHECKED
 from torchcaps.results.store import read_result, write_result
 
 HOME = Path(__file__).parents[2]
@@ -90,6 +91,14 @@ def test_ls_of_one_recipe_tells_device_minutes_and_our_number(command):
     minutes = sum(result["seconds"] for result in results) / len(results) / 60
     assert facts["minutes"] == f"{minutes:.2g} a seed"
     assert "0.25 ± 0.005, mean of 3" in facts["printed"]
+
+
+def test_ls_of_one_recipe_marks_what_cannot_be_recomputed(command):
+    lines = command("ls", "sabour2017/multimnist-4-r3").splitlines()
+    marked = {line.split()[0] for line in lines if line.endswith(UNCHECKED)}
+    assert marked == {"segmentation_iou"} and any(line.startswith("half_credit_error_percent") for line in lines)
+    assert "\n".join(lines).count(f"{UNCHECKED} Not recomputable") == 1 and max(map(len, lines)) <= 80
+    assert UNCHECKED not in command("ls", "digits/writers")
 
 
 @pytest.mark.parametrize("paper", ["sabour2017", "digits"])

@@ -174,7 +174,7 @@ def test_images_go_through_a_vision_transformer(tmp_path):
     head = drawn(CapsuleHead(encoder, 3, **SMALL)).eval()
     said = encoder(images, output_hidden_states=True)
     states = torch.stack([*said.hidden_states[:-1], said.last_hidden_state], dim=2)
-    torch.testing.assert_close(head(pixel_values=images), head.head(states).activity)
+    torch.testing.assert_close(head(pixel_values=images), head.head(states).logit)
     torch.testing.assert_close(head(images), head(pixel_values=images))
     assert head.used(images).shape == (3, 3, 5, 3)
     head.save(tmp_path / "head.safetensors")

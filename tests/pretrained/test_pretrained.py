@@ -190,7 +190,7 @@ def test_commands_take_names(command, tmp_path):
     Image = pytest.importorskip("PIL.Image")
     code, said, err = command("pretrained")
     assert code == 0, err
-    assert all(name in said for name in NAMES) and "error_percent 0.56" in said
+    assert all(name in said for name in NAMES) and "0.56 % error" in said
     code, said, err = command("pretrained", "capsnet-digits")
     assert code == 0 and said == (FOLDER / "capsnet-digits.md").read_text(), err
     refuses(command("pretrained", "nothing"), "no trained model 'nothing'; there are baseline-digits")

@@ -33,6 +33,7 @@ FIRST = {way_of(name): name for name in reversed(TRAINED)}
 # sizes do not matter where a recipe only has to run
 SMALL = {
     "capsnet": {"channels": 8, "n_types": 2, "hidden": (8, 8)},
+    "deep-capsnet": {"channels": 8, "n_types": 2, "n_hidden": 4},
     "em-capsnet": {"channels": 4, "strides": (2, 2, 2), "n_types": 1, "n_parts": 4},
     "lcapsnet": {"channels": 8, "n_types": 2, "n_kept": 3, "d_primary": 2, "d_class": 4},
     "baseline": {"preset": "small"},

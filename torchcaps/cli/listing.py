@@ -14,6 +14,7 @@ from torchcaps.cli.options import console
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.results import means
 from torchcaps.results.claims import Recipe, find
+from torchcaps.results.statistics import NOTE
 from torchcaps.results.tables import Row, markdown, table
 
 Folder = Annotated[
@@ -174,7 +175,10 @@ def _tell_one(recipe: Recipe, row: Row | None) -> None:
     tell_facts(facts)
     if row and row.beside:
         console.print()
-        tell(("also measured", "mean ± sd", ""), [(name, spread_of(values), "") for name, values in row.beside])
+        cells = [(name, spread_of(values) + row.mark(name), "") for name, values in row.beside]
+        tell(("also measured", "mean ± sd", ""), cells)
+        if any(row.mark(name) for name, _ in row.beside):
+            console.print(f"\n{NOTE}", highlight=False)
 
 
 def _matching(words: list[str]) -> list[str]:

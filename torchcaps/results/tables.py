@@ -27,7 +27,6 @@ class Row:
     device: str = ""  # device of the counted results
     minutes: float | None = None  # mean minutes of a counted result
     shipped: bool = False  # whether the numbers come with the package (means.py), not from result files
-    unchecked: frozenset[str] = frozenset()  # those of them that no stored predictions give again
 
     def ours(self, bare: bool = False) -> str:
         """Format mean ± sd and n, with further metrics unless `bare`; "not run yet" without results."""
@@ -39,6 +38,11 @@ class Row:
         shown = [] if bare else [(name, f"{mean(found):.3f}{self.mark(name)}") for name, found in self.beside]
         beside = "".join(f"; {name} {number}" for name, number in shown)
         return f"{mean(values):.3f}{sd} ({n}{self.behind_n()}){beside}"
+
+    @property
+    def unchecked(self) -> frozenset[str]:
+        """Names of further metrics that no stored predictions give again."""
+        return frozenset(name.split(".")[1] for name in self.recipe.claim.beside if name.startswith("extras."))
 
     def mark(self, name: str) -> str:
         """Return the mark of a further metric that cannot be recomputed, or nothing."""
@@ -95,7 +99,6 @@ def row_of(recipe: Recipe, results: tuple[Sequence[Mapping[str, Any]], int], ext
         beside=_beside(recipe.claim.beside, counted, metric),
         device=", ".join(dict.fromkeys(result["device"] for result in counted if "device" in result)),
         minutes=mean(result["seconds"] for result in counted) / 60 if counted else None,
-        unchecked=frozenset(name.split(".")[1] for name in recipe.claim.beside if name.startswith("extras.")),
     )
 
 

@@ -114,9 +114,22 @@ def read_about(path: Path) -> dict[str, Any] | None:
     """Read the header of a checkpoint alone, without its hash; None where there is none."""
     try:
         with safe_open(path, framework="pt") as file:
-            return json.loads((file.metadata() or {}).get("torchcaps", "null"))
+            header = (file.metadata() or {}).get("torchcaps")
     except (SafetensorError, OSError):
         return None  # `load_checkpoint` says what is wrong
+    return None if header is None else _header(path, header)
+
+
+def check_makers(makers: list[Any], path: Path) -> list[dict[str, Any]]:
+    """Return the makers of a run that goes on, or refuse them: its result tells the device and code of each."""
+    for maker in makers:
+        known = isinstance(maker, dict) and isinstance(maker.get("device"), str)
+        if not known or not isinstance(maker.get("dirty"), bool):
+            raise ValueError(
+                f"{path} cannot be resumed: made_by must tell device and commit of every maker, got "
+                f"{str(maker)[:40]!r}; give another folder, or remove that file"
+            )
+    return makers
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor], header: str = "") -> str:

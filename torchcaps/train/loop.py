@@ -29,7 +29,7 @@ from torchcaps.runtime.environment import (
 from torchcaps.runtime.files import locked, remove_parts
 from torchcaps.runtime.metrics_log import MetricsLog, Speed, progress_bar
 from torchcaps.train import batchnorm, splits
-from torchcaps.train.checkpoint import Checkpoint, load_into, load_run, save_checkpoint, tensors_sha256
+from torchcaps.train.checkpoint import Checkpoint, check_makers, load_into, load_run, save_checkpoint, tensors_sha256
 from torchcaps.train.evaluate import finish, n_steps_of, probe, reached, validate, warn_of_dead_layers, watch
 from torchcaps.train.plain import differences, to_plain, unlike
 from torchcaps.train.state import Diverged, Interrupted, Options, State, Trained, checkpoint_path
@@ -147,16 +147,14 @@ def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
         raise ValueError(
             f"{state.path} belongs to another run ({'; '.join(other[:3])}); give another folder, or remove that file"
         )
-    if about.get("stage", -1) not in range(len(state.run.stages)) or not all(
-        isinstance(m, dict) for m in about["made_by"]
-    ):
-        raise ValueError(f"{state.path} cannot be resumed: its stage or its makers are not those of a run; remove it")
+    if about.get("stage", -1) not in range(len(state.run.stages)):
+        raise ValueError(f"{state.path} cannot be resumed: its stage is not one of this run; remove it")
     load_into(state.model, found.part("model"), state.path)
     state.stage, state.done, state.seconds, state.made_by = (
         about["stage"],
         about["done"],
         about["seconds"],
-        about["made_by"],
+        check_makers(about["made_by"], state.path),
     )
     state.ended, state.met = about.get("ended", False), about.get("met", False)
     state.rng.set_state(found.tensors["rng/epoch"])

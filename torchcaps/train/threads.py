@@ -10,7 +10,7 @@ import torch
 from torchcaps.runtime.distributed import n_cores
 from torchcaps.runtime.environment import threads_of
 from torchcaps.runtime.threads import set_in_environment, using_threads
-from torchcaps.train.checkpoint import read_about
+from torchcaps.train.checkpoint import check_makers, read_about
 
 
 @contextmanager
@@ -35,4 +35,4 @@ def threads_as_begun(path: Path, device: torch.device, told: bool) -> Iterator[N
 
 def _begun(path: Path) -> int | None:
     makers = (read_about(path) or {}).get("made_by") if path.exists() else None
-    return threads_of(makers[-1]["device"]) if makers else None
+    return threads_of(check_makers(makers, path)[-1]["device"]) if makers else None
