@@ -11,7 +11,7 @@ import torchcaps
 from torchcaps.cli.columns import cut, lines_of
 from torchcaps.data import DATASETS
 from torchcaps.papers import PAPERS, RECIPES
-from torchcaps.pretrained import entries
+from torchcaps.pretrained import entries, file_of
 from torchcaps.results import means
 from torchcaps.results.statistics import UNCHECKED
 from torchcaps.results.store import read_result, write_result
@@ -61,6 +61,7 @@ def test_a_text_is_cut_between_words():
     assert cut("one two three", 12) == "one two…"
     assert cut("one, two three", 6) == "one…"
     assert cut("unbreakable", 6) == "unbre…"
+    assert cut("CapsNet, 3 iterations", 20) == "CapsNet, 3 iteratio…"  # "CapsNet, 3…" would waste half of the room
     assert lines_of(("a", "b"), [("whole-name", "some words that go on")], 40)[1] == "whole-name  some words that go on"
     assert lines_of(("a", "b"), [("whole-name", "some words that go on")], 32) == [
         "a           b",
@@ -128,6 +129,14 @@ def test_what_is_printed_as_json_can_be_read(command):
     files = [str(HOME / f"results/digits/writers/{seed}.json") for seed in (0, 1)]
     (pair,) = json.loads(command("compare", *files, "--json"))
     assert pair["part"] == "test" and pair["n"] == 360 and pair["difference"] != 0
+
+
+@pytest.mark.parametrize("name", entries())
+def test_a_card_is_printed_in_full_within_80_columns(command, name):
+    said = command("pretrained", name)
+    assert max(map(len, said.splitlines())) <= 80 and "|" not in said
+    card = file_of(name).with_suffix(".md").read_text().removeprefix("# ").replace("```python", "").replace("```", "")
+    assert said.split() == [word for word in card.split() if word.strip("|-")]
 
 
 def test_data_ls_shows_sets_by_words_or_one_in_full(command):

@@ -191,8 +191,6 @@ def test_commands_take_names(command, tmp_path):
     code, said, err = command("pretrained")
     assert code == 0, err
     assert all(name in said for name in NAMES) and "0.56 % error" in said
-    code, said, err = command("pretrained", "capsnet-digits")
-    assert code == 0 and said == (FOLDER / "capsnet-digits.md").read_text(), err
     refuses(command("pretrained", "nothing"), "no trained model 'nothing'; there are baseline-digits")
     code, said, err = command("eval", "baseline-digits", "--device", "cpu", "--json", tmp_path / "said.json")
     assert code == 0 and "digits/plain seed 0" in said, err

@@ -1,4 +1,4 @@
-"""Plain columns that fit the terminal: one line per row, and no word is broken."""
+"""Plain columns that fit the terminal: one line per row, cut between words where that leaves enough of a text."""
 
 import json
 from collections.abc import Sequence
@@ -10,16 +10,17 @@ from torchcaps.cli.options import console
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 LEAST = 20  # a last column that is cut to less than this says nothing, and is left out
+ENOUGH = 0.6  # part of the room that whole words must fill; else the cut goes through a word
 GAP = "  "
 
 
 def cut(text: str, width: int) -> str:
-    """Shorten a text to `width` characters, between two words if possible, and mark it by an ellipsis."""
+    """Shorten a text to `width` characters, between two words if that fills most of them; an ellipsis marks it."""
     if len(text) <= width:
         return text
     head = text[: width - 1]
     whole = head if text[width - 1] == " " else head.rpartition(" ")[0]
-    return (whole or head).rstrip(" ,;:(") + "…"
+    return (whole if len(whole) >= ENOUGH * len(head) else head).rstrip(" ,;:(") + "…"
 
 
 def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -43,14 +44,39 @@ def tell(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") ->
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def tell_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, one pair per line; long values go on under their first word."""
-    width = max(len(name) for name, _ in facts)
-    for name, value in facts:
-        first, *rest = _wrapped(value, console.width - width - len(GAP))
-        console.print(f"{name.ljust(width)}{GAP}{first}", highlight=False, soft_wrap=True)
-        for line in rest:
-            console.print(f"{' ' * width}{GAP}{line}", highlight=False, soft_wrap=True)
+def tell_facts(facts: Sequence[Sequence[str]]) -> None:
+    """Print names and values, one row per line; long last values go on under their first word."""
+    widths = [max(map(len, column)) for column in zip(*facts, strict=True)][:-1]
+    left = sum(widths) + len(GAP) * len(widths)
+    for *names, value in facts:
+        start = "".join(name.ljust(width) + GAP for name, width in zip(names, widths, strict=True))
+        for line in _wrapped(value, console.width - left):
+            console.print(f"{start}{line}", highlight=False, soft_wrap=True)
+            start = " " * left
+
+
+def tell_card(text: str) -> None:
+    """Print a model card, as wide as the terminal: tables as columns, code unbroken."""
+    for number, block in enumerate(text.split("```")):
+        for part in block.removeprefix("python").strip("\n").split("\n\n"):
+            lines = part.splitlines()
+            if not part.startswith("# "):
+                console.print()
+            if number % 2:
+                lines = [f"    {line}" for line in lines]
+            elif lines[0].startswith("|"):
+                tell_facts(_cells(lines))
+                lines = []
+            else:
+                lines = [row for line in lines for row in _wrapped(line.removeprefix("# "), console.width)]
+            for line in lines:
+                console.print(line, highlight=False, soft_wrap=True)
+
+
+def _cells(lines: Sequence[str]) -> list[list[str]]:
+    """Split the rows of a Markdown table; an empty head and the rule under it are left out."""
+    rows = [line for line in lines if line.strip("|- ")]
+    return [row.removeprefix("| ").removesuffix(" |").split(" | ", lines[0].count("|") - 2) for row in rows]
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from torchcaps import pretrained as models
-from torchcaps.cli.columns import AsJson, tell, tell_json
+from torchcaps.cli.columns import AsJson, tell, tell_card, tell_json
 from torchcaps.cli.options import Device, Root, console
 from torchcaps.papers import RECIPES
 from torchcaps.pretrained import release as releases
@@ -24,7 +24,7 @@ def pretrained(
         if as_json:
             tell_json({"name": name, **asdict(models.entry(name))})
         else:
-            print(models.file_of(name).with_suffix(".md").read_text(), end="")
+            tell_card(models.file_of(name).with_suffix(".md").read_text())
         return
     if as_json:
         tell_json([{"name": key, **asdict(one)} for key, one in models.entries().items()])
@@ -83,4 +83,4 @@ def release(
         device=pick_device(device),
         again=measure,
     )
-    print((folder / made.file).with_suffix(".md").read_text(), end="")
+    tell_card((folder / made.file).with_suffix(".md").read_text())
