@@ -85,7 +85,10 @@ def test_the_loop_warns_once_of_a_layer_that_died(tmp_path, monkeypatch):
     assert [text.split(":")[0] for text in said].count("layer levels.1.routed") == 1
 
 
-@pytest.mark.parametrize("routing", [name for name in ROUTINGS if name != "ladder"])
+@pytest.mark.parametrize(
+    "routing",
+    [pytest.param(name, marks=[] if name == "dynamic" else pytest.mark.slow) for name in ROUTINGS if name != "ladder"],
+)
 def test_three_layers_of_every_routing_learn(routing, tmp_path):
     task = ClassifyScores() if ROUTINGS[routing].loss == "cross-entropy" else Classify()
     em = routing == "em"  # slower at first: few votes fit a capsule each

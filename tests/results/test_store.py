@@ -292,6 +292,7 @@ def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result, history):
     assert "names no commit, but 'unknown'" in check_commit(clean | {"commit": "unknown"}, history).text
 
 
+@pytest.mark.slow
 def test_a_commit_is_read_once_and_a_damaged_cache_is_made_anew(result, history, monkeypatch):
     history, head = history
     clean = result | {"dirty": False, "commit": head}
