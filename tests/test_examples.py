@@ -25,7 +25,11 @@ def accuracy(path: Path, capsys, n_rounds: int | None = None) -> float:
     return float(re.search(r"test accuracy ([\d.]+) %", capsys.readouterr().out)[1])
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] if path.name == "stack_capsules.py" else []) for path in EXAMPLES],
+    ids=lambda path: path.name,
+)
 def test_it_runs_to_its_end(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert 0 <= accuracy(path, capsys, n_rounds=1) <= 100

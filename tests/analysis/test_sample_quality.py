@@ -80,6 +80,7 @@ def test_fewer_pictures_than_features_are_whitened_alike(rng):
         torch.testing.assert_close(white.T @ white / 30, torch.eye(n_kept, dtype=torch.float64), atol=1e-3, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_judge_knows_real_pictures_and_learns_from_training_images_alone():
     train, test = (load("generated-16", part) for part in ("train", "test"))
     judge = sample_quality.train_judge(train, test, CPU, 0, steps=15)

@@ -234,6 +234,7 @@ def test_a_full_disk_ends_with_one_line(command, monkeypatch):
     assert "Errno" not in answer[2]
 
 
+@pytest.mark.slow
 def test_it_runs_from_a_bare_checkout():
     command = [sys.executable, "-m", "torchcaps", "ls"]
     done = subprocess.run(command, cwd=HOME, env=os.environ | {"PYTHONPATH": str(HOME)}, capture_output=True, text=True)

@@ -187,6 +187,7 @@ def test_autocast_keeps_float32_at_both_ends():
     torch.testing.assert_close(routed.poses, local_routing(**args).poses, rtol=0, atol=0.03)
 
 
+@pytest.mark.slow
 def test_compiles_whole(fresh_dynamo):
     args = problem(3, 3, 2, padding=1, batch=(2,))
     inputs = [args[name].requires_grad_() for name in ("poses", "weight", "bias")]

@@ -138,6 +138,7 @@ def test_masked_and_pre_mask_features_are_not_the_same(runs):
     assert (said[0] != said[1]).any()
 
 
+@pytest.mark.slow
 def test_features_outlive_the_checkpoint_and_another_training_is_noticed(runs, tmp_path):
     run = small("mnist-sparse-svm")
     train(run.network, name=run.of, seed=0, options=Options(out=tmp_path, progress=False))

@@ -305,6 +305,7 @@ def test_a_commit_is_read_once_and_a_damaged_cache_is_made_anew(result, history,
     assert b"generated-16" in kept.read_bytes()
 
 
+@pytest.mark.slow
 def test_verify_all_counts_bad_files_and_those_without_data(result, history, tmp_path, monkeypatch):
     history, head = history
     folder = tmp_path / "results"
