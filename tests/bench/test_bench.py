@@ -271,6 +271,7 @@ TINY = [
 ]
 
 
+@pytest.mark.slow
 def test_scale_writes_numbers_and_a_picture(tmp_path):
     image = pytest.importorskip("PIL.Image")
     pytest.importorskip("matplotlib")

@@ -251,6 +251,7 @@ def test_eval_says_what_the_routing_does_and_keeps_it(command, trained):
     assert len(kept["diagnostics"]["passes"]) == 5
 
 
+@pytest.mark.slow
 def test_equivariance_of_two_checkpoints_side_by_side(command):
     for recipe in ("smoke/capsnet", "smoke/baseline"):
         run = RECIPES[recipe].make()

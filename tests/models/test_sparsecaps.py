@@ -132,6 +132,7 @@ def test_the_decoder_draws_from_all_capsules_it_is_given(rng):
     assert torch.equal(model.reconstruct(poses), model.net.decoder(poses, torch.ones(2, 5)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("support", ["places", pytest.param("runs", marks=pytest.mark.slow)])
 def test_training_compiles_whole_with_its_statistics(support, fresh_dynamo, rng):
     """What a training step is made of: buffers change in place inside the program, and weights get the same gradients."""

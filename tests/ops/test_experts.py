@@ -291,6 +291,7 @@ def test_the_true_update_lowers_the_reconstruction_error_where_a_shuffled_one_do
     assert shuffled > 0.9 * before and wrong_sign > before, (before, shuffled, wrong_sign)
 
 
+@pytest.mark.slow
 def test_it_compiles_whole(rng, fresh_dynamo):
     """One program for all of it: two passes, plain numbers, on/off drawn."""
 

@@ -172,6 +172,7 @@ def run_cli(monkeypatch, *words):
     return end.value.code or 0
 
 
+@pytest.mark.slow
 def test_explain_draws_test_pictures_and_own_ones_and_refuses_the_rest(tmp_path, monkeypatch, capsys):
     from PIL import Image
 

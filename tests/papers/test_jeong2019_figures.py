@@ -105,6 +105,7 @@ def small_rows(monkeypatch):
     return today
 
 
+@pytest.mark.slow
 def test_figures_need_their_checkpoints(small_rows, tmp_path):
     def drawn():
         return set(paper.figures(tmp_path, tmp_path / "runs", None, CPU))

@@ -101,6 +101,7 @@ def test_epochs_go_on_in_the_same_order_across_their_ends(tmp_path):
     assert hashes[0] == hashes[1]
 
 
+@pytest.mark.slow
 def test_a_changing_beta1_and_mixed_images_go_on_as_they_were(tmp_path):
     run, hashes = RECIPES["smoke/em-capsnet-mixup"].make(), []
     for number, stops in enumerate([(), (3, 9)]):  # before and after the optimiser trusts its spread
