@@ -16,10 +16,9 @@ def test_every_routing_takes_and_gives_vectors(name):
     assert ((found.activity >= 0) & (found.activity <= 1)).all()
     # the loss that a routing names is the one for what it gives
     assert (found.score is not None) == (ROUTINGS[name].loss == "cross-entropy")
-    found.poses.sum().backward()
-    assert all(parameter.grad is not None for parameter in second.routed.parameters() if parameter.requires_grad) or (
-        ROUTINGS[name].loss == "cross-entropy"
-    )
+    (found.poses.sum() + found.confidence.sum()).backward()
+    for layer in (first, second):
+        assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
 def test_every_pair_of_routings_follows_each_other():
