@@ -82,6 +82,15 @@ def test_extreme_poses(rng, device, kept, scale, dtype):
     compare_routing(dynamic_routing, arguments(rng, device, scale=scale), backend="triton", dtype=dtype)
 
 
+@pytest.mark.parametrize("scale", [1e19, 1e30])
+def test_poses_whose_squares_overflow(rng, device, scale):
+    args = arguments(rng, device, scale=scale)
+    got = gradients(args)
+    wanted = dynamic_routing(**args, backend="reference")
+    assert all(torch.isfinite(one).all() for one in got)
+    torch.testing.assert_close(got[0], wanted.poses, rtol=1e-4, atol=1e-4)  # lengths of 1
+
+
 def test_poses_and_weight_that_are_not_contiguous(rng, device):
     args = arguments(rng, device, "ijde", d=4, e=4)
     poses, weight = args["poses"].mT.contiguous().mT, args["weight"].mT.contiguous().mT

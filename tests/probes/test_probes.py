@@ -11,7 +11,7 @@ from torchcaps.data import load
 from torchcaps.papers import RECIPES
 from torchcaps.probes.attack import _answering
 from torchcaps.probes.classifier import Linear, Svm
-from torchcaps.probes.features import Missing, look, network, require
+from torchcaps.probes.features import Missing, Seen, _keep, _kept, look, network, require
 from torchcaps.probes.kinds import Attack, FrozenClassifier, stored
 from torchcaps.results.store import make_result, unpack
 from torchcaps.results.verify import check_metrics
@@ -156,6 +156,20 @@ def test_features_outlive_the_checkpoint_and_another_training_is_noticed(runs, t
     train(run.network, name=run.of, seed=1, options=Options(out=tmp_path, progress=False))
     other = look(run, "generated/train", tmp_path, **here)
     assert other.weights != first.weights and len(other.poses) == 512  # of the new weights, not from the old file
+
+
+def test_damaged_caches_are_not_read(rng, tmp_path):
+    seen = Seen(torch.randn(40, 2, 3, generator=rng).half(), torch.ones(40, 2).half(), "hash of the weights")
+    _keep(tmp_path, "generated/test", seen)
+    rows, labels, cache = seen.features("poses"), torch.arange(40) % 2, tmp_path / "svm.npz"
+    machine = Svm().fit(rows, labels, cache, 1, "")
+    assert torch.equal(_kept(tmp_path, "generated/test", seen.weights).poses, seen.poses)
+    for path in (tmp_path / "features" / "generated-test-0.npz", cache):
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+    assert _kept(tmp_path, "generated/test", seen.weights) is None
+    with pytest.warns(UserWarning, match=r"svm.npz is damaged; the support vector machines are fitted again"):
+        assert torch.equal(Svm().fit(rows, labels, cache, 1, "").vectors, machine.vectors)
 
 
 def test_half_a_run_and_another_run_are_not_read(tmp_path):

@@ -165,7 +165,7 @@ def save_svm(path: Path, machine: SvmDecision) -> None:
 
 def load_svm(path: Path) -> SvmDecision:
     """Load an SVM that `save_svm` wrote."""
-    found = np.load(path)
+    found = np.load(io.BytesIO(path.read_bytes()))  # np.load leaves a damaged file open
     parts = (torch.from_numpy(found[name]) for name in ("vectors", "coefficients", "intercepts", "classes"))
     return SvmDecision(*parts, gamma=float(found["gamma"]))
 

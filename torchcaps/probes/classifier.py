@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from torchcaps.analysis.classifiers import (
 )
 from torchcaps.data import Labelled, fingerprint
 from torchcaps.data.subsets import cut, pool, pool_of
-from torchcaps.probes.features import look, pixels, require, rows_of
+from torchcaps.probes.features import DAMAGED, look, pixels, require, rows_of
 from torchcaps.runtime.environment import made_by, make_folder, own_randomness, peak_memory, pick_device
 from torchcaps.train.plain import to_plain
 from torchcaps.train.state import Options, Outcome
@@ -47,9 +48,12 @@ class Svm:
     def fit(
         self, rows: Float[Tensor, "n f"], labels: Int64[Tensor, " n"], cache: Path, jobs: int, title: str
     ) -> SvmDecision:
-        """Fit the machines, or load them from the cache file if it exists."""
+        """Fit the machines, or load them from the cache file if it is there and whole."""
         if cache.exists():
-            return load_svm(cache)
+            try:
+                return load_svm(cache)
+            except DAMAGED:
+                warnings.warn(f"{cache} is damaged; the support vector machines are fitted again", stacklevel=2)
         gamma = 1 / (rows.shape[1] * rows.double().var(correction=0).item()) if self.gamma is None else self.gamma
         machine = fit_svm(rows, labels, self.C, gamma, jobs, title)
         save_svm(cache, machine)

@@ -7,6 +7,7 @@ and the hash of the network's weights. Every classifier is fitted to the half fl
 from __future__ import annotations
 
 import io
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 ROWS = 25_000  # images per file: under 16 MB with 256 features each
 AT_ONCE = 200
 CHECKPOINT = "checkpoint.safetensors"
+DAMAGED = (ValueError, KeyError, EOFError, zipfile.BadZipFile)  # errors of reading a damaged .npz file
 
 
 class Seen(NamedTuple):
@@ -143,12 +145,16 @@ def _keep(folder: Path, name: str, seen: Seen) -> None:
 
 
 def _kept(folder: Path, name: str, weights: str | None) -> Seen | None:
-    """Load cached features if the files are complete and match `weights`; None for `weights` accepts any."""
-    parts = [np.load(path) for path in _files(folder, name)]
-    if not parts:
+    """Load cached features if the files are whole and match `weights`; None for `weights` accepts any."""
+    if not (files := _files(folder, name)):
         return None
-    made_by = {str(part["weights"]) for part in parts}
-    poses, mask = (torch.from_numpy(np.concatenate([part[key] for part in parts])) for key in ("poses", "mask"))
-    if len(made_by) > 1 or len(poses) != int(parts[0]["n"]) or weights not in (None, *made_by):
+    try:
+        parts = [np.load(io.BytesIO(path.read_bytes())) for path in files]
+        made_by = {str(part["weights"]) for part in parts}
+        poses, mask = (torch.from_numpy(np.concatenate([part[key] for part in parts])) for key in ("poses", "mask"))
+        n_rows = int(parts[0]["n"])
+    except DAMAGED:
+        return None
+    if len(made_by) > 1 or len(poses) != n_rows or weights not in (None, *made_by):
         return None
     return Seen(poses, mask, made_by.pop())

@@ -13,6 +13,7 @@ from torchcaps.ops.dynamic.triton_tiles import (
     load_parent,
     load_poses,
     load_weight,
+    shortening,
     spread,
     sum_partials,
 )
@@ -37,12 +38,14 @@ def finish_backward(
     if KEEP:
         tl.store(running + at, grad, mask=there)
     s = tl.load(total + at, mask=there, other=0.0)
+    shorter = shortening(s)
+    s *= shorter
     square = tl.sum(s * s, 1)[:, None]
     root = tl.rsqrt(square + EPS)
     # squash is s k(|s|²)
     k = square / (1 + square) * root
     slope = root / ((1 + square) * (1 + square)) - 0.5 * square / (1 + square) * root * root * root
-    result = k * grad + s * (2 * slope * tl.sum(s * grad, 1)[:, None])
+    result = (k * grad + s * (2 * slope * tl.sum(s * grad, 1)[:, None])) * shorter
     tl.store(grad_total + at, result, mask=there)
     tl.store(narrow + at, result.to(narrow.dtype.element_ty), mask=there)
 

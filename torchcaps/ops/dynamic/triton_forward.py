@@ -25,6 +25,7 @@ from torchcaps.ops.dynamic.triton_tiles import (
     load_parent,
     load_poses,
     load_weight,
+    shortening,
     spread,
     sum_partials,
 )
@@ -126,6 +127,7 @@ def finish(
     if BIAS:
         total += tl.load(bias + (row % J)[:, None] * E + e[None, :], mask=there, other=0.0).to(tl.float32)
     tl.store(total_out + at, total, mask=there)
+    total *= shortening(total)
     square = tl.sum(total * total, 1)[:, None]
     pose = total * (square / (1 + square)) * tl.rsqrt(square + EPS)
     before = tl.zeros((RB, EP), tl.float32)

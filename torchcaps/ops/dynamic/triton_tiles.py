@@ -6,6 +6,10 @@ Letters: see triton_forward.py.
 import triton
 import triton.language as tl
 
+from torchcaps.ops.squash import SHORTER
+
+# a row with a number beyond 1e17 is shortened before it is squared
+LARGEST, FACTOR = tl.constexpr(1e17), tl.constexpr(SHORTER)
 # else each would be a constant where it is 1, and kernels would be compiled once more
 COUNTS = ("n_batch", "n_rows", "n_chunks", "blocks")
 
@@ -87,6 +91,12 @@ def agree(q, poses, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
 def spread(numbers, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
     """Repeat [b i] over d: [b n]."""
     return tl.reshape(tl.broadcast_to(numbers[:, :, None], (BB, IB, DP)), (BB, IB * DP))
+
+
+@triton.jit
+def shortening(total):
+    """Factor per row of [row e] that keeps its squared length finite, as in the reference's squash."""
+    return tl.where(tl.max(tl.abs(total), 1)[:, None] < LARGEST, 1.0, FACTOR)
 
 
 @triton.jit
