@@ -99,9 +99,9 @@ ROUTINGS: dict[str, Routing] = {
 
 def routing_named(routing: str | Routing) -> Routing:
     """Look up a routing by name, or return the options unchanged."""
-    if not isinstance(routing, str):
+    if isinstance(routing, Routing) and not isinstance(routing, type):
         return routing
-    if routing not in ROUTINGS:
+    if not isinstance(routing, str) or routing not in ROUTINGS:
         raise ValueError(f"routing must be one of {', '.join(ROUTINGS)}, or their options; got {routing!r}")
     return ROUTINGS[routing]
 
