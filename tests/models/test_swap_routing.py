@@ -129,6 +129,18 @@ def test_a_task_that_does_not_fit_the_outputs_is_refused(model, task, right):
         task.losses(model(), batch)
 
 
+@pytest.mark.parametrize(
+    "routing", ["em", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lazy", "ladder"))]
+)
+def test_the_losses_of_a_task_compile_as_one_program(routing):
+    """As they do on CUDA; `eager` compiles no kernels."""
+    model, batch = net(routing), Batch(torch.rand(2, 1, 16, 16), torch.tensor([0, 1]))
+    plain = task_for(routing).losses(model, batch)
+    compiled = torch.compile(task_for(routing).losses, fullgraph=True, backend="eager")(model, batch)
+    assert "reconstruction" in plain and set(compiled) == set(plain)
+    torch.testing.assert_close(compiled, plain)
+
+
 def test_pairs_are_classified_by_lengths_alone():
     batch = Batch(torch.rand(2, 1, 16, 16), torch.tensor([[0, 1], [2, 3]]))
     with pytest.raises(ValueError, match=r"ClassifyPairs needs .*; build it with a routing whose loss is margin"):

@@ -111,3 +111,11 @@ def test_a_masked_class_has_no_share_of_the_cross_entropy():
     loss.sum().backward()
     torch.testing.assert_close(loss.detach(), torch.tensor([2.0]).log())
     assert score.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("loss", [margin_loss, cross_entropy_loss, spread_loss])
+def test_losses_of_capsules_compile_as_one_program(loss):
+    poses, present = torch.randn(2, 3, 4), torch.eye(3)[:2]
+    capsules = Capsules.scored(poses, poses.sum(-1)) if loss is cross_entropy_loss else Capsules.of(squash(poses))
+    compiled = torch.compile(loss, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(capsules, present), loss(capsules, present))

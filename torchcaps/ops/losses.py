@@ -31,7 +31,7 @@ def margin_loss(
 
     `lengths`: capsules, or their lengths themselves, never a softmax of them. Capsules with scores are refused.
     """
-    if isinstance(lengths, ClassCapsules):
+    if not isinstance(lengths, Tensor):
         if lengths.score is not None:
             raise ValueError(
                 "margin_loss wants capsules whose activity is a length, got capsules with scores; "
@@ -58,7 +58,7 @@ def cross_entropy_loss(
     `scores`: capsules that have them (EM and lazy routing), or logits. Capsules without scores are refused, since a
     softmax of lengths, which end at 1, can never be sure.
     """
-    if isinstance(scores, ClassCapsules):
+    if not isinstance(scores, Tensor):
         if scores.score is None:
             raise ValueError(
                 "cross_entropy_loss wants capsules with scores, got capsules whose activity is a length; "
@@ -77,7 +77,7 @@ def spread_loss(
 
     `scores`: capsules, of which the activity is taken, or their activity.
     """
-    scores = scores.activity if isinstance(scores, ClassCapsules) else scores
+    scores = scores if isinstance(scores, Tensor) else scores.activity
     _same_shape("spread_loss", scores=scores, present=present)
     true = (scores * present).sum(-1, keepdim=True)
     return ((margin - (true - scores)).clamp(min=0).square() * (1 - present)).sum(-1)

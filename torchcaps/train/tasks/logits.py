@@ -18,9 +18,10 @@ from torchcaps.train.tasks.fitting import check_output
 
 @runtime_checkable
 class Redraws(Protocol):
-    """Network that may have a decoder, which redraws an image from the capsule of its class."""
+    """Network with a `decoder`, or None, which redraws an image from the capsule of its class.
 
-    decoder: nn.Module | None
+    Only its method is asked for: torch.compile cannot check attributes.
+    """
 
     def reconstruct(self, poses: Tensor, labels: Tensor) -> Tensor:
         """Reconstruct images from the capsules of their classes."""
