@@ -26,6 +26,8 @@ from torchcaps.layers import (
 )
 from torchcaps.models import CapsNet, CapsuleHead, DeepCapsNet, EMCapsNet, EMSentenceNet
 from torchcaps.ops import (
+    LOSSES,
+    cross_entropy_loss,
     dynamic_routing,
     dynamic_routing_steps,
     em_routing,
@@ -35,6 +37,7 @@ from torchcaps.ops import (
     margin_loss,
     reconstruction_loss,
     recover_couplings,
+    spread_loss,
     squash,
     unsquash,
 )
@@ -46,6 +49,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "EM",
+    "LOSSES",
     "ROUTINGS",
     "CapsNet",
     "CapsuleHead",
@@ -69,6 +73,7 @@ __all__ = [
     "RankMask",
     "RoutedCapsules",
     "calibrate",
+    "cross_entropy_loss",
     "dynamic_routing",
     "dynamic_routing_steps",
     "em_routing",
@@ -79,6 +84,7 @@ __all__ = [
     "margin_loss",
     "reconstruction_loss",
     "recover_couplings",
+    "spread_loss",
     "squash",
     "unsquash",
 ]

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,6 +152,10 @@ def test_settings_for_own_images_and_recipes_do_not_mix(command, folder):
     refuses(command("train", "--data", folder, "--quick"), "--data FOLDER alone")
     refuses(command("train", "smoke/capsnet", "--size", "16"), "--size is for images of your own")
     refuses(command("train", "--data", folder, "--model", "baseline"), "--model must be one of capsnet, em-capsnet")
+    refuses(command("train", "smoke/capsnet", "--routing", "em"), "--routing is for images of your own")
+    refuses(command("train", "--data", folder, "--routing", "hard"), "routing must be one of dynamic,", "'hard'")
+    both = "--model", "em-capsnet", "--routing", "em"
+    refuses(command("train", "--data", folder, *both), "--routing swaps that of capsnet", "leave out one")
     refuses(command("train", "smoke/capsnet", "--batch-size", "16"), "--batch-size is for images of your own")
     refuses(command("train", "--data", folder, "--epochs", "0"), "--epochs must be 1 or more")
     refuses(command("train", "--data", folder, "--learning-rate", "0"), "--learning-rate must be more than 0, got 0")
@@ -193,6 +198,17 @@ def test_numbers_by_class():
     assert {name: tuple(one) for name, one in found.items()} == {"a": (1, 1), "b": (4, 3), "never": (0, 0)}
     assert mean_over_classes(found) == pytest.approx(100 * (1 + 0.75) / 2)
     assert np.isnan(found["never"].percent)
+
+
+def test_own_images_are_trained_with_a_routing_by_name(command, folder):
+    code, _, err = command("train", "--data", folder, "--routing", "em", "--device", "cpu", "--epochs", "1")
+    place = f"runs/own/{folder.name}-capsnet-em/0"
+    assert code == 0, err
+    stored = read_result(Path(place, "result.json"))["run"]
+    assert stored["model_args"]["routing"] == "em" and stored["stages"][0]["task"]["kind"] == "ClassifyScores"
+    code, said, err = command("predict", f"{place}/checkpoint.safetensors", folder / "flat" / "00.png")
+    shares = [float(part.split()[-1]) for part in said.split(": ")[1].split(", ")]
+    assert code == 0 and sum(shares) == pytest.approx(1, abs=2e-3), err  # of a softmax
 
 
 @pytest.mark.slow

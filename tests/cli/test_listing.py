@@ -1,15 +1,20 @@
 """Lists at 80 columns: one line per row, filters, JSON for scripts, and our numbers where no result file is."""
 
 import json
+import re
 import tomllib
+from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from commands import refuses, run
 
 import torchcaps
-from torchcaps.cli.columns import cut, lines_of
+from torchcaps.cli.columns import apart, cut, lines_of
 from torchcaps.data import DATASETS
+from torchcaps.layers import ROUTINGS
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.pretrained import entries, file_of
 from torchcaps.results import means
@@ -39,6 +44,7 @@ def command(capsys, monkeypatch, tmp_path):
 LISTS = {
     "ls": len(PAPERS),
     "ls --all": len(RECIPES),
+    "ls --routings": len(ROUTINGS),
     "ls mnist --run": sum("mnist" in name for name in means.shipped()),
     "data ls": len({spec.source for spec in DATASETS.values()}),
     "data ls --all": len(DATASETS),
@@ -51,7 +57,7 @@ LISTS = {
 def test_every_list_has_one_line_per_row_within_80_columns(command, words):
     lines = command(*words.split()).splitlines()
     assert all(len(line) <= 80 for line in lines), max(lines, key=len)
-    names = {name.partition("/")[2] for name in RECIPES} | {*PAPERS} | {*DATASETS} | {*entries()}
+    names = {name.partition("/")[2] for name in RECIPES} | {*PAPERS} | {*DATASETS} | {*entries()} | {*ROUTINGS}
     names |= {spec.source for spec in DATASETS.values()}
     assert sum(line.partition("  ")[0] in names and "  " in line for line in lines) == LISTS[words]
 
@@ -68,6 +74,50 @@ def test_a_text_is_cut_between_words():
         "whole-name  some words that go…",
     ]
     assert lines_of(("a", "b"), [("whole-name", "some words that go on")], 20) == ["a", "whole-name"]
+
+
+def test_a_cut_text_shows_what_tells_it_from_the_others():
+    alike = ["CapsNet, 3 iterations", "CapsNet, 3 iterations, decoder", "CapsNet, 3 iterations, decoder, wide"]
+    assert apart(alike, 20) == ["CapsNet…3 iterations", "CapsNet…decoder", "CapsNet…wide"]
+    assert apart(alike, 21)[0] == alike[0] and apart(alike, 60) == alike
+    # the same last part after another difference
+    assert apart(["Net, one, red, a", "Net, one, red", "Net, two, red, a", "Net, two, red"], 12)[1::2] == [
+        "…one, red",
+        "…two, red",
+    ]
+    assert apart(["alone, and long", "another text"], 8) == ["alone…", "another…"]
+
+
+def test_no_two_printed_rows_of_a_paper_read_alike(command):
+    for paper in ("sabour2017", "jeong2019"):
+        lines = command("ls", paper, "--printed").splitlines()[1:]
+        at = lines[0].index("what it is")
+        shown = [line[at:] for line in lines[1:] if line]
+        assert len(shown) == len(set(shown)) >= 10
+        kept = [text.rstrip("…") for text in shown]
+        assert not [pair for pair in permutations(kept, 2) if pair[0].startswith(pair[1]) and "…" in pair[1]]
+
+
+def test_every_routing_has_a_line_with_its_loss_and_paper(command, monkeypatch):
+    lines = command("ls", "--routings").splitlines()
+    assert [line.split()[0] for line in lines[1 : len(ROUTINGS) + 1]] == list(ROUTINGS)
+    found = {one["name"]: one for one in json.loads(command("ls", "--routings", "--json"))}
+    assert found["em"]["loss"] == "cross-entropy" and found["em"]["paper"] == "Heinsen 2019"
+    assert found["max-min"]["paper"] == "Zhao 2019" and found["max-min"]["options"]["couplings"] == "max-min"
+    assert len({one["what"] for one in found.values()}) == len(ROUTINGS)
+    assert all(one["what"] for one in found.values()), found
+    refuses(command.answer("ls", "mnist", "--routings"), "--routings lists routings", "give it alone")
+
+    @dataclass(frozen=True)
+    class Later:
+        """Sum of everything (Doe 2031, section 2); nothing else."""
+
+        loss: ClassVar[str] = "margin"
+        n: int = 1
+
+    monkeypatch.setitem(ROUTINGS, "later", Later(n=2))
+    line = next(line for line in command("ls", "--routings").splitlines() if line.startswith("later"))
+    assert re.split(r"  +", line) == ["later", "margin", "Doe 2031", "Sum of everything, n 2"]
 
 
 def test_ls_filters_by_paper_by_words_and_by_what_was_printed(command):

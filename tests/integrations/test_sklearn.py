@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("sklearn", reason="pip install 'torchcaps[experiments]'")
 
@@ -17,6 +18,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from torchcaps.data.sets.generated import generate
 from torchcaps.integrations.sklearn import CapsNetClassifier
+from torchcaps.layers import EM
 from torchcaps.train.state import Diverged
 
 TINY = {"channels": 8, "n_types": 2, "d_class": 4, "reconstruction_weight": 0.0, "random_state": 0}
@@ -26,17 +28,20 @@ CHECKED = CapsNetClassifier(**TINY, epochs=4, learning_rate=2e-2, fill_square=Tr
 
 def checks():
     """All that scikit-learn has for such an estimator; training three more times on read-only files is slow."""
-    for estimator, check in estimator_checks_generator(CHECKED):
-        settings = getattr(check, "keywords", {})
-        name = getattr(check, "func", check).__name__ + "".join(f"-{key}" for key in settings)
-        yield pytest.param(estimator, check, id=name, marks=[pytest.mark.slow] if "readonly_memmap" in name else [])
+    for routing, epochs in ((None, 4), ("dynamic", 4), ("lazy", 12)):
+        checked = clone(CHECKED).set_params(routing=routing, epochs=epochs)
+        for estimator, check in estimator_checks_generator(checked):
+            settings = getattr(check, "keywords", {})
+            name = getattr(check, "func", check).__name__ + "".join(f"-{key}" for key in settings)
+            slow = routing is not None or "readonly_memmap" in name
+            yield pytest.param(estimator, check, id=f"{routing}-{name}", marks=[pytest.mark.slow] if slow else [])
 
 
 CHECKS = list(checks())
 
 
 def test_there_are_checks():
-    assert len(CHECKS) >= 50
+    assert len(CHECKS) >= 100
 
 
 @pytest.mark.filterwarnings(
@@ -50,8 +55,6 @@ def test_it_passes_what_scikit_learn_asks_of_an_estimator(estimator, check):
 @pytest.fixture(scope="module")
 def bars():
     """Bars in three directions, 8x8: 90 to fit to, and others."""
-    import torch
-
     images, labels = generate(400, 8, torch.Generator().manual_seed(0))
     mine = labels < 3
     images, names = images[mine].squeeze(1).numpy(), np.array(["flat", "low", "high"])[labels[mine].numpy()]
@@ -115,6 +118,30 @@ def test_couplings_are_those_of_the_network(bars):
     assert (leaky.lengths(others) < softmax.lengths(others)).all()  # a part of every vote goes nowhere
 
 
+@pytest.mark.parametrize("routing", ["em", "dynamic", pytest.param("ladder", marks=pytest.mark.slow), EM(rows=2)])
+def test_it_learns_with_the_routing_that_it_is_given(bars, routing):
+    images, names, others, other_names = bars
+    order = np.argsort(names, kind="stable")  # sorted rows must not be calibrated on one class alone
+    rate = 5e-3 if routing == "ladder" else 2e-2
+    model = CapsNetClassifier(**TINY | {"reconstruction_weight": 0.005}, routing=routing, epochs=12, learning_rate=rate)
+    model = clone(model).fit(images[order], names[order])
+    assert model.score(others, other_names) > 0.9  # a third by chance
+    shares = model.predict_proba(others)
+    np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
+    assert (model.classes_[shares.argmax(1)] == model.predict(others)).all()
+    assert ((model.lengths(others) >= 0) & (model.lengths(others) <= 1)).all()
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.transform(others), model.transform(others))
+
+
+def test_a_network_of_a_chosen_routing_is_calibrated_and_the_papers_is_not(bars):
+    images, names, *_ = bars
+    for routing, calibrated in ((None, False), ("dynamic", True)):
+        model = CapsNetClassifier(**TINY, epochs=0, routing=routing).fit(images, names).model_
+        median = model.primary_capsules(torch.from_numpy(images[:, None]).float() / 255).activity.median()
+        assert (0.15 <= median <= 0.75) == calibrated
+
+
 def test_the_type_of_the_numbers_at_prediction_does_not_matter(bars):
     """Fitted to 17 grey levels as floats, as scikit-learn's digits are, and asked about the same levels as bytes and as integers."""
     images, names, others, _ = bars
@@ -146,8 +173,6 @@ def test_the_same_random_state_gives_the_same_network(bars):
 
 
 def test_it_does_not_touch_the_random_numbers_of_others(bars):
-    import torch
-
     before = torch.get_rng_state()
     CapsNetClassifier(**TINY, epochs=1).fit(*bars[:2])
     assert torch.equal(before, torch.get_rng_state())
@@ -192,6 +217,13 @@ def test_balanced_drawing_finds_a_rare_class(bars):
         ({"image_shape": (4, 16)}, (10, 8, 8), r"image_shape \(4, 16\) is not that of the images, \(1, 8, 8\)"),
         ({"image_shape": 64}, (10, 64), "image_shape 64 does not hold rows of 64"),
         ({"couplings": "hard"}, (10, 8, 8), "couplings must be one of softmax, leaky, .*; got 'hard'"),
+        ({"routing": "hard"}, (10, 8, 8), "routing must be one of dynamic, .*; got 'hard'"),
+        ({"routing": EM}, (10, 8, 8), "routing must be one of dynamic, .*, or their options; got <class"),
+        (
+            {"routing": "em", "n_iters": 2},
+            (10, 8, 8),
+            "CapsNetClassifier: n_iters=2 is for routing=None, .*; leave n_iters",
+        ),
         ({"batch_size": 0}, (10, 8, 8), "batch_size must be a whole number, 1 or more; got 0"),
         ({"d_class": 0}, (10, 8, 8), "d_class must be a whole number, 1 or more; got 0"),
         ({"epochs": -1}, (10, 8, 8), "epochs must be a whole number, 0 .* or more; got -1"),

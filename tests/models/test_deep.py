@@ -44,7 +44,12 @@ def test_the_loop_calibrates_a_fresh_network_and_no_papers_preset(tmp_path, monk
     train(small_run(), name="deep", seed=0, options=options)
     train(small_run(), name="deep", seed=0, options=replace(options, max_steps=2))  # resumed: not again
     assert calls == [(16, 1, 16, 16)]
-    assert not hasattr(CapsNet, "calibrate")
+    monkeypatch.setattr(CapsNet, "calibrate", lambda self, images: calls.append(self.routing))
+    small = {name: size for name, size in SMALL.items() if name != "n_hidden"}
+    for routing in (None, "dynamic"):
+        run = replace(small_run(), model="capsnet", model_args=small | {"routing": routing})
+        train(run, name="flat", seed=0, options=Options(out=tmp_path / str(routing), progress=False, max_steps=1))
+    assert calls[1:] == [ROUTINGS["dynamic"]]
 
 
 def test_frozen_parameters_stay_as_they_started(tmp_path):

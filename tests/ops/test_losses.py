@@ -3,7 +3,8 @@ import torch
 from torch.autograd import gradcheck
 from torch.nn.functional import one_hot
 
-from torchcaps.ops import margin_loss, reconstruction_loss, spread_loss
+from torchcaps.layers import Capsules
+from torchcaps.ops import cross_entropy_loss, margin_loss, reconstruction_loss, spread_loss, squash
 
 
 def test_margin_by_hand():
@@ -84,3 +85,37 @@ def test_a_picture_without_its_channel_is_refused():
 def test_dtype_is_kept(dtype):
     scores, present = torch.rand(2, 4).to(dtype), torch.eye(2, 4).to(dtype)
     assert margin_loss(scores, present).dtype == spread_loss(scores, present).dtype == dtype
+
+
+def test_losses_take_capsules_and_refuse_those_that_they_do_not_fit():
+    poses, score, present = torch.randn(2, 3, 4), torch.randn(2, 3), torch.eye(3)[:2]
+    lengths, scored = Capsules.of(squash(poses)), Capsules.scored(poses, score)
+    assert torch.equal(margin_loss(lengths, present), margin_loss(lengths.activity, present))
+    wanted = torch.nn.functional.cross_entropy(score, torch.tensor([0, 1]), reduction="none")
+    torch.testing.assert_close(cross_entropy_loss(scored, present), wanted)
+    assert torch.equal(cross_entropy_loss(score, present), cross_entropy_loss(scored, present))
+    assert torch.equal(spread_loss(scored, present), spread_loss(score.sigmoid(), present))
+    with pytest.raises(
+        ValueError, match=r"margin_loss wants .* length, got capsules with scores; use cross_entropy_loss"
+    ):
+        margin_loss(scored, present)
+    with pytest.raises(ValueError, match=r"cross_entropy_loss wants .* scores, got .* length; use margin_loss"):
+        cross_entropy_loss(lengths, present)
+    with pytest.raises(ValueError, match=r"one_hot\(labels, 3\)"):
+        cross_entropy_loss(scored, torch.tensor([0, 1]))
+
+
+def test_a_masked_class_has_no_share_of_the_cross_entropy():
+    score = torch.tensor([[0.0, -torch.inf, 0.0]], requires_grad=True)
+    loss = cross_entropy_loss(score, torch.tensor([[1.0, 0.0, 0.0]]))
+    loss.sum().backward()
+    torch.testing.assert_close(loss.detach(), torch.tensor([2.0]).log())
+    assert score.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("loss", [margin_loss, cross_entropy_loss, spread_loss])
+def test_losses_of_capsules_compile_as_one_program(loss):
+    poses, present = torch.randn(2, 3, 4), torch.eye(3)[:2]
+    capsules = Capsules.scored(poses, poses.sum(-1)) if loss is cross_entropy_loss else Capsules.of(squash(poses))
+    compiled = torch.compile(loss, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(capsules, present), loss(capsules, present))

@@ -21,6 +21,7 @@ from torchcaps.data.batches.images import in_order
 from torchcaps.data.batches.pairs import PairBatch, pairs_in_order
 from torchcaps.data.sets.pairs import Pairs, PairSource, fixed_pairs
 from torchcaps.layers import RoutedCapsules
+from torchcaps.layers.routings import by_agreement
 from torchcaps.ops import length
 
 BATCH = 50  # images: all routing iterations are read, so the votes are in memory
@@ -53,10 +54,11 @@ def diagnose(
     `passes` has a row for each number of routing iterations, with the weights unchanged: the accuracy if routing ended
     there, and the entropy of that iteration's couplings. Uses at most `most` images, spread evenly over the data.
     """
-    if not (isinstance(getattr(model, "classes", None), RoutedCapsules) and hasattr(model, "primary_capsules")):
+    routed = by_agreement(getattr(model, "classes", None))
+    if routed is None or not hasattr(model, "primary_capsules"):
         return {}
-    trained = model.classes.n_iters
-    with evaluating(model), _routed(model.classes, max(LEAST_PASSES, trained + 2)):
+    trained = routed.n_iters
+    with evaluating(model), _routed(routed, max(LEAST_PASSES, trained + 2)):
         parts = [_watch(model, batch) for batch in _batches(data, most, device, augment)]
     seen = _Seen(*map(torch.cat, zip(*parts, strict=True)))
     lengths = seen.lengths[:, trained - 1]  # [b j]

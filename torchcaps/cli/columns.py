@@ -1,7 +1,8 @@
 """Plain columns that fit the terminal: one line per row, cut between words where that leaves enough of a text."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 LEAST = 20  # a last column that is cut to less than this says nothing, and is left out
 ENOUGH = 0.6  # part of the room that whole words must fill; else the cut goes through a word
 GAP = "  "
+PART = re.compile(r"[,:;] ")  # between the parts of a description
+LEAST_PART = 12  # characters of a part that differs beside the first word; with fewer, the word is left out
 
 
 def cut(text: str, width: int) -> str:
@@ -23,6 +26,48 @@ def cut(text: str, width: int) -> str:
     return (whole if len(whole) >= ENOUGH * len(head) else head).rstrip(" ,;:(") + "…"
 
 
+def apart(texts: Sequence[str], width: int) -> list[str]:
+    """Shorten texts so that those that differ still do.
+
+    Where a cut at the end would hide the difference from another text, the middle that both share is left out: the
+    first word, an ellipsis, and the part that differs.
+    """
+    shown = {text: cut(text, width) for text in texts}
+    for text in texts:
+        kept = shown[text].removesuffix("…")
+        alike = {other for other in texts if other.startswith(kept)} - {text}
+        if len(text) > width and alike:
+            shown[text] = _from_difference(text, alike, width)
+    before = dict(shown)
+    for text, short in before.items():
+        # texts that differ in several parts may be cut to equal ones: then from the first that differs
+        alike = {other for other in texts if before[other] == short} - {text}
+        if alike:
+            shown[text] = _from_difference(text, alike, width, first_word=False)
+    return [shown[text] for text in texts]
+
+
+def _from_difference(text: str, alike: Iterable[str], width: int, first_word: bool = True) -> str:
+    """Cut a text to its first word and the part that differs from similar texts; its last part, if these go on."""
+    same = max(_n_same(text, other) for other in alike)
+    if between := PART.match(text, same):
+        same = between.end()
+    starts = [0, *(found.end() for found in PART.finditer(text))]
+    start = max(place for place in starts if place <= same)
+    if same < len(text) and same - start > width // 2:
+        start = text.rfind(" ", 0, same) + 1  # the part is long: its word that differs
+    head = f"{text.split()[0].rstrip(',:;')}…"
+    if not first_word or len(head) >= start or width - len(head) < min(LEAST_PART, len(text) - start):
+        head = "…" if start else ""
+    return head + cut(text[start:], width - len(head))
+
+
+def _n_same(text: str, other: str) -> int:
+    """Count the characters that two texts have in common at their beginning."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((place for place, (one, two) in pairs if one != two), min(len(text), len(other)))
+
+
 def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """Format rows under their heads. Only the last column is shortened; names and numbers stay whole."""
     table = [head, *rows]
@@ -30,7 +75,8 @@ def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
     left = width - sum(widths) - len(GAP) * len(widths)
     padded = [[cell.ljust(size) for cell, size in zip(row, widths, strict=False)] for row in table]
     shown = left >= min(LEAST, max(len(row[-1]) for row in table))
-    last = [[cut(row[-1], left)] if shown else [] for row in table]
+    texts = [cut(head[-1], left), *apart([row[-1] for row in rows], left)]
+    last = [[text] if shown else [] for text in texts]
     return [GAP.join(one + other).rstrip() for one, other in zip(padded, last, strict=True)]
 
 

@@ -38,7 +38,8 @@ def train_own(
     settings = {name[2:].replace("-", "_"): value for name, value in given.items() if name not in OF_SURVEY}
     run = own_run(found.data, **settings)
     tell(found, run.stages[0].balanced)
-    name = f"own/{folder.resolve().name}-{run.model}"
+    routing = run.model_args.get("routing")
+    name = f"own/{folder.resolve().name}-{run.model}" + (f"-{routing}" if routing else "")
     options = Options(
         out=out or Path("runs") / name / str(seed), device=device, root=folder, deterministic=deterministic
     )

@@ -11,6 +11,7 @@ import typer
 from torchcaps import __version__
 from torchcaps.cli.columns import AsJson, cut, tell, tell_facts, tell_json
 from torchcaps.cli.options import console
+from torchcaps.cli.routings import list_routings
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.results import means
 from torchcaps.results.claims import Recipe, find
@@ -31,6 +32,7 @@ def list_recipes(
     printed: Annotated[bool, typer.Option("--printed", help="only rows whose number the paper printed")] = False,
     run: Annotated[bool, typer.Option("--run", help="only rows that we ran")] = False,
     every: Annotated[bool, typer.Option("--all", help="every recipe, not the papers alone")] = False,
+    routings: Annotated[bool, typer.Option("--routings", help="the routings of capsule layers instead")] = False,
     results: Folder = None,
     as_json: AsJson = False,
 ) -> None:
@@ -39,6 +41,11 @@ def list_recipes(
     `torchcaps ls sabour2017 --printed` filters; `torchcaps ls sabour2017/mnist-r3-recon` shows one recipe in full.
     """
     words = words or []
+    if routings:
+        if words or printed or run or every or results:
+            raise ValueError("--routings lists routings, not recipes; give it alone, or with --json")
+        list_routings(as_json)
+        return
     alone = RECIPES.get(words[0]) if len(words) == 1 else None
     found = {alone.name: alone} if alone else {name: RECIPES[name] for name in _matching(words)}
     rows = {row.recipe.name: row for row in _rows(found, results)}
@@ -242,7 +249,7 @@ def ours_of(row: Row, sd: bool = False) -> str:
     if not row.values:
         return "stale" if row.stale else "not run yet"
     values = tuple(row.values.values())
-    n = f"{len(row.together)} together" if row.together else str(len(values))
+    n = f"of {len(row.together)}" if row.together else str(len(values))  # an ensemble is one number
     return f"{spread_of(values) if sd else f'{mean(values):.3f}'} ({n}){'*' if row.behind_n() else ''}"
 
 

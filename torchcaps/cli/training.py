@@ -45,6 +45,10 @@ def train_one(
     smoke: Annotated[bool, typer.Option("--quick", help="train a few steps on generated images")] = False,
     size: Annotated[int | None, typer.Option(help="own images: side length in pixels after resizing")] = None,
     model: Annotated[str | None, typer.Option(help="own images: capsnet or em-capsnet")] = None,
+    routing: Annotated[
+        str | None,
+        typer.Option(help="own images: routing of capsnet's class capsules; `torchcaps ls --routings` names them"),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="own images: number of epochs")] = None,
     balance: Annotated[
         bool | None, typer.Option(help="own images: sample classes equally often, or by their size")
@@ -63,6 +67,7 @@ def train_one(
     own = {
         "--size": size,
         "--model": model,
+        "--routing": routing,
         "--epochs": epochs,
         "--balance": balance,
         "--learning-rate": learning_rate,

@@ -25,7 +25,7 @@ from torchcaps.figures.numbers import pick_examples, predict, series, watch_rout
 from torchcaps.figures.overlap import overlapping_digits
 from torchcaps.figures.places import used_places
 from torchcaps.figures.sentence_map import explain, sentence_map
-from torchcaps.layers import RoutedCapsules
+from torchcaps.layers.routings import by_agreement
 from torchcaps.models import EMCapsNet, EMSentenceNet
 from torchcaps.ops.couplings import FIXED
 
@@ -114,8 +114,8 @@ def _figures_of_sentences(
 
 def _routes(model: nn.Module) -> bool:
     """Check that couplings change: one iteration or fixed couplings leave nothing to show."""
-    classes = getattr(model, "classes", None)
-    return isinstance(classes, RoutedCapsules) and classes.n_iters > 1 and classes.couplings not in FIXED
+    classes = by_agreement(getattr(model, "classes", None))
+    return classes is not None and classes.n_iters > 1 and classes.couplings not in FIXED
 
 
 def save_figures(figures: dict[str, tuple[Figure, str]], folder: Path | str) -> list[Path]:

@@ -29,8 +29,7 @@ from torch import Tensor, nn
 
 from torchcaps.data import info
 from torchcaps.data.augment import Augmentation
-from torchcaps.layers import Capsules, RankMask
-from torchcaps.models import LCapsNet
+from torchcaps.layers import Capsules, LadderCapsules, RankMask
 from torchcaps.runtime.files import write_whole
 from torchcaps.train.recipe import Run
 
@@ -111,7 +110,7 @@ def plan(model: nn.Module, run: Run) -> Plan:
     module = module.cpu().eval()
     with torch.no_grad():
         n_out = len(module(*examples[0]))
-    ranks = any(isinstance(part, RankMask | LCapsNet) for part in module.modules())
+    ranks = any(isinstance(part, RankMask | LadderCapsules) for part in module.modules())
     return Plan(module, examples, tuple(free), free, ("scores", "poses")[:n_out], ranks)
 
 

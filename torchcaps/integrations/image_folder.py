@@ -10,10 +10,11 @@ from torch import Tensor
 
 from torchcaps.data import OwnImages
 from torchcaps.data.augment import Augmentation, Flip, Light, Shift, Warp
+from torchcaps.layers.routings import routing_named
 from torchcaps.train.recipe import Run, Stage
 from torchcaps.train.schedules import Cosine
 from torchcaps.train.tasks import Task
-from torchcaps.train.tasks.classify import Classify
+from torchcaps.train.tasks.by_routing import task_for
 from torchcaps.train.tasks.logits import ClassifyScores
 
 BATCH = 32
@@ -39,20 +40,26 @@ def own_run(
     learning_rate: float | None = None,
     batch_size: int = BATCH,
     augment: str = "shift",
+    routing: str | None = None,
 ) -> Run:
     """Build a run for own images, small enough for a CPU. `em-capsnet` also works with `torchcaps explain`.
 
+    `routing`: name of a routing for the class capsules of `capsnet`, with the loss that fits it.
     `augment`: names of `AUGMENTATIONS` separated by commas, or none.
     """
     if model not in MODELS:
         raise ValueError(f"--model must be one of {', '.join(MODELS)} for images of your own; got {model!r}")
+    if routing is not None:
+        if model != "capsnet":
+            raise ValueError(f"--routing swaps that of capsnet, got --model {model}; leave out one or the other")
+        routing_named(routing)
     if batch_size < 1:
         raise ValueError(f"--batch-size must be 1 or more, got {batch_size}")
     batch = min(batch_size, data.n_train)
     epochs = max(LEAST_EPOCHS, ceil(LEAST_STEPS / (data.n_train // batch))) if epochs is None else epochs
     if epochs < 1:
         raise ValueError(f"--epochs must be 1 or more, got {epochs}")
-    args, task, usual = _network(model, data.shape)
+    args, task, usual = _network(model, data.shape, routing)
     learning_rate = usual if learning_rate is None else learning_rate
     if not learning_rate > 0:
         raise ValueError(f"--learning-rate must be more than 0, got {learning_rate:g}; {usual:g} is the default here")
@@ -68,7 +75,7 @@ def own_run(
     return Run(data=data, model=model, model_args=args, augment=augmentations, stages=(stage,))
 
 
-def _network(model: str, shape: tuple[int, int, int]) -> tuple[dict[str, Any], Task, float]:
+def _network(model: str, shape: tuple[int, int, int], routing: str | None) -> tuple[dict[str, Any], Task, float]:
     """Choose a model's arguments, its task and its learning rate."""
     c, size, _ = shape
     if model == "em-capsnet":
@@ -82,7 +89,9 @@ def _network(model: str, shape: tuple[int, int, int]) -> tuple[dict[str, Any], T
         "primary_kernel": kernel,
         "hidden": (256, 512),
     }
-    return args, Classify(reconstruction_weight=RECONSTRUCTION / (c * size * size)), 3e-3
+    if routing is not None:
+        args["routing"] = routing
+    return args, task_for(routing, RECONSTRUCTION / (c * size * size)), 3e-3
 
 
 def _augmentations(names: str, size: int) -> tuple[Augmentation, ...]:

@@ -4,26 +4,28 @@ Training uses the same step, batches and task as every recipe, but writes no che
 """
 
 import warnings
-from math import isqrt
+from math import ceil
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from torchcaps.data import Labelled
 from torchcaps.data.augment import Augmentation, Shift
 from torchcaps.data.batches import Batches
-from torchcaps.layers import Capsules
+from torchcaps.integrations.arrays import about_negative, as_bytes, flat_rows, image_shape_of
+from torchcaps.layers import Capsules, Routing
+from torchcaps.layers.routings import routing_named
 from torchcaps.models import CapsNet
+from torchcaps.models.checks import check_swap
 from torchcaps.ops import COUPLINGS
 from torchcaps.runtime.environment import own_randomness, pick_device
 from torchcaps.train.recipe import Stage
 from torchcaps.train.schedules import Cosine
 from torchcaps.train.state import Diverged
 from torchcaps.train.step import TrainingStep
-from torchcaps.train.tasks.classify import Classify
+from torchcaps.train.tasks.by_routing import task_for
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -37,8 +39,8 @@ except ImportError as error:
 
 SMALL = 16  # images with a shorter side get padded convolutions, or little would be left of them
 AT_ONCE = 500  # batch size in prediction
-NEAR_ZERO = 1e-3  # a column whose mean is closer to 0 was standardised
-COLOURS = (1, 3, 4)  # usual numbers of channels
+CALIBRATED = 64  # images that a network of a chosen routing is calibrated on
+OF_AGREEMENT = {"n_iters": 3, "couplings": "softmax"}  # defaults of what only routing by agreement has
 
 
 class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
@@ -56,6 +58,8 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
 
     `transform` returns the poses of the class capsules as flat rows, `poses` as [n, classes, d_class]. `lengths`
     returns the capsule lengths; they do not sum to 1, so `predict_proba` divides them by their sum.
+    `routing` of the class capsules: a name of `ROUTINGS` such as "em", or its options, in place of `n_iters` and
+    `couplings`. `lengths` are then activities.
     `couplings`: rule by which parts share their votes among the classes, softmax, or leaky for cluttered images.
     `balanced`: draw every class equally often. `shift`: shift training images by up to this many pixels.
     `random_state`: an int makes results bit-identical on a CPU with the same number of threads.
@@ -66,6 +70,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         *,
         image_shape: tuple[int, ...] | None = None,
         fill_square: bool = False,
+        routing: str | Routing | None = None,
         n_iters: int = 3,
         couplings: str = "softmax",
         channels: int = 48,
@@ -82,6 +87,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     ) -> None:
         self.image_shape = image_shape
         self.fill_square = fill_square
+        self.routing = routing
         self.n_iters = n_iters
         self.couplings = couplings
         self.channels = channels
@@ -98,7 +104,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
 
     def fit(self, X: Any, y: Any) -> "CapsNetClassifier":
         """Train the network on images `X` and their classes `y`."""
-        X, shape = self._rows(X)
+        X, shape = flat_rows(X, self.image_shape)
         X, y = validate_data(self, X, y, dtype="numeric")
         check_classification_targets(y)
         self.classes_, labels = np.unique(column_or_1d(y, warn=True), return_inverse=True)
@@ -107,25 +113,30 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
             raise ValueError(
                 f"CapsNetClassifier tells classes apart and got one class, {only!r}; give images of two at least"
             )
-        self.image_shape_ = self._image_shape(shape, X.shape[1])
+        self.image_shape_ = image_shape_of(self.image_shape, shape, X.shape[1], self.fill_square)
         self._check_settings()
         self._set_range(X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.model_ = self._train(Labelled(self._images(X), torch.from_numpy(labels).long()), seed)
+        self.model_ = self._train(
+            Labelled(as_bytes(X, self.range_, self.image_shape_), torch.from_numpy(labels).long()), seed
+        )
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Predict the class of each image, [n]."""
-        said = self.lengths(X).argmax(-1)
-        return self.classes_[said]
+        said = self._capsules(X).confidence.argmax(-1)
+        return self.classes_[said.numpy()]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Compute capsule lengths divided by their sum, [n classes]."""
-        lengths = self.lengths(X)
+        """Compute capsule lengths divided by their sum, [n classes]; for a routing of scores, their softmax."""
+        capsules = self._capsules(X)
+        if capsules.score is not None:
+            return capsules.score.softmax(-1).numpy()
+        lengths = capsules.activity.numpy()
         return lengths / lengths.sum(-1, keepdims=True)
 
     def lengths(self, X: Any) -> np.ndarray:
-        """Compute the length of each class capsule, [n classes], between 0 and 1: the confidence in the class."""
+        """Compute the activity of each class capsule, [n classes], between 0 and 1: by default its length."""
         return self._capsules(X).activity.numpy()
 
     def poses(self, X: Any) -> np.ndarray:
@@ -146,61 +157,15 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     def _n_features_out(self) -> int:
         return len(self.classes_) * self.d_class
 
-    def _rows(self, X: Any) -> tuple[Any, tuple[int, int, int] | None]:
-        """Flatten images to rows; return them with c h w, or None where the array is flat already."""
-        if isinstance(X, list) and np.ndim(X[0] if X else 0) > 1:
-            X = np.stack(X)  # a list of images
-        if not isinstance(X, np.ndarray | Tensor) or X.ndim <= 2:
-            return X, None  # lists and tables are flat rows; scikit-learn refuses the rest
-        X = np.asarray(X)
-        if X.ndim > 4:
-            raise ValueError(
-                f"CapsNetClassifier expects images [n h w] or [n c h w], or flat rows [n p]; got {list(X.shape)}"
-            )
-        if X.ndim == 4 and X.shape[3] in COLOURS and X.shape[1] not in COLOURS and self.image_shape is None:
-            raise ValueError(
-                f"images {list(X.shape)} look like [n h w c], and CapsNetClassifier expects [n c h w]; "
-                "give np.moveaxis(X, -1, 1), "
-                f"or image_shape={tuple(X.shape[1:])} if they are {X.shape[1]} channels of {X.shape[2]}x{X.shape[3]}"
-            )
-        return X.reshape(len(X), int(np.prod(X.shape[1:]))), (X.shape[1:] if X.ndim == 4 else (1, *X.shape[1:]))
-
-    def _image_shape(self, found: tuple[int, int, int] | None, n_features: int) -> tuple[int, int, int]:
-        """Determine c h w of the network's input."""
-        said = None
-        if self.image_shape is not None:
-            said = (
-                (1, *self.image_shape)
-                if np.size(self.image_shape) == 2
-                else tuple(np.atleast_1d(self.image_shape).tolist())
-            )
-            if len(said) != 3 or min(said) < 1 or np.prod(said) != n_features:
-                raise ValueError(
-                    f"image_shape {self.image_shape} does not hold rows of {n_features} feature(s); "
-                    "give (h, w) or (c, h, w)"
-                )
-        if found is not None and said is not None and tuple(found) != said:
-            raise ValueError(
-                f"image_shape {self.image_shape} is not that of the images, {tuple(found)} (c h w); "
-                "leave it out, or give flat rows"
-            )
-        if found is not None or said is not None:
-            return tuple(map(int, said if found is None else found))
-        side = isqrt(n_features)
-        if side**2 != n_features and not self.fill_square:
-            raise ValueError(
-                f"rows of {n_features} feature(s) are no square image; "
-                "give image_shape=(h, w) or (c, h, w), images [n h w] or [n c h w], "
-                "or fill_square=True to have zeros appended"
-            )
-        side += side**2 != n_features
-        return 1, side, side
-
     def _check_settings(self) -> None:
         """Refuse settings that would be ignored, or would fail later with an unclear error."""
         for name in ("n_iters", "channels", "n_types", "d_class", "batch_size"):
             if not _is_whole(value := getattr(self, name)) or value < 1:
                 raise ValueError(f"{name} must be a whole number, 1 or more; got {value!r}")
+        if self.routing is not None:
+            routing_named(self.routing)
+            given = {name: getattr(self, name) for name in OF_AGREEMENT}
+            check_swap("CapsNetClassifier", self.routing, given, OF_AGREEMENT)
         if self.couplings not in COUPLINGS:
             raise ValueError(f"couplings must be one of {', '.join(COUPLINGS)}; got {self.couplings!r}")
         if not _is_whole(self.epochs) or self.epochs < 0:
@@ -220,25 +185,13 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     def _set_range(self, X: np.ndarray) -> None:
         """Note the range of the training set, and warn of rows that are no pixels."""
         if X.dtype.kind != "u" and X.min() < 0:
-            warnings.warn(_negative(X), UserWarning, stacklevel=3)
+            warnings.warn(about_negative(X), UserWarning, stacklevel=3)
         self.range_ = (0.0, 255.0) if X.dtype == np.uint8 else (float(X.min()), float(X.max()))
-
-    def _images(self, X: np.ndarray) -> Tensor:
-        """Convert rows to images as bytes [n c h w]."""
-        least, most = self.range_
-        # bytes are scaled too if the training set held other values
-        if X.dtype != np.uint8 or self.range_ != (0.0, 255.0):
-            # float64, since float32 could round to a different byte
-            X = np.clip((X.astype(np.float64) - least) / ((most - least) or 1.0), 0, 1)
-            X = np.round(255 * X).astype(np.uint8)
-        whole = np.zeros((len(X), int(np.prod(self.image_shape_))), dtype=np.uint8)
-        whole[:, : X.shape[1]] = X
-        return torch.from_numpy(whole).unflatten(1, self.image_shape_)
 
     def _train(self, data: Labelled, seed: int) -> CapsNet:
         device = pick_device(self.device)
         augment: tuple[Augmentation, ...] = (Shift(self.shift),) if self.shift else ()
-        task = Classify(reconstruction_weight=self.reconstruction_weight)
+        task = task_for(self.routing, self.reconstruction_weight)
         batch = min(self.batch_size, len(data.labels))
         stage = Stage(
             task=task,
@@ -251,6 +204,9 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         with own_randomness(seed, device):
             model = self._model()
             model = model.to(device, memory_format=torch.channels_last) if device.type == "cuda" else model.to(device)
+            if model.needs_calibration:
+                some = data.images[:: ceil(len(data.images) / CALIBRATED)]  # of all classes, also where rows are sorted
+                model.calibrate(some.to(device).float() / 255)
             batches, rng = (
                 Batches(data, batch, augment, device, balanced=self.balanced),
                 torch.Generator().manual_seed(seed),
@@ -281,6 +237,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
             self.image_shape_,
             len(self.classes_),
             preset="paper",
+            routing=self.routing,
             n_iters=self.n_iters,
             reconstruction=self.reconstruction_weight > 0,
             channels=self.channels,
@@ -296,7 +253,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     @torch.no_grad()
     def _capsules(self, X: Any) -> Capsules:
         check_is_fitted(self)
-        X, shape = self._rows(X)
+        X, shape = flat_rows(X, self.image_shape)
         if shape is not None and tuple(shape) != self.image_shape_:
             raise ValueError(
                 f"CapsNetClassifier was fitted to images of {self.image_shape_} (c h w), got {tuple(shape)}; "
@@ -312,23 +269,12 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
             )
         device = pick_device(self.device)
         model = self.model_.to(device)
-        seen = [model(part.to(device).float() / 255) for part in self._images(X).split(AT_ONCE)]
+        images = as_bytes(X, self.range_, self.image_shape_)
+        seen = [model(part.to(device).float() / 255) for part in images.split(AT_ONCE)]
         model.cpu()
-        return Capsules(*(torch.cat(parts).cpu() for parts in zip(*(one[:2] for one in seen), strict=True)))
-
-
-def _negative(X: np.ndarray) -> str:
-    """Say what is wrong with rows that have negative values."""
-    values = f"from {X.min():g} to {X.max():g}"
-    if np.abs(X.mean(0)).max() < NEAR_ZERO and X.std() > NEAR_ZERO:
-        return (
-            f"X has standardised columns, {values}: every pixel has its own scale, and images lose their shape; "
-            "fit to the pixels as they are, without StandardScaler"
-        )
-    return (
-        f"X has negative values, {values}: the smallest of the training set becomes black, 0 becomes grey; "
-        "give pixels of 0 or more if 0 is black"
-    )
+        poses, activity = (torch.cat([one[number] for one in seen]).cpu() for number in (0, 1))
+        scored = seen[0].score is not None
+        return Capsules(poses, activity, torch.cat([one.score for one in seen]).cpu() if scored else None)
 
 
 def _is_whole(value: Any) -> bool:

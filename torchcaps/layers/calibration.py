@@ -26,6 +26,16 @@ class Calibrated(Protocol):
         """Scale the weights; return the outputs."""
 
 
+@runtime_checkable
+class CalibratedNetwork(Protocol):
+    """Network that says whether the training loop calibrates it on the first batch; a paper's preset is not."""
+
+    needs_calibration: bool
+
+    def calibrate(self, images: Tensor) -> None:
+        """Scale every capsule layer to these images."""
+
+
 @torch.no_grad()
 def calibrate(model: nn.Module, *inputs: Any) -> None:
     """Calibrate every capsule layer of a model, in the order in which a forward pass of `inputs` reaches them."""

@@ -6,8 +6,9 @@ vectors; a routing of matrices views d dimensions as rows x (d / rows).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -98,11 +99,19 @@ ROUTINGS: dict[str, Routing] = {
 
 def routing_named(routing: str | Routing) -> Routing:
     """Look up a routing by name, or return the options unchanged."""
-    if not isinstance(routing, str):
+    if isinstance(routing, Routing) and not isinstance(routing, type):
         return routing
-    if routing not in ROUTINGS:
+    if not isinstance(routing, str) or routing not in ROUTINGS:
         raise ValueError(f"routing must be one of {', '.join(ROUTINGS)}, or their options; got {routing!r}")
     return ROUTINGS[routing]
+
+
+@runtime_checkable
+class Stepped(Protocol):
+    """Layer that routes by iterations."""
+
+    def steps(self, capsules: Any) -> Iterator[Any]:
+        """Yield every routing iteration."""
 
 
 class CapsuleLayer(nn.Module):
@@ -125,9 +134,23 @@ class CapsuleLayer(nn.Module):
         """Scale the layer to these inputs; return the outputs."""
         return self._flat(self.routed.calibrate(capsules))
 
+    def steps(self, capsules: Capsules | Tensor) -> Iterator[Any]:
+        """Yield every routing iteration, as the layer of the routing does; refused where there are none."""
+        if not isinstance(self.routed, Stepped):
+            raise ValueError(
+                f"{self.routing} has no routing iterations to show; take another routing, such as 'dynamic'"
+            )
+        return self.routed.steps(capsules)
+
     def _flat(self, routed: Capsules) -> Capsules:
         matrices = routed.poses.ndim == routed.activity.ndim + 2
         return routed._replace(poses=routed.poses.flatten(-2)) if matrices else routed
 
     def extra_repr(self) -> str:
         return f"routing={self.routing}"
+
+
+def by_agreement(layer: nn.Module | None) -> RoutedCapsules | None:
+    """Return the layer, or the one inside a `CapsuleLayer`, if it routes by agreement; else None."""
+    inner = layer.routed if isinstance(layer, CapsuleLayer) else layer
+    return inner if isinstance(inner, RoutedCapsules) else None

@@ -6,13 +6,16 @@ Paper's names: Conv1 `conv`, PrimaryCapsules `primary`, DigitCaps `classes`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, relu
 
 from torchcaps.layers import Capsules, Decoder, PrimaryCapsules, RoutedCapsules
-from torchcaps.models.checks import check_images, checked_classes, checked_image
+from torchcaps.layers.calibration import calibrate
+from torchcaps.layers.routings import CapsuleLayer, Routing, routing_named
+from torchcaps.models.checks import check_images, check_swap, checked_classes, checked_image
 from torchcaps.ops import RoutingStep, convolve
 
 
@@ -35,8 +38,18 @@ PRESETS = {
 }
 
 
+# defaults of the arguments that only routing by agreement has
+OF_AGREEMENT = {"n_iters": 3, "couplings": "softmax", "sharing": "none", "backend": "auto"}
+
+
 class CapsNet(nn.Module):
-    """Images [b c h w] -> one capsule per class, whose length is the confidence that the class is present."""
+    """Images [b c h w] -> one capsule per class, whose length is the confidence that the class is present.
+
+    `routing` of the class capsules: a name of `ROUTINGS`, or options such as `EM(rows=2)`. The network is then no
+    paper's: the class capsules start alive, and the training loop calibrates the network on its first batch.
+    """
+
+    swaps_routing: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -44,6 +57,7 @@ class CapsNet(nn.Module):
         n_classes: int = 10,
         *,
         preset: str = "official",
+        routing: str | Routing | None = None,
         n_iters: int = 3,
         reconstruction: bool = True,
         channels: int = 256,
@@ -67,8 +81,15 @@ class CapsNet(nn.Module):
                 f"CapsNet: same=True needs an odd kernel, whose zeros are alike on all sides; got {kernel}"
             )
         name = type(self).__name__
+        if routing is not None:
+            if not self.swaps_routing:
+                raise ValueError(f"{name} needs routing by agreement, got routing={routing!r}; leave it out")
+            given = {"n_iters": n_iters, "couplings": couplings, "sharing": sharing, "backend": backend}
+            check_swap(name, routing, given, OF_AGREEMENT)
         self.image, self.n_classes = checked_image(name, image), checked_classes(name, n_classes)
         self.preset = preset
+        self.routing = None if routing is None else routing_named(routing)
+        self.needs_calibration = routing is not None
         share = (n_types + (couplings == "leaky")) if PRESETS[preset].share_primary else 1
         padding = "same" if same else 0  # both convolutions: as many places as pixels, then half as many
         self.conv = nn.Conv2d(self.image[0], channels, kernel, padding=kernel // 2 if same else 0)
@@ -82,10 +103,13 @@ class CapsNet(nn.Module):
                 f"{primary_kernel}; give smaller kernels"
             )
         self.grid = grid
-        self.classes = RoutedCapsules(
-            n_types * grid[0] * grid[1], n_classes, d_primary, d_class, n_iters,
-            couplings=couplings, sharing=sharing, n_types=n_types, backend=backend, init="paper",
-        )  # fmt: skip
+        sizes = n_types * grid[0] * grid[1], n_classes, d_primary, d_class
+        if self.routing is None:
+            self.classes: RoutedCapsules | CapsuleLayer = RoutedCapsules(
+                *sizes, n_iters, couplings=couplings, sharing=sharing, n_types=n_types, backend=backend, init="paper"
+            )
+        else:
+            self.classes = CapsuleLayer(*sizes, self.routing)
         # no decoder without reconstruction loss: parameters that never get a gradient break distributed training
         self.decoder = Decoder(n_classes, d_class, self.image, hidden) if reconstruction else None
         if PRESETS[preset].tensorflow_init:
@@ -99,7 +123,11 @@ class CapsNet(nn.Module):
         check_images(type(self).__name__, images, self.image, self.conv.weight.dtype)
         return self.primary(relu(convolve(images, self.conv.weight, self.conv.bias, padding=self.conv.padding[0])))
 
-    def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[RoutingStep]:
+    def calibrate(self, images: Float[Tensor, "b c h w"]) -> None:
+        """Scale every layer to a first batch; the training loop does it where a routing was chosen."""
+        calibrate(self, images)
+
+    def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[RoutingStep | Any]:
         """Yield every routing iteration between primary and class capsules."""
         return self.classes.steps(self.primary_capsules(images))
 
@@ -120,6 +148,8 @@ class CapsNet(nn.Module):
         for name, parameter in self.named_parameters():
             if name == "classes.bias" and sharing == "all":
                 continue  # with a single transform, equal biases would make all classes the same
+            if self.routing is not None and name.startswith("classes."):
+                continue  # another routing has its own
             if name.endswith("bias"):
                 nn.init.constant_(parameter, 0.1)
             else:

@@ -1,6 +1,6 @@
 """Checks at the entrance of every model: sizes when it is built, shape and dtype of each input."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any
 
@@ -29,6 +29,16 @@ def checked_classes(model: str, n_classes: Any) -> int:
     if number < 1:
         raise ValueError(f"{model}: n_classes must be a whole number of at least 1, got {n_classes!r}")
     return number
+
+
+def check_swap(model: str, routing: Any, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Refuse arguments of the default routing beside another routing, where they would be ignored."""
+    for name, value in given.items():
+        if value != defaults[name]:
+            raise ValueError(
+                f"{model}: {name}={value!r} is for routing=None, and routing={routing!r} has options of its own; "
+                f"leave {name} out, or give options such as routing=Dynamic(n_iters=1)"
+            )
 
 
 def check_images(

@@ -24,6 +24,8 @@ class DeepCapsNet(nn.Module):
     `stride` of the first convolution: 2 or more for large images.
     """
 
+    needs_calibration = True
+
     def __init__(
         self,
         image: tuple[int, int, int] = (1, 28, 28),

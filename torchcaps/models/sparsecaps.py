@@ -124,6 +124,7 @@ class SupervisedCaps(CapsNet):
     """CapsNet with the latent interface of `SparseCaps`; the mask keeps the longest class capsule."""
 
     support = "places"
+    swaps_routing = False  # support is measured on couplings of routing by agreement
 
     def latent(self, images: Float[Tensor, "b c h w"]) -> Latent:
         """Compute the class capsules with support, and a mask that keeps the longest."""

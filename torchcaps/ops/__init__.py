@@ -11,7 +11,7 @@ from torchcaps.ops.em.densities import DENSITIES
 from torchcaps.ops.em.reference import EMRouted, EMStep, em_routing_steps, own_output_prior
 from torchcaps.ops.ladder import Kept, code_loss, keep_most_active, ladder_activity, misfit, propagate, regress
 from torchcaps.ops.lazy import LazyRouted, LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
-from torchcaps.ops.losses import margin_loss, reconstruction_loss, spread_loss
+from torchcaps.ops.losses import LOSSES, cross_entropy_loss, margin_loss, reconstruction_loss, spread_loss
 from torchcaps.ops.sparse import (
     Winning,
     after_batch,
@@ -26,6 +26,7 @@ from torchcaps.ops.squash import length, squash, unsquash
 __all__ = [
     "COUPLINGS",
     "DENSITIES",
+    "LOSSES",
     "EMRouted",
     "EMStep",
     "Kept",
@@ -41,6 +42,7 @@ __all__ = [
     "code_loss",
     "convolve",
     "count_wins",
+    "cross_entropy_loss",
     "dynamic_routing",
     "dynamic_routing_backend",
     "dynamic_routing_steps",

@@ -1,11 +1,26 @@
-"""Losses of capsule networks: each returns one number per image, so that the caller chooses the balance."""
+"""Losses of capsule networks: each returns one number per image, so that the caller chooses the balance.
+
+A loss of classes takes `Capsules`, and refuses those that it does not fit. It also takes the plain tensor that it is
+computed from, unchecked. `LOSSES` holds them by the name that a routing gives as its `loss`.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
 
+@runtime_checkable
+class ClassCapsules(Protocol):
+    """Capsules of classes: their activity, and its logit where the routing computes scores."""
+
+    activity: Tensor
+    score: Tensor | None
+
+
 def margin_loss(
-    lengths: Float[Tensor, "*b j"],
+    lengths: Float[Tensor, "*b j"] | ClassCapsules,
     present: Float[Tensor, "*b j"],
     *,
     upper: float = 0.9,
@@ -14,8 +29,15 @@ def margin_loss(
 ) -> Float[Tensor, "*b"]:
     """Eq. 4 of Sabour 2017, summed over the classes (paper: m+ upper, m- lower, lambda absent_weight).
 
-    `lengths` are the capsules' lengths themselves, never a softmax of them.
+    `lengths`: capsules, or their lengths themselves, never a softmax of them. Capsules with scores are refused.
     """
+    if not isinstance(lengths, Tensor):
+        if lengths.score is not None:
+            raise ValueError(
+                "margin_loss wants capsules whose activity is a length, got capsules with scores; "
+                "use cross_entropy_loss, or a routing whose loss is margin"
+            )
+        lengths = lengths.activity
     _same_shape("margin_loss", lengths=lengths, present=present)
     missing = present * (upper - lengths).clamp(min=0).square()
     phantom = (1 - present) * (lengths - lower).clamp(min=0).square()
@@ -28,13 +50,44 @@ def reconstruction_loss(pictures: Float[Tensor, "*b c h w"], targets: Float[Tens
     return (pictures - targets).square().sum((-3, -2, -1))
 
 
-def spread_loss(
-    scores: Float[Tensor, "*b j"], present: Float[Tensor, "*b j"], *, margin: float = 0.2
+def cross_entropy_loss(
+    scores: Float[Tensor, "*b j"] | ClassCapsules, present: Float[Tensor, "*b j"]
 ) -> Float[Tensor, "*b"]:
-    """Hinge between the true class and every other one (Hinton 2018): sum over others of max(0, m - (s_t - s_j))²."""
+    """Cross entropy of a softmax over scores; rows of `present` sum to 1.
+
+    `scores`: capsules that have them (EM and lazy routing), or logits. Capsules without scores are refused, since a
+    softmax of lengths, which end at 1, can never be sure.
+    """
+    if not isinstance(scores, Tensor):
+        if scores.score is None:
+            raise ValueError(
+                "cross_entropy_loss wants capsules with scores, got capsules whose activity is a length; "
+                "use margin_loss, or a routing whose loss is cross-entropy"
+            )
+        scores = scores.score
+    _same_shape("cross_entropy_loss", scores=scores, present=present)
+    # a masked class has a score of -inf, and 0 · -inf is no number
+    return -(present * scores.log_softmax(-1).masked_fill(present == 0, 0)).sum(-1)
+
+
+def spread_loss(
+    scores: Float[Tensor, "*b j"] | ClassCapsules, present: Float[Tensor, "*b j"], *, margin: float = 0.2
+) -> Float[Tensor, "*b"]:
+    """Hinge between the true class and every other one (Hinton 2018): sum over others of max(0, m - (s_t - s_j))².
+
+    `scores`: capsules, of which the activity is taken, or their activity.
+    """
+    scores = scores if isinstance(scores, Tensor) else scores.activity
     _same_shape("spread_loss", scores=scores, present=present)
     true = (scores * present).sum(-1, keepdim=True)
     return ((margin - (true - scores)).clamp(min=0).square() * (1 - present)).sum(-1)
+
+
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "margin": margin_loss,
+    "cross-entropy": cross_entropy_loss,
+    "spread": spread_loss,
+}
 
 
 def _same_shape(loss: str, **tensors: Tensor) -> None:

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torchcaps.data import DataInfo, OwnImages, class_names, info, spec
 from torchcaps.data.augment import Augmentation, as_seen
 from torchcaps.data.sets.pairs import MARGIN
+from torchcaps.layers import RoutedCapsules
+from torchcaps.layers.routings import by_agreement
 from torchcaps.models import Baseline, CapsNet, EMCapsNet, EMSentenceNet, LCapsNet
 from torchcaps.ops import dynamic_routing_steps
 from torchcaps.pretrained import entry, open_model
@@ -43,6 +45,17 @@ class Seen(NamedTuple):
     strength: Float[Tensor, " p"]  # summed lengths at a position
 
 
+def routed_classes(model: nn.Module) -> RoutedCapsules | None:
+    """Return the class capsules of a CapsNet that routes by agreement; other networks only give an answer."""
+    return by_agreement(model.classes) if isinstance(model, CapsNet) else None
+
+
+def measure(model: nn.Module) -> str:
+    """Name the numbers that a network gives for its classes: lengths, activities, or shares of a softmax."""
+    scored = isinstance(model, CapsNet) and model.routing is not None and model.routing.loss == "cross-entropy"
+    return "share" if scored else MEASURES[type(model)]
+
+
 class Look(nn.Module):
     """Module from an image with grey levels 0..255 [1 c h w] to Seen."""
 
@@ -52,9 +65,10 @@ class Look(nn.Module):
 
     def forward(self, levels: Float[Tensor, "1 c h w"]) -> Seen:
         images = as_seen(levels, self.augment)
-        if not isinstance(self.model, CapsNet):
+        layer = routed_classes(self.model)
+        if layer is None:
             return self._only_answer(images)
-        primary, layer = self.model.primary_capsules(images), self.model.classes
+        primary = self.model.primary_capsules(images)
         rule = {"prior": layer.prior, "couplings": layer.couplings}
         steps = list(dynamic_routing_steps(primary.poses, layer.weight, layer.bias, self.n_passes, **rule))
         poses, couplings = (torch.cat(parts) for parts in ([s.poses for s in steps], [s.couplings for s in steps]))
@@ -68,7 +82,7 @@ class Look(nn.Module):
     def _only_answer(self, images: Float[Tensor, "1 c h w"]) -> Seen:
         found = self.model(images)
         scores = found if isinstance(found, Tensor) else found.confidence
-        answer = scores.softmax(-1) if MEASURES[type(self.model)] == "share" else scores
+        answer = scores.softmax(-1) if measure(self.model) == "share" else scores
         return Seen(answer, answer.new_zeros(1, 0, 0), answer.new_zeros(1, 0, 0), answer.new_zeros(0))
 
 
@@ -102,10 +116,11 @@ class Network:
 
     @property
     def draw(self) -> Draw | None:
-        return Draw(self.model) if isinstance(self.model, CapsNet) and self.model.decoder is not None else None
+        drawn = routed_classes(self.model) is not None and self.model.decoder is not None
+        return Draw(self.model) if drawn else None
 
     def about(self) -> dict[str, Any]:
-        routed = isinstance(self.model, CapsNet)
+        routed = routed_classes(self.model)
         return {
             "name": self.name,
             "note": self.note,
@@ -113,16 +128,16 @@ class Network:
             "size": self.data.shape[1],
             "n_classes": self.data.n_classes,
             "labels": list(class_names(self.run.data)),
-            "measure": MEASURES[type(self.model)],
+            "measure": measure(self.model),
             "pairs": self.data.n_labels == 2,
             "margin": MARGIN if self.data.n_labels == 2 else 0,
             # how a drawing is preprocessed to look like the training images
             "style": _style(self.run.data),
             "n_passes": N_PASSES if routed else 1,
-            "own_passes": self.model.classes.n_iters if routed else 1,
+            "own_passes": routed.n_iters if routed else 1,
             "grid": list(self.model.grid) if routed else None,
             "places": _places(self.model, self.data.shape[1]) if routed else None,
-            "d_class": self.model.classes.d_out if routed else 0,
+            "d_class": routed.d_out if routed else 0,
             "draws": self.draw is not None,
         }
 

@@ -1,7 +1,7 @@
 """Loading of models from checkpoints."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ def head_of(run: Run, n_classes: int) -> list[str]:
 
 def _check_repeats(settings: Any, path: Path) -> None:
     """Refuse a number of iterations or layers that would run without end."""
+    if is_dataclass(settings):  # options of a routing
+        settings = {field.name: getattr(settings, field.name) for field in fields(settings)}
     if isinstance(settings, tuple):
         settings = dict(enumerate(settings))
     for name, value in settings.items() if isinstance(settings, dict) else ():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchcaps.data.batches.images import Batches
 from torchcaps.data.batches.pairs import batches_for
-from torchcaps.layers.calibration import Calibrated
+from torchcaps.layers.calibration import CalibratedNetwork
 from torchcaps.layers.norm import share_statistics
 from torchcaps.runtime.distributed import Team, joined
 from torchcaps.runtime.environment import (
@@ -171,7 +171,7 @@ def _stage(
     batches = batches_for(state.data["train"], stage.batch, state.run.augment, device, stage.balanced)
     if not found:
         first = batches.at(torch.zeros((), dtype=torch.long, device=device))
-        if state.stage == 0 and isinstance(state.model, Calibrated):
+        if state.stage == 0 and isinstance(state.model, CalibratedNetwork) and state.model.needs_calibration:
             state.model.calibrate(first.images)
         stage.task.init(state.model, first)
         state.team.agree(state.model)

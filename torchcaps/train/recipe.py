@@ -21,6 +21,7 @@ from torchcaps.data.augment import (
     Warp,
     shape_after,
 )
+from torchcaps.layers.routings import ROUTINGS
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.train import splits
 from torchcaps.train.loop import Options, Trained, train
@@ -183,6 +184,7 @@ KINDS: dict[str, type] = {
         Classify, ClassifyFrozen, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder,
         ClassifySentences,
         Reconstruct, Autoencode, LearnExperts, LearnDecoder, LearnRBM, LearnBottleneck,
+        *map(type, ROUTINGS.values()),
     )
 }
 # fmt: on

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from torch import nn
 
 from torchcaps.data import load
 from torchcaps.data.batches import PairBatch, PairBatches, pairs_in_order
+from torchcaps.layers import Capsules
 from torchcaps.ops import margin_loss
 from torchcaps.papers import RECIPES
 from torchcaps.probes.kinds import stored
@@ -48,7 +48,7 @@ class Told(nn.Module):
 
     def forward(self, images):
         lengths = self.lengths.expand(len(images), -1)
-        return SimpleNamespace(activity=lengths, poses=lengths.unsqueeze(-1))
+        return Capsules(lengths.unsqueeze(-1), lengths)
 
     def reconstruct(self, poses, labels):
         return (labels.float() / 10).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)

@@ -17,6 +17,7 @@ from torchcaps.data.augment.mixup import class_shares, main_labels
 from torchcaps.data.batches.images import in_order
 from torchcaps.ops import margin_loss, reconstruction_loss
 from torchcaps.train.tasks import Task
+from torchcaps.train.tasks.fitting import check_output
 from torchcaps.train.tasks.latents import HasLatents, latent_numbers
 
 
@@ -28,11 +29,7 @@ class Classify(Task):
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         capsules = model(batch.images)
-        if capsules.score is not None:
-            raise ValueError(
-                "Classify's margin loss needs capsules whose length is their activity, and this network computes "
-                "scores; train it by ClassifyScores"
-            )
+        check_output(self, capsules, "lengths")
         shown = class_shares(batch, model.n_classes).to(capsules.activity.dtype)
         margin = model.margin_weight() * margin_loss(capsules.activity, shown).mean()
         wrong = 100 * (capsules.activity.argmax(-1) != main_labels(batch)).float().mean()

@@ -17,6 +17,7 @@ from torchcaps.data.batches.pairs import PairBatch, pairs_in_order
 from torchcaps.data.sets.pairs import Pairs, PairSource, fixed_pairs, overlap
 from torchcaps.ops import margin_loss, reconstruction_loss
 from torchcaps.train.tasks import Task
+from torchcaps.train.tasks.fitting import PAIR_TASKS, check_output
 
 INK = 0.5  # a pixel belongs to a digit if it is brighter than this fraction of white
 SEGMENTED = 10_000  # pairs used for segmentation
@@ -67,6 +68,7 @@ class ClassifyPairs(PairTask):
 
     def losses(self, model: nn.Module, batch: PairBatch) -> dict[str, Tensor]:
         capsules = model(batch.images)
+        check_output(self, capsules, "lengths", PAIR_TASKS)
         # two ones per row, since the classes differ
         present = one_hot(batch.labels, model.n_classes).sum(-2).to(capsules.activity.dtype)
         margin = model.margin_weight() * margin_loss(capsules.activity, present).mean()
@@ -107,6 +109,7 @@ class ClassifyPairLogits(PairTask):
 
     def losses(self, model: nn.Module, batch: PairBatch) -> dict[str, Tensor]:
         logits = model(batch.images)
+        check_output(self, logits, "logits", PAIR_TASKS)
         present = one_hot(batch.labels, model.n_classes).sum(-2).float()  # two ones: the classes differ
         loss = binary_cross_entropy_with_logits(logits.float(), present, reduction="none").sum(-1).mean()
         return {"loss": loss, "error_percent": _percent_wrong(logits, present)}

@@ -16,13 +16,13 @@ from torchcaps.data.augment.mixup import class_shares, main_labels
 from torchcaps.data.batches.images import in_order
 from torchcaps.ops import code_loss, margin_loss
 from torchcaps.ops.ladder import distance_loss, mean_code_loss
-from torchcaps.train.tasks.logits import ClassifyScores
+from torchcaps.train.tasks.logits import ClassifyLogits
 
 LOOKED_AT = 2000  # images used by extras
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyLadder(ClassifyScores):
+class ClassifyLadder(ClassifyLogits):
     """Margin loss on the activities plus `code_weight` (paper: epsilon) times |code - activity of the inputs|².
 
     The code term pulls the activity of kept capsules to 1 and of others to 0. `withdrawn`: use the losses of the

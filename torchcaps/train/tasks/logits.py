@@ -1,7 +1,7 @@
 """Classification by logits: outputs of a network without capsules, or scores of EM-routed capsules."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -10,7 +10,21 @@ from torch.nn.functional import cross_entropy
 from torchcaps.analysis.metrics import error_percent
 from torchcaps.data.augment import Batch
 from torchcaps.data.augment.mixup import class_shares, main_labels
+from torchcaps.layers import Capsules
+from torchcaps.ops import reconstruction_loss
 from torchcaps.train.tasks import Task
+from torchcaps.train.tasks.fitting import check_output
+
+
+@runtime_checkable
+class Redraws(Protocol):
+    """Network with a `decoder`, or None, which redraws an image from the capsule of its class.
+
+    Only its method is asked for: torch.compile cannot check attributes.
+    """
+
+    def reconstruct(self, poses: Tensor, labels: Tensor) -> Tensor:
+        """Reconstruct images from the capsules of their classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +33,15 @@ class ClassifyLogits(Task):
 
     def logits(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
         """Compute the inputs of the softmax."""
-        return model(images)
+        found = model(images)
+        check_output(self, found, "logits")
+        return found
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        logits = self.logits(model, batch.images)
+        return self.cross_entropy(self.logits(model, batch.images), batch)
+
+    def cross_entropy(self, logits: Float[Tensor, "b k"], batch: Batch) -> dict[str, Tensor]:
+        """Compute the loss and the error of a batch."""
         wrong = 100 * (logits.argmax(-1) != main_labels(batch)).float().mean()
         wanted = batch.labels if batch.shares is None else class_shares(batch, logits.shape[-1])
         return {"loss": cross_entropy(logits.float(), wanted), "error_percent": wrong}
@@ -45,11 +64,29 @@ class ClassifyScores(ClassifyLogits):
 
     n_at_once: ClassVar[int] = 50  # small: without a kernel all votes are held in memory, 21 MB per image of 96x96
 
+    reconstruction_weight: float = 0.0005  # as in Classify; for networks that have a decoder
+
     def logits(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
-        capsules = model(images)
-        if capsules.score is None:
+        return self._capsules(model, images).score
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        capsules = self._capsules(model, batch.images)
+        found = self.cross_entropy(capsules.score, batch)
+        if not isinstance(model, Redraws) or model.decoder is None:
+            return found
+        if batch.shares is not None:
             raise ValueError(
-                "ClassifyScores needs capsules with scores, and this network's activities are lengths; "
-                "train it by Classify"
+                "ClassifyScores redraws one class and Mixup shows two; build the model without a decoder, or do not mix"
             )
-        return capsules.score
+        pictures = model.reconstruct(capsules.poses, batch.labels)
+        reconstruction = self.reconstruction_weight * reconstruction_loss(pictures, batch.images).mean()
+        return found | {
+            "loss": found["loss"] + reconstruction,
+            "cross_entropy": found["loss"],
+            "reconstruction": reconstruction,
+        }
+
+    def _capsules(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Capsules:
+        capsules = model(images)
+        check_output(self, capsules, "scores")
+        return capsules

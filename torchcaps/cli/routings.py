@@ -1,0 +1,40 @@
+"""`torchcaps ls --routings`: the routings of capsule layers, from their options and docstrings."""
+
+import re
+from dataclasses import asdict, fields
+from typing import Any
+
+from torchcaps.cli.columns import tell, tell_json
+from torchcaps.cli.options import console
+from torchcaps.layers.routings import ROUTINGS, Dynamic, Routing
+from torchcaps.ops import COUPLINGS
+
+CITED = re.compile(r" ?\(([^()]*\b\d{4}\b)[^()]*\)")  # a paper, as in (Sabour 2017)
+
+
+def list_routings(as_json: bool) -> None:
+    """Print one line per routing: its loss, its paper and what it is."""
+    if as_json:
+        tell_json([{"name": name, **about(routing)} for name, routing in ROUTINGS.items()])
+        return
+    rows = [(name, *map(about(routing).get, ("loss", "paper", "what"))) for name, routing in ROUTINGS.items()]
+    tell(("routing", "loss", "paper", "what it is"), rows)
+    for line in (
+        '\nCapsNet((1, 28, 28), 10, routing="em")         one argument swaps the routing',
+        "torchcaps train --data FOLDER --routing em     on your own images",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def about(routing: Routing) -> dict[str, Any]:
+    """Describe a routing by its docstring and by the options in which it differs from the default ones."""
+    texts = [" ".join((type(routing).__doc__ or "").split())]
+    if isinstance(routing, Dynamic):
+        texts.insert(0, COUPLINGS[routing.couplings].__doc__ or "")  # a rule may be of a paper of its own
+    paper = next((found[1] for text in texts if (found := CITED.search(text))), "-")
+    first = re.split(r"[.;] |\.$", CITED.sub("", texts[-1]))[0]
+    chosen = {
+        field.name: value for field in fields(routing) if (value := getattr(routing, field.name)) != field.default
+    }
+    what = ", ".join([first, *(f"{name} {value}" for name, value in chosen.items())])
+    return {"loss": routing.loss, "paper": paper, "what": what, "options": asdict(routing)}

@@ -1,0 +1,15 @@
+"""Task that trains a network of a given routing."""
+
+from torchcaps.layers.routings import Routing, routing_named
+from torchcaps.train.tasks.classify import Classify
+from torchcaps.train.tasks.logits import ClassifyScores
+
+TASKS: dict[str, type[Classify | ClassifyScores]] = {"margin": Classify, "cross-entropy": ClassifyScores}
+
+
+def task_for(routing: str | Routing | None, reconstruction_weight: float = 0.0005) -> Classify | ClassifyScores:
+    """Make the task whose loss fits a routing of class capsules; None is routing by agreement."""
+    loss = "margin" if routing is None else routing_named(routing).loss
+    if loss not in TASKS:
+        raise ValueError(f"no task has the loss {loss!r} of routing={routing!r}; there are {', '.join(TASKS)}")
+    return TASKS[loss](reconstruction_weight=reconstruction_weight)
