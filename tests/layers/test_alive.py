@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from torchcaps import calibrate
 from torchcaps.layers import (
@@ -16,6 +16,7 @@ from torchcaps.layers import (
     RoutedCapsules,
 )
 from torchcaps.layers.ladder import first_activity
+from torchcaps.layers.routings import ROUTINGS, CapsuleLayer
 from torchcaps.ops import margin_loss
 
 LENGTHS = (0.3, 0.9)
@@ -29,6 +30,17 @@ LAYERS = {
     "ladder": lambda: LadderCapsules(32, 10, 8, 16, 8),
     "ladder, no agreement": lambda: LadderCapsules(32, 10, 8, 16, 8, agreement="none"),
 }
+
+
+STACKED = [name for name in ROUTINGS if name != "ladder"]
+SIZES = [(2, 2, 8), (8, 10, 64), (64, 50, 64), (32, 1000, 4), (1152, 2, 8), (200, 200, 8)]  # n_in, n_out, d_out
+EVERY_SIZE = [
+    (n_in, n_out, d_out)
+    for n_in in (2, 8, 64, 1152, 4096)
+    for n_out in (2, 10, 50, 200, 1000)
+    for d_out in (4, 8, 16, 64)
+    if n_in * n_out * d_out < 2e6
+]
 
 
 @pytest.fixture(autouse=True)
@@ -57,13 +69,38 @@ def gradient_norms(layers: nn.Sequential) -> list[float]:
     return [sum(p.grad.square().sum() for p in layer.parameters()).sqrt().item() for layer in layers]
 
 
+def start_of(name: str, n_in: int, n_out: int, d_out: int, size: float) -> float:
+    """Median activity of a fresh layer, over enough inputs that chance does not matter."""
+    n_batch = min(64, 512 // n_out + 4, int(1e7 / (n_in * n_out * d_out)) + 1)
+    with torch.no_grad():
+        layer = CapsuleLayer(n_in, n_out, 8, d_out, name)
+        return layer(poses_of(size, n_batch, n_in, 8)).activity.median().item()
+
+
 @pytest.mark.parametrize("size", LENGTHS)
-@pytest.mark.parametrize(
-    ("n_in", "n_out"), [(2, 2), (10, 10), (288, 32), (32, 50), (2, 100), (200, 200), (1152, 10)], ids=str
-)
-def test_any_number_of_inputs_and_outputs_starts_alive(n_in, n_out, size):
-    activity = RoutedCapsules(n_in, n_out, 8, 16)(poses_of(size, 4, n_in, 8)).activity
-    assert 0.15 < activity.median() < 0.82
+@pytest.mark.parametrize("name", STACKED)
+def test_any_number_of_inputs_and_outputs_starts_alive(name, size):
+    found = {sizes: start_of(name, *sizes, size) for sizes in SIZES if name != "em" or sizes[0] < 1000}
+    assert all(0.15 <= median <= 0.8 for median in found.values()), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("name", STACKED)
+def test_every_size_starts_alive(name, size):
+    found = {sizes: start_of(name, *sizes, size) for sizes in EVERY_SIZE}
+    assert all(0.15 <= median <= 0.8 for median in found.values()), found
+
+
+@pytest.mark.parametrize("make", [LAYERS["routed, any number"], LAYERS["lazy, any number"]], ids=["routed", "lazy"])
+def test_a_layer_for_any_number_of_inputs_starts_alive_at_64(make):
+    assert 0.15 <= make()(poses_of(0.6, 32, 64, 8)).activity.median() <= 0.8
+
+
+@pytest.mark.parametrize("n_in", [8, 64, 1000])
+def test_em_capsules_for_any_number_of_inputs_start_alive(n_in):
+    layer = EMCapsules(None, 10, 2, 4, 4, sharing="inputs")
+    assert 0.15 <= layer(Capsules.of(poses_of(0.6, 16, n_in, 8))).activity.median() <= 0.8
 
 
 @pytest.mark.parametrize("size", LENGTHS)
@@ -76,15 +113,32 @@ def test_a_stack_on_grids_starts_alive(size):
     assert all(0.15 < median < 0.8 for median in medians(stack, poses_of(size, 4, 4 * 64, 8)))
 
 
-@pytest.mark.parametrize("size", LENGTHS)
-@pytest.mark.parametrize("n", [10, 50])
-def test_six_layers_start_alive_and_all_get_gradients_of_like_size(n, size):
-    stack = nn.Sequential(*(RoutedCapsules(n, n, 8, 8) for _ in range(6)))
-    poses = poses_of(size, 8, n, 8)
-    assert all(0.15 < median < 0.8 for median in medians(stack, poses))
-    class_loss(stack, poses, n).backward()
+def assert_starts_evenly(name: str, depth: int, n: int, size: float, d: int = 8) -> None:
+    """Assert that all layers of a stack are alive and get gradients of like size, by the routing's own loss."""
+    stack = nn.Sequential(*(CapsuleLayer(n, n, d, d, name) for _ in range(depth)))
+    poses = poses_of(size, 8, n, d)
+    assert all(0.15 <= median <= 0.8 for median in medians(stack, poses))
+    if ROUTINGS[name].loss == "margin":
+        class_loss(stack, poses, n).backward()
+    else:
+        cross_entropy(stack(poses).logit, torch.arange(len(poses)) % n).backward()
     norms = gradient_norms(stack)
     assert max(norms) < 30 * min(norms), norms
+
+
+@pytest.mark.parametrize(("n", "size"), [(10, 0.3), (10, 0.9), (32, 0.3), (64, 0.9)])
+@pytest.mark.parametrize("name", STACKED)
+def test_six_layers_start_alive_and_all_get_gradients_of_like_size(name, n, size):
+    assert_starts_evenly(name, 6, n, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", LENGTHS)
+@pytest.mark.parametrize(("n", "d"), [(10, 16), (32, 8), (32, 16), (200, 4), (200, 8), (200, 16)])
+@pytest.mark.parametrize("name", STACKED)
+def test_stacks_of_every_depth_and_width_get_gradients_of_like_size(name, n, d, size):
+    for depth in (1, 2, 4, 6) if n < 200 else (6,):
+        assert_starts_evenly(name, depth, n, size, d)
 
 
 @pytest.mark.parametrize("size", [0.01, 30.0])

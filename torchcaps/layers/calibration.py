@@ -79,9 +79,10 @@ def scale_votes(
     route_once: Callable[[Tensor], Tensor],
     wanted: float,
 ) -> Capsules:
-    """Scale `layer.weight` so that the first sums of votes have the length that the initialisation plans with.
+    """Scale `layer.weight` so that sums of votes have the length that the initialisation plans with.
 
-    `route_once` routes poses by one iteration without bias. Then scale on until the median activity is in range.
+    `route_once` routes poses without bias: by one iteration, or by all where the plan is for the last sums. Then scale
+    on until the median activity is in range.
     """
     size = poses.float().square().sum(-1).mean().sqrt()
     if not torch.isfinite(size) or size == 0:

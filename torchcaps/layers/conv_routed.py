@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_votes
 from torchcaps.layers.capsules import Capsules, vectors
-from torchcaps.layers.initialisation import alive_bias, alive_std, sum_length
+from torchcaps.layers.initialisation import Lengths, alive_bias, alive_lengths, alive_std, is_aligned
 from torchcaps.ops import LocalGrid, local_grid, local_routing
 from torchcaps.ops.couplings import coupling_rule
 
@@ -53,9 +53,9 @@ class ConvRoutedCapsules(nn.Module):
         # parents that a child reaches, and children that a parent sees, on average over the grid with its borders
         n_pairs = prod(_pairs(size, kernel, stride, padding) for size in grid)
         self.n_reached = n_out_types * n_pairs / self.places
-        n_seen = n_in_types * n_pairs / prod(self.out_grid)
-        nn.init.normal_(self.weight, std=alive_std(n_seen, self.n_reached, d_out, n_iters, couplings))
-        self.bias = nn.Parameter(alive_bias(n_out_types, d_out))
+        self.n_seen = n_in_types * n_pairs / prod(self.out_grid)
+        nn.init.normal_(self.weight, std=alive_std(self.n_seen, self.n_reached, d_out, n_iters, couplings))
+        self.bias = nn.Parameter(alive_bias(n_out_types, d_out, self._lengths().bias))
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         poses = vectors("ConvRoutedCapsules", capsules, self.n_in, self.d_in)
@@ -65,13 +65,17 @@ class ConvRoutedCapsules(nn.Module):
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         """Scale the transforms so that these inputs give a median activity of 0.2 to 0.7; return the outputs."""
         poses = vectors("ConvRoutedCapsules", capsules, self.n_in, self.d_in)
-        wanted = sum_length(self.n_reached, self.weight.shape[-1], self.n_iters, self.couplings)
-        return scale_votes(self, poses, lambda seen: self._route(seen, torch.zeros_like(self.bias), 1), wanted)
+        n_iters = self.n_iters if is_aligned(self.n_reached, self.n_iters, self.couplings) else 1
+        none = torch.zeros_like(self.bias)
+        return scale_votes(self, poses, lambda seen: self._route(seen, none, n_iters), self._lengths().sum)
 
     @property
     def transforms(self) -> Float[Tensor, "n k m d e"]:
         """Transforms by input type, offset and output type."""
         return self.weight.unflatten(0, (self.n_in_types, -1))
+
+    def _lengths(self) -> Lengths:
+        return alive_lengths(self.n_seen, self.n_reached, self.weight.shape[-1], self.n_iters, self.couplings)
 
     def _route(
         self, poses: Float[Tensor, "*b i d"], bias: Float[Tensor, "n e"], n_iters: int

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, matrices
-from torchcaps.layers.initialisation import GATE, SCORE, check_init
+from torchcaps.layers.initialisation import ASSUMED, GATE, LENGTH, SCORE, SIGNAL, alive_betas, check_init
 from torchcaps.ops import EMStep, em_routing, em_routing_backend, em_routing_steps, own_output_prior
 from torchcaps.ops.em.densities import density_named
 
@@ -24,7 +24,8 @@ class EMCapsules(nn.Module):
     is certain. Poses may also be vectors of rows · d_in dimensions. `sharing` of the transforms: `none` one per pair,
     `inputs` one per output (`n_in` may be None), `all` a single one (`n_out` must be None; one output per input, masked
     like it). `cost` of ignoring an input: `separate` parameters, `tied` to the benefit of using it, or `none`.
-    `init` "paper": like the author's code; deep networks need "alive", and `calibrate` where `n_in` is None.
+    `init` "paper": like the author's code; deep networks need "alive", and `calibrate` where `n_in` is None
+    (starts as for 64 inputs).
     """
 
     def __init__(
@@ -60,20 +61,34 @@ class EMCapsules(nn.Module):
 
     @torch.no_grad()
     def _start_alive(self) -> None:
-        """Keep the size of poses; draw betas, since scores of zero give earlier layers no gradient."""
-        n_votes = self.n_in or 1
-        self.weight.normal_(std=(n_votes / self.d_in) ** 0.5)  # a mean of n votes is shorter by √n
-        for beta in (self.beta_use, self.beta_ignore):
-            if beta is not None:
-                beta.normal_(std=SCORE / (GATE * n_votes**0.5))
+        """Draw votes that are mostly constant, and betas that cancel over the inputs.
+
+        Densities do not depend on the scale of votes, and gradients through them grow with the dimensions of a pose.
+        So constant parts dominate: a signal of 2 / dimensions keeps gradients about the same in all layers.
+        """
+        n_votes = self.n_in or ASSUMED
+        # a mean of n different votes is shorter by √n
+        size = LENGTH * (n_votes / (self.rows * self.d_out)) ** 0.5
+        signal = 1.0 if self.bias is None else min(1.0, SIGNAL / (self.rows * self.d_out))
+        self.weight.normal_(std=size * signal * self.rows**0.5 / LENGTH)
+        if self.bias is not None:
+            self.bias.normal_(std=size if self.sharing == "none" else size / n_votes**0.5)
+        if self.sharing != "none":
+            # scores sum n equal betas; those that cancel where inputs are shared evenly fit any n
+            self.beta_use.normal_(std=SCORE / (GATE * n_votes))
+            if self.beta_ignore is not None and self.sharing == "inputs" and self.n_out > 1:
+                self.beta_ignore.copy_(self.beta_use / (self.n_out - 1))
+            return
+        alive_betas(*(beta for beta in (self.beta_use, self.beta_ignore) if beta is not None))
 
     @torch.no_grad()
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Capsules:
-        """Scale transforms and betas: poses of size 1, and a median activity of 0.2 to 0.7; return the outputs."""
-        size = self(capsules).poses.float().square().mean().sqrt()
-        if not torch.isfinite(size) or size == 0:
+        """Scale transforms to the size of the inputs, betas to a median activity of 0.2 to 0.7; return the outputs."""
+        poses = self._arguments(capsules)["poses"].float()
+        length = poses.square().sum((-2, -1)).mean().sqrt()
+        if not torch.isfinite(length) or length == 0:
             raise ValueError("EMCapsules.calibrate: the inputs are all zero or not finite; give a batch of real inputs")
-        self.weight.div_(size)
+        self.weight.mul_(LENGTH / length)
         betas = [beta for beta in (self.beta_use, self.beta_ignore) if beta is not None]
         return scale_until_alive(self, capsules, lambda factor: [beta.mul_(min(factor, 1 / factor)) for beta in betas])
 

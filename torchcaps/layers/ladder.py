@@ -38,7 +38,8 @@ AGREEMENTS = {
 }
 CODES = ("kept", "constant")
 POSE = 3.0  # length of a pose at initialisation
-ALIVE_SHARPNESS = 2.2  # inputs of length 0.3 to 0.9 that nothing predicts give activities of 0.8 to 0.15
+# Inputs of length 0.32 to 0.9 that nothing predicts give activities of 0.8 to 0.15; from 0.3 on would need another law.
+ALIVE_SHARPNESS = 2.3
 
 
 @dataclass(frozen=True, kw_only=True)

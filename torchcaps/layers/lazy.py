@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, flat_poses
-from torchcaps.layers.initialisation import GATE, LENGTH, SCORE, check_init
+from torchcaps.layers.initialisation import ASSUMED, GATE, LENGTH, SCORE, alive_betas, check_init
 from torchcaps.ops import LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
 
 INF = float("inf")
@@ -20,7 +20,7 @@ class LazyRoutedCapsules(nn.Module):
     The layer computes input scores itself (paper: a_i = A(x_i)); an input score of -inf masks the input, and inputs are
     scaled by their activity where they have a score. An output's score is its summed credit, benefit minus cost, as in
     `EMCapsules`. `n_in` None: any number of inputs, with benefits and costs computed from the vectors instead of by
-    position; call `calibrate` before training, since the layer cannot know how many inputs it sums.
+    position; the layer then starts as for 64 inputs, so call `calibrate` before training.
     `init` "paper": like the author's code; deep networks need "alive".
     """
 
@@ -53,14 +53,16 @@ class LazyRoutedCapsules(nn.Module):
         if n_in is None:
             # benefit of using an input and cost of ignoring it
             self.betas = nn.Linear(d_in, 2 * n_out)
-        else:
-            # a score sums n_in of them: with a deviation of 1 most activities would be 0 or 1
-            size = SCORE / (GATE * n_in**0.5) if init == "alive" else 1.0
-            self.beta_use, self.beta_ignore = (nn.Parameter(torch.randn(n_in, n_out) * size) for _ in range(2))
             if init == "alive":
-                # votes as large as that many smaller betas have made the credit smaller
+                nn.init.normal_(self.betas.weight, std=SCORE / (GATE * LENGTH * ASSUMED**0.5))
+                nn.init.zeros_(self.betas.bias)  # a score would sum n_in of them
+        else:
+            self.beta_use, self.beta_ignore = (nn.Parameter(torch.randn(n_in, n_out)) for _ in range(2))
+            if init == "alive":
+                # a score sums n_in of them: with a deviation of 1 most activities would be 0 or 1
+                alive_betas(self.beta_use, self.beta_ignore)
                 with torch.no_grad():
-                    self.vote.mul_(n_in**0.5 / LENGTH)
+                    self.vote.mul_(n_in**0.5 / LENGTH)  # as much longer as betas have made the credit smaller
 
     @torch.no_grad()
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:

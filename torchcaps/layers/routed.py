@@ -9,7 +9,15 @@ from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_votes
 from torchcaps.layers.capsules import Capsules, vectors
-from torchcaps.layers.initialisation import alive_bias, alive_std, check_init, sum_length
+from torchcaps.layers.initialisation import (
+    ASSUMED,
+    Lengths,
+    alive_bias,
+    alive_lengths,
+    alive_std,
+    check_init,
+    is_aligned,
+)
 from torchcaps.ops import (
     RoutingStep,
     dynamic_routing,
@@ -42,8 +50,8 @@ class RoutedCapsules(nn.Module):
 
     `sharing` of the transforms: `none` one per pair, `places` one per input type and output (give `n_types`), `inputs`
     one per output, `all` a single one. `learn_prior`: the initial logits are parameters. `n_in` None: any number of
-    inputs, if the weights do not depend on it; call `calibrate` before training, since the layer cannot know how many
-    votes it sums. `init`: one of `INITS`; deep networks need "alive".
+    inputs, if the weights do not depend on it; the layer then starts as for 64 inputs, so call `calibrate` before
+    training. `init`: one of `INITS`; deep networks need "alive", and `calibrate` where `bias` is False.
     """
 
     def __init__(
@@ -69,15 +77,16 @@ class RoutedCapsules(nn.Module):
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
         self.couplings, self.detach, self.backend = couplings, detach, backend
         self.weight = nn.Parameter(torch.empty(_weight_shape(n_in, n_out, d_in, d_out, sharing, n_types)))
-        # a layer for any number of inputs does not know how many votes it sums; `calibrate` corrects that
-        n_votes = n_in or n_out
-        alive = alive_std(n_votes, n_out, d_out, n_iters, couplings)
-        nn.init.normal_(self.weight, std=alive if init == "alive" else (n_out / (n_votes * d_in)) ** 0.5)
+        if init == "alive":
+            std = alive_std(n_in or ASSUMED, n_out, d_out, n_iters, couplings, bias)
+        else:
+            std = (n_out / ((n_in or n_out) * d_in)) ** 0.5
+        nn.init.normal_(self.weight, std=std)
         if sharing == "all" and not bias:
             raise ValueError(
                 "RoutedCapsules: with one transform for all, only the bias tells the outputs apart; keep bias=True"
             )
-        self.bias = nn.Parameter(_first_bias(n_out, d_out, init, sharing)) if bias else None
+        self.bias = nn.Parameter(self._first_bias(init, sharing)) if bias else None
         if (learn_prior or couplings == "random") and n_in is None:
             raise ValueError(
                 "RoutedCapsules: prior logits are one per input and output; give n_in, or use couplings without them"
@@ -102,11 +111,12 @@ class RoutedCapsules(nn.Module):
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         """Scale the transforms so that these inputs give a median activity of 0.2 to 0.7; return the outputs."""
         rule = self._rule() | {"backend": self.backend}
-        wanted = sum_length(self.n_out, self.d_out, self.n_iters, self.couplings)
+        wanted = self._lengths(self.bias is not None).sum
+        n_iters = self.n_iters if is_aligned(self.n_out, self.n_iters, self.couplings) else 1
         return scale_votes(
             self,
             self._checked(capsules),
-            lambda poses: dynamic_routing(poses, self.weight, None, 1, **rule).poses,
+            lambda poses: dynamic_routing(poses, self.weight, None, n_iters, **rule).poses,
             wanted,
         )
 
@@ -150,17 +160,20 @@ class RoutedCapsules(nn.Module):
             f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}, n_iters={self.n_iters}, couplings={self.couplings}"
         )
 
+    def _first_bias(self, init: str, sharing: str) -> Float[Tensor, "j e"]:
+        if init == "alive":
+            return alive_bias(self.n_out, self.d_out, self._lengths().bias)
+        sizes = self.n_out, self.d_out
+        return torch.randn(sizes) * 0.1 if sharing == "all" else torch.zeros(sizes)
+
+    def _lengths(self, bias: bool = True) -> Lengths:
+        return alive_lengths(self.n_in or ASSUMED, self.n_out, self.d_out, self.n_iters, self.couplings, bias)
+
     def _rule(self) -> dict:
         return {"prior": self.prior, "couplings": self.couplings, "detach": self.detach}
 
     def _checked(self, capsules: Capsules | Tensor) -> Tensor:
         return vectors("RoutedCapsules", capsules, self.n_in, self.d_in)
-
-
-def _first_bias(n_out: int, d_out: int, init: str, sharing: str) -> Float[Tensor, "j e"]:
-    if init == "alive":
-        return alive_bias(n_out, d_out)
-    return torch.randn(n_out, d_out) * 0.1 if sharing == "all" else torch.zeros(n_out, d_out)
 
 
 def _weight_shape(
