@@ -8,8 +8,9 @@ from torch import Tensor
 # inverse cube of its root stays finite in float32.
 EPS = 1e-12
 # Squares of float32 overflow beyond a length of 1e19. A longer vector is shortened by a power of two before its length
-# is taken; every other one is multiplied by 1, which leaves its bits alone.
-LARGEST_SQUARE, SHORTER = 1e36, 2.0**-80
+# is taken, and stays far longer than 1; every other one is multiplied by 1, which leaves its bits alone.
+LONG, SHORTER = 1e17, 2.0**-40
+VERY_LONG, MUCH_SHORTER = 1e29, 2.0**-80
 # The longest vector `unsquash` believes: at length 1 the inverse is infinite.
 LONGEST = 1 - 1e-6
 
@@ -45,8 +46,8 @@ def direction(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor,
 
 def _shortening(wide: Float[Tensor, "*b e"]) -> Float[Tensor, "*b 1"]:
     """Factor that keeps the squared length finite: 1, or a small power of two for a huge vector."""
-    square = wide.detach().square().sum(-1, keepdim=True)
-    return torch.where(square < LARGEST_SQUARE, 1.0, SHORTER).to(wide.dtype)
+    size = wide.detach().abs().sum(-1, keepdim=True)
+    return torch.where(size < LONG, 1.0, torch.where(size < VERY_LONG, SHORTER, MUCH_SHORTER)).to(wide.dtype)
 
 
 def _wide(vectors: Tensor) -> Tensor:

@@ -6,10 +6,11 @@ Letters: see triton_forward.py.
 import triton
 import triton.language as tl
 
-from torchcaps.ops.squash import SHORTER
+from torchcaps.ops.squash import LONG, MUCH_SHORTER, SHORTER, VERY_LONG
 
-# a row with a number beyond 1e17 is shortened before it is squared
-LARGEST, FACTOR = tl.constexpr(1e17), tl.constexpr(SHORTER)
+# globals of a kernel must be constants
+AT_LONG, AT_VERY_LONG = tl.constexpr(LONG), tl.constexpr(VERY_LONG)
+BY_LITTLE, BY_MUCH = tl.constexpr(SHORTER), tl.constexpr(MUCH_SHORTER)
 # else each would be a constant where it is 1, and kernels would be compiled once more
 COUNTS = ("n_batch", "n_rows", "n_chunks", "blocks")
 
@@ -96,7 +97,8 @@ def spread(numbers, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
 @triton.jit
 def shortening(total):
     """Factor per row of [row e] that keeps its squared length finite, as in the reference's squash."""
-    return tl.where(tl.max(tl.abs(total), 1)[:, None] < LARGEST, 1.0, FACTOR)
+    largest = tl.max(tl.abs(total), 1)[:, None]
+    return tl.where(largest < AT_LONG, 1.0, tl.where(largest < AT_VERY_LONG, BY_LITTLE, BY_MUCH))
 
 
 @triton.jit
