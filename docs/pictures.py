@@ -1,8 +1,8 @@
-"""Draw the figures of how-routing-works.md and other-routings.md, and the GIF of README: `python docs/pictures.py`.
+"""Draw the figures of how-routing-works, other-routings and deep-networks, and README's GIF: `python docs/pictures.py`.
 
 Needs `torchcaps[experiments]`. The hand-sized examples are those of the page, whose code is run for them; the trained
-networks come with the package. Nothing is downloaded or trained. The GIF needs the MNIST files
-(`torchcaps data get mnist`) and is left as it is without them.
+networks come with the package, accuracy against depth from the result files. Nothing is downloaded or trained. The GIF
+needs the MNIST files (`torchcaps data get mnist`) and is left as it is without them.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from torchcaps.figures.draw import couplings_over_iterations
 from torchcaps.figures.moving import frames, gif, scenes
 from torchcaps.figures.overlap import overlapping_digits
 from torchcaps.ops import ladder_activity, rank_mask
+from torchcaps.papers.depth.figures import figures
 from torchcaps.play.networks import load_network
 
 HERE = Path(__file__).parent
@@ -149,7 +150,14 @@ def overlap() -> Any:
     return overlapping_digits(model, pairs, most=200)[0]
 
 
-PICTURES: dict[str, Callable[[], Any]] = {draw.__name__: draw for draw in (agreement, em, masks, couplings, overlap)}
+def depth() -> Any:
+    """Draw test accuracy against the number of routed layers."""
+    return figures(HERE.parent / "results", HERE, None, torch.device("cpu"))["depth"][0]
+
+
+PICTURES: dict[str, Callable[[], Any]] = {
+    draw.__name__: draw for draw in (agreement, em, masks, couplings, overlap, depth)
+}
 
 
 def small(picture: bytes) -> bytes:

@@ -90,6 +90,7 @@ def test_a_row_that_holds_digits_out_is_about_other_sets():
     assert all(run.hold_out == 0 or run.tests for run in (RECIPES[name].make() for name in TRAINED))
 
 
+@pytest.mark.filterwarnings("ignore:layer .* all activities below")  # stacks of a paper start short, on purpose
 @pytest.mark.parametrize(
     "name", [name if name in FIRST.values() else pytest.param(name, marks=pytest.mark.slow) for name in TRAINED]
 )

@@ -105,4 +105,5 @@ def _are_matrices(capsules: Capsules | Tensor, n_in: int | None, d: int) -> bool
         return capsules.poses.ndim == capsules.activity.ndim + 2
     # of a plain tensor only the declared sizes tell
     shape = capsules.shape
-    return len(shape) > 2 and n_in == shape[-3] and shape[-2] * shape[-1] == d != shape[-1]
+    # sizes of poses first: asking about the batch would fix it in an exported program
+    return len(shape) > 2 and shape[-2] * shape[-1] == d != shape[-1] and n_in == shape[-3]
