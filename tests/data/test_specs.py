@@ -83,6 +83,7 @@ def test_sets_that_share_their_training_part_say_so(name, same):
         ("mnist-40", "generated-40"),
         ("smallnorb", "generated-96-stereo"),
         ("smallnorb-48-folds", "generated-48-stereo"),
+        ("smallnorb-64", "generated-48-stereo"),
         ("cifar10", "generated-32-rgb"),
         ("multimnist-4", "generated-pairs"),
         ("sst5-mpnet", "generated-sentences"),
