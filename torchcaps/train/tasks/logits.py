@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, logsigmoid
 
 from torchcaps.analysis.metrics import error_percent
 from torchcaps.data.augment import Batch
@@ -53,3 +53,15 @@ class ClassifyScores(ClassifyLogits):
                 "train it by Classify"
             )
         return capsules.score
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyLikelihood(ClassifyScores):
+    """Negative log likelihood of class capsules whose activities sum to one (Hahn 2019).
+
+    The logarithm of an activity is the logsigmoid of its score. Where the activities sum to one, a softmax of their
+    logarithms is the activities themselves, so the cross entropy is the paper's loss.
+    """
+
+    def logits(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
+        return logsigmoid(super().logits(model, images).float())
