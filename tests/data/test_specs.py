@@ -11,7 +11,7 @@ OWN = OwnImages(classes=("cat", "dog"), shape=(3, 32, 32), n_train=8, n_test=2)
 
 
 def test_a_name_leads_to_its_specification_and_back():
-    assert len(DATASETS) == 64
+    assert len(DATASETS) == 66
     for name, found in DATASETS.items():
         assert str(found) == name == info(name).name and spec(name) == found == spec(found)
         assert found.split in SPLITS
