@@ -30,7 +30,7 @@ from torchcaps.layers import (
     SelfRouting,
     calibrate,
 )
-from torchcaps.models import CapsNet, CapsuleHead, DeepCapsNet, EMCapsNet, EMSentenceNet
+from torchcaps.models import CapsNet, CapsuleHead, DeepCapsNet, EfficientCapsNet, EMCapsNet, EMSentenceNet
 from torchcaps.ops import (
     dynamic_routing,
     dynamic_routing_steps,
@@ -66,6 +66,7 @@ __all__ = [
     "EMCapsNet",
     "EMCapsules",
     "EMSentenceNet",
+    "EfficientCapsNet",
     "ExpertCapsules",
     "Inverted",
     "InvertedCapsules",

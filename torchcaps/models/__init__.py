@@ -9,6 +9,7 @@ from torchcaps.models.baseline import Baseline
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.capsule_head import CapsuleHead
 from torchcaps.models.deep import DeepCapsNet
+from torchcaps.models.efficient_capsnet import EfficientCapsNet
 from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
 from torchcaps.models.experts import ExpertNet
@@ -22,6 +23,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "capsnet": CapsNet,
     "baseline": Baseline,
     "deep-capsnet": DeepCapsNet,
+    "efficient-capsnet": EfficientCapsNet,
     "em-capsnet": EMCapsNet,
     "lcapsnet": LCapsNet,
     "sparsecaps": SparseCaps,
@@ -43,6 +45,7 @@ __all__ = [
     "DeepCapsNet",
     "EMCapsNet",
     "EMSentenceNet",
+    "EfficientCapsNet",
     "ExpertNet",
     "LCapsNet",
     "NeuronNet",
