@@ -67,7 +67,8 @@ class EfficientCapsNet(nn.Module):
             *(_stage(*size, *how, first.norm) for size, *how in zip(sizes, kernels, strides, strict=True))
         )
         # one filter for each channel, as large as the map: primary capsules of length 1 or so before the squash
-        self.filters = nn.Parameter(torch.randn(channels[-1], *self.grid) * (d_primary * self.grid[0] ** 2) ** -0.5)
+        size = (d_primary * self.grid[0] * self.grid[1]) ** -0.5
+        self.filters = nn.Parameter(torch.randn(channels[-1], *self.grid) * size)
         self.filters_bias = nn.Parameter(torch.zeros(channels[-1]))
         self.classes = SelfAttentionCapsules(channels[-1] // d_primary, n_classes, d_primary, d_class)
         self.decoder = Decoder(n_classes, d_class, self.image, hidden) if reconstruction else None
