@@ -42,6 +42,15 @@ def test_going_on_from_the_poses_of_one_iteration_is_the_next():
     assert not torch.allclose(one.poses, two.poses)
 
 
+def test_a_pose_of_rows_is_a_matrix_times_the_weight(rng):
+    poses, weight = torch.randn(2, 6, 8, generator=rng).double(), torch.randn(6, 3, 4, 5, generator=rng).double()
+    whole = torch.zeros(6, 3, 8, 10).double()  # the same weight for the first and the second row
+    whole[:, :, :4, :5] = whole[:, :, 4:, 5:] = weight
+    torch.testing.assert_close(inverted_routing(poses, weight, rows=2), inverted_routing(poses, whole))
+    with pytest.raises(ValueError, match="poses of 8 numbers are no matrices of 3 rows"):
+        inverted_routing(poses, weight, rows=3)
+
+
 def test_outputs_are_normalised_and_order_does_not_matter(rng):
     args, order = problem(), torch.randperm(6, generator=rng)
     plain = inverted_routing(args["poses"], args["weight"])
