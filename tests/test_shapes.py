@@ -144,6 +144,11 @@ def efficient_capsnet(model=models.EfficientCapsNet):
         list(made.steps(images))
 
 
+def inverted_capsnet(model=models.InvertedCapsNet):
+    made = model((1, 13, 14), 3, channels=(4, 4), n_types=2, d_pose=4, rows=2, n_iters=3)
+    differentiate(made(torch.rand(2, 1, 13, 14)))
+
+
 def em_capsnet(model=models.EMCapsNet):
     for options in (dict(), dict(coordinates=False, cost="none", density="student-t")):
         made = model((2, 12, 14), 3, channels=4, strides=(1, 2), n_types=3, n_parts=4, d_pose=2, **options)
@@ -245,7 +250,7 @@ LAYERS |= dict(CapsuleLayer=capsule_layer, LazyRoutedCapsules=lazy, RankMask=ran
 MODELS = {"capsnet": capsnet, "baseline": baseline, "em-capsnet": em_capsnet, "sparsecaps": sparsecaps, "supcaps": supcaps}
 MODELS |= {"lcapsnet": lcapsnet, "deep-capsnet": deep_capsnet}
 MODELS |= {"stackedcaps": stackedcaps, "experts": expert_net, "rbm": neuron_net}
-MODELS |= {"efficient-capsnet": efficient_capsnet}
+MODELS |= {"efficient-capsnet": efficient_capsnet, "inverted-capsnet": inverted_capsnet}
 LAYERS |= dict(SelfAttentionCapsules=attentive, SelfRoutedCapsules=attentive, InvertedCapsules=attentive)
 LAYERS |= dict(ConvAutoencoder=autoencoder, ExpertCapsules=expert_capsules)
 public = {name: getattr(layers, name) for name in layers.__all__}
@@ -275,4 +280,4 @@ def test_the_shapes_in_the_signatures_are_true():
         [sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split("\n")[0] == "15 layers 11 models 4 caught"
+    assert done.stdout.split("\n")[0] == "15 layers 12 models 4 caught"

@@ -13,6 +13,7 @@ from torchcaps.models.efficient_capsnet import EfficientCapsNet
 from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
 from torchcaps.models.experts import ExpertNet
+from torchcaps.models.inverted_capsnet import InvertedCapsNet
 from torchcaps.models.lcapsnet import LCapsNet
 from torchcaps.models.pooled_sentences import PooledSentences
 from torchcaps.models.rbm import NeuronNet
@@ -25,6 +26,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "deep-capsnet": DeepCapsNet,
     "efficient-capsnet": EfficientCapsNet,
     "em-capsnet": EMCapsNet,
+    "inverted-capsnet": InvertedCapsNet,
     "lcapsnet": LCapsNet,
     "sparsecaps": SparseCaps,
     "supcaps": SupervisedCaps,
@@ -47,6 +49,7 @@ __all__ = [
     "EMSentenceNet",
     "EfficientCapsNet",
     "ExpertNet",
+    "InvertedCapsNet",
     "LCapsNet",
     "NeuronNet",
     "PooledSentences",

@@ -10,6 +10,7 @@ from torchcaps.papers import (
     rawlinson2018,
     sabour2017,
     smoke,
+    tsai2020,
 )
 from torchcaps.results.claims import Recipe, recipes_of
 
@@ -21,6 +22,7 @@ PAPERS = {
     "jeong2019": jeong2019.ROWS,
     "rawlinson2018": rawlinson2018.ROWS,
     "mazzia2021": mazzia2021.ROWS,
+    "tsai2020": tsai2020.ROWS,
     "depth": depth.ROWS,
     "digits": (digits,),
     "smoke": (smoke,),
