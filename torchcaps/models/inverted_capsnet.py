@@ -19,6 +19,7 @@ from torchcaps.ops import inverted_routing
 KERNEL, STRIDE = 3, 2  # of capsule layers on a grid
 
 Poses = Float[Tensor, "b p n d"]  # places of a grid, types at each
+Above = Float[Tensor, "b q j d"]  # the same of the next layer
 
 
 class InvertedCapsNet(nn.Module):
@@ -99,7 +100,7 @@ class _Level(nn.Module):
         self.scale, self.bias = nn.Parameter(torch.ones(d_pose)), nn.Parameter(torch.zeros(d_pose))
         self.register_buffer("field", field, persistent=False)
 
-    def forward(self, below: Poses, above: Poses | None) -> Poses:
+    def forward(self, below: Poses, above: Above | None) -> Above:
         seen = below.unsqueeze(1) if self.field is None else below[:, self.field]  # [b p k n d]
         how = {"rows": self.rows, "scale": self.scale, "bias": self.bias, "start": above}
         return inverted_routing(seen.flatten(2, 3), self.weight, 1, **how)
