@@ -50,12 +50,12 @@ SHORT_MNIST = variants(
     mnist,
     {
         "mnist-short": Variant("MNIST, batches of 128, 60 epochs", _SHORT),
-        "mnist-short-plain": Variant(
-            "MNIST, batches of 128, 60 epochs, no decoder", _SHORT | {"reconstruction": False}
-        ),
+        "mnist-short-plain": Variant("MNIST, batches of 128, 60 epochs, no decoder", _PLAIN, printed=None),
     },
     **_MNIST,
 )
 SHORT_SMALLNORB = variants(
-    smallnorb, {"smallnorb-short": Variant("smallNORB, batches of 128, 60 epochs", _SHORT)}, **_SMALLNORB
+    smallnorb,
+    {"smallnorb-short": Variant("smallNORB, batches of 128, 200 epochs", _SHORT | {"epochs": 200})},
+    **_SMALLNORB,
 )
