@@ -17,7 +17,12 @@ EXTRAS = {
     "pretrained/hub.py": ("hub", "huggingface_hub"),
     "models/capsule_head.py CapsuleHead": ("sentences", "transformers"),
 }
-FORMULAS = {"ops/lazy.py"}  # of a paper, in its letters
+FORMULAS = {
+    "ops/inverted.py",
+    "ops/lazy.py",
+    "ops/self_attention.py",
+    "ops/self_routing.py",
+}  # of a paper, in its letters
 
 
 def codes_of(source: str) -> dict[str, str]:

@@ -73,6 +73,15 @@ def lazy(layer=layers.LazyRoutedCapsules):
         made.credit(torch.randn(2, 6, 4))
 
 
+def attentive():
+    for layer in (layers.SelfAttentionCapsules, layers.SelfRoutedCapsules, layers.InvertedCapsules):
+        made = layer(6, 3, 4, 5)
+        for batch in ((), (2,), (2, 3)):
+            differentiate(made(layers.Capsules.scored(torch.randn(*batch, 6, 4), torch.randn(*batch, 6))))
+        made.calibrate(torch.randn(2, 6, 2, 2))
+        list(made.steps(torch.randn(6, 4)))
+
+
 def capsule_layer(layer=layers.CapsuleLayer):
     for routing in layers.ROUTINGS:
         made = layer(6, 3, 4, 8, routing)
@@ -125,6 +134,19 @@ def deep_capsnet(model=models.DeepCapsNet):
         made.calibrate(images)
         capsules = made(images)
         differentiate(made.reconstruct(capsules.poses, labels) if made.decoder else capsules)
+
+
+def efficient_capsnet(model=models.EfficientCapsNet):
+    for preset in ("mnist", "smallnorb"):
+        made = model((1, 28, 27), 3, preset=preset, channels=(4, 4, 4, 8), hidden=(8, 8))
+        images = torch.rand(2, 1, 28, 27)
+        differentiate(made.reconstruct(made(images).poses, torch.tensor([0, 2])))
+        list(made.steps(images))
+
+
+def inverted_capsnet(model=models.InvertedCapsNet):
+    made = model((1, 13, 14), 3, channels=(4, 4), n_types=2, d_pose=4, rows=2, n_iters=3)
+    differentiate(made(torch.rand(2, 1, 13, 14)))
 
 
 def em_capsnet(model=models.EMCapsNet):
@@ -228,6 +250,8 @@ LAYERS |= dict(CapsuleLayer=capsule_layer, LazyRoutedCapsules=lazy, RankMask=ran
 MODELS = {"capsnet": capsnet, "baseline": baseline, "em-capsnet": em_capsnet, "sparsecaps": sparsecaps, "supcaps": supcaps}
 MODELS |= {"lcapsnet": lcapsnet, "deep-capsnet": deep_capsnet}
 MODELS |= {"stackedcaps": stackedcaps, "experts": expert_net, "rbm": neuron_net}
+MODELS |= {"efficient-capsnet": efficient_capsnet, "inverted-capsnet": inverted_capsnet}
+LAYERS |= dict(SelfAttentionCapsules=attentive, SelfRoutedCapsules=attentive, InvertedCapsules=attentive)
 LAYERS |= dict(ConvAutoencoder=autoencoder, ExpertCapsules=expert_capsules)
 public = {name: getattr(layers, name) for name in layers.__all__}
 found = {name for name, thing in public.items() if isinstance(thing, type) and issubclass(thing, nn.Module)}
@@ -256,4 +280,4 @@ def test_the_shapes_in_the_signatures_are_true():
         [sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split("\n")[0] == "12 layers 10 models 4 caught"
+    assert done.stdout.split("\n")[0] == "15 layers 12 models 4 caught"

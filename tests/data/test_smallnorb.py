@@ -25,6 +25,7 @@ from torchcaps.data.sets.smallnorb import (
     instances,
     parse_matrix,
     thinned,
+    two_thirds,
 )
 from torchcaps.data.sources.files import FileSet
 from torchcaps.data.sources.formats import Labelled, read_split
@@ -177,6 +178,15 @@ def test_half_the_size_is_the_mean_of_four():
     ).expand(3, 2, 4, 4)
     small = halved(Labelled(images, torch.arange(3)))
     assert small.images.tolist() == [[[[1, 255], [25, 0]]] * 2] * 3 and small.images.dtype == torch.uint8
+
+
+def test_two_thirds_of_the_size_is_the_mean_over_one_and_a_half_pixels_squared(rng):
+    images = torch.randint(256, (2, 2, 6, 9), generator=rng, dtype=torch.uint8)
+    small = two_thirds(Labelled(images, torch.arange(2)))
+    doubled = images.double().repeat_interleave(2, -1).repeat_interleave(2, -2)  # so that three make a new pixel
+    wanted = torch.nn.functional.avg_pool2d(doubled, 3)
+    assert small.images.dtype == torch.uint8 and small.labels.tolist() == [0, 1]
+    assert small.images.equal((wanted + 0.5 + 1e-9).floor().to(torch.uint8))
 
 
 def test_thinned_is_what_tensorflow_made_of_them():

@@ -14,6 +14,7 @@ from torchcaps.layers import (
     LazyRoutedCapsules,
     PrimaryCapsules,
     RoutedCapsules,
+    SelfAttentionCapsules,
 )
 from torchcaps.layers.ladder import first_activity
 from torchcaps.layers.routings import ROUTINGS, CapsuleLayer
@@ -27,6 +28,7 @@ LAYERS = {
     "em": lambda: EMCapsules(32, 10, 2, 4, 4),
     "lazy": lambda: LazyRoutedCapsules(32, 10, 8, 16),
     "lazy, any number": lambda: LazyRoutedCapsules(None, 10, 8, 16),
+    "self-attention": lambda: SelfAttentionCapsules(32, 10, 8, 16),
     "ladder": lambda: LadderCapsules(32, 10, 8, 16, 8),
     "ladder, no agreement": lambda: LadderCapsules(32, 10, 8, 16, 8, agreement="none"),
 }

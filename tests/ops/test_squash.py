@@ -1,8 +1,10 @@
+from math import exp
+
 import pytest
 import torch
 from torch.autograd import gradcheck
 
-from torchcaps.ops import length, squash, unsquash
+from torchcaps.ops import length, squash, squash_exponential, unsquash
 
 
 def of_lengths(lengths, d=3, dtype=torch.float32, seed=0):
@@ -16,6 +18,19 @@ def test_by_hand():
     # a length of 5 becomes 25 / 26, in the direction (0.6, 0.8); a length of 1 becomes 1 / 2
     vectors = torch.tensor([[3.0, 4.0], [0.0, -1.0], [0.0, 0.0]])
     torch.testing.assert_close(squash(vectors), torch.tensor([[0.6 * 25 / 26, 0.8 * 25 / 26], [0.0, -0.5], [0.0, 0.0]]))
+
+
+def test_exponential_by_hand_and_at_both_ends():
+    # a length of 5 becomes 1 - exp(-5), in the direction (0.6, 0.8)
+    n = 1 - exp(-5)
+    torch.testing.assert_close(squash_exponential(torch.tensor([3.0, 4.0])), torch.tensor([0.6 * n, 0.8 * n]))
+    ends = torch.tensor([[0.0, 0.0], [1e-20, 0.0], [0.0, -1e25]], requires_grad=True)
+    found = squash_exponential(ends)
+    torch.testing.assert_close(found, torch.tensor([[0.0, 0.0], [1e-20, 0.0], [0.0, -1.0]]), atol=0, rtol=1e-5)
+    found.sum().backward()
+    # the identity near 0, where squash is flat
+    torch.testing.assert_close(ends.grad[:2], torch.ones(2, 2), atol=1e-5, rtol=0)
+    assert ends.grad.isfinite().all()
 
 
 def test_back_by_hand():
@@ -49,7 +64,7 @@ def test_a_longer_vector_stays_longer():
     assert lengths.max() < 1
 
 
-@pytest.mark.parametrize("op", [squash, unsquash, length])
+@pytest.mark.parametrize("op", [squash, squash_exponential, unsquash, length])
 @pytest.mark.parametrize("at", [0.0, 1e-30, 1e-6, 1 - 1e-7, 1.0, 1.5, 1e4])
 def test_value_and_gradient_are_finite(op, at):
     vectors = of_lengths([at]).requires_grad_()
@@ -87,7 +102,7 @@ def test_a_zero_upstream_gradient_stays_zero_at_zero():
     assert (zero.grad == 0).all()
 
 
-@pytest.mark.parametrize("op", [squash, unsquash, length])
+@pytest.mark.parametrize("op", [squash, squash_exponential, unsquash, length])
 def test_gradient_is_the_slope(op):
     assert gradcheck(op, of_lengths([0.05, 0.5, 0.9], dtype=torch.float64).requires_grad_())
 
@@ -98,7 +113,7 @@ def test_gradient_of_long_vectors_is_the_slope(op):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("op", [squash, unsquash, length])
+@pytest.mark.parametrize("op", [squash, squash_exponential, unsquash, length])
 def test_result_has_the_dtype_of_the_input_and_is_rounded_once(op, dtype):
     vectors = of_lengths(torch.linspace(0.05, 0.95, 20), d=64).to(dtype)
     result, exact = op(vectors), op(vectors.double())

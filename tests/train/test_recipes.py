@@ -34,6 +34,8 @@ FIRST = {way_of(name): name for name in reversed(TRAINED)}
 SMALL = {
     "capsnet": {"channels": 8, "n_types": 2, "hidden": (8, 8)},
     "deep-capsnet": {"channels": 8, "n_types": 2, "n_hidden": 4},
+    "efficient-capsnet": {"channels": (8, 8, 8, 16), "hidden": (8, 8)},
+    "inverted-capsnet": {"channels": (4, 4), "n_types": 2, "d_pose": 8},
     "em-capsnet": {"channels": 4, "strides": (2, 2, 2), "n_types": 1, "n_parts": 4},
     "lcapsnet": {"channels": 8, "n_types": 2, "n_kept": 3, "d_primary": 2, "d_class": 4},
     "baseline": {"preset": "small"},
@@ -58,8 +60,10 @@ COUNTS = {
     "jeong2019": (24, 24),
     "rawlinson2018": (42, 42),
     "digits": (6, 2),
+    "mazzia2021": (5, 5),
+    "tsai2020": (2, 2),
     "depth": (13, 13),
-    "smoke": (24, 0),
+    "smoke": (26, 0),
 }
 
 

@@ -8,11 +8,25 @@ from torchcaps.layers.conv_routed import ConvRoutedCapsules
 from torchcaps.layers.decoder import Decoder
 from torchcaps.layers.em import EMCapsules
 from torchcaps.layers.experts import ExpertCapsules
+from torchcaps.layers.inverted import InvertedCapsules
 from torchcaps.layers.ladder import LadderCapsules, Laddered, LadderForm
 from torchcaps.layers.lazy import LazyRoutedCapsules
 from torchcaps.layers.primary import PrimaryCapsules
 from torchcaps.layers.routed import Coupled, RoutedCapsules
-from torchcaps.layers.routings import EM, ROUTINGS, CapsuleLayer, Dynamic, Ladder, Lazy, Routing
+from torchcaps.layers.routings import (
+    EM,
+    ROUTINGS,
+    CapsuleLayer,
+    Dynamic,
+    Inverted,
+    Ladder,
+    Lazy,
+    Routing,
+    SelfAttention,
+    SelfRouting,
+)
+from torchcaps.layers.self_attention import SelfAttentionCapsules
+from torchcaps.layers.self_routing import SelfRoutedCapsules
 from torchcaps.layers.sparse import RankMask
 
 __all__ = [
@@ -28,6 +42,8 @@ __all__ = [
     "Dynamic",
     "EMCapsules",
     "ExpertCapsules",
+    "Inverted",
+    "InvertedCapsules",
     "Ladder",
     "LadderCapsules",
     "LadderForm",
@@ -38,5 +54,9 @@ __all__ = [
     "RankMask",
     "RoutedCapsules",
     "Routing",
+    "SelfAttention",
+    "SelfAttentionCapsules",
+    "SelfRoutedCapsules",
+    "SelfRouting",
     "calibrate",
 ]

@@ -14,14 +14,20 @@ from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules
 from torchcaps.layers.em import EMCapsules
+from torchcaps.layers.inverted import InvertedCapsules
 from torchcaps.layers.ladder import LadderCapsules
 from torchcaps.layers.lazy import LazyRoutedCapsules
 from torchcaps.layers.routed import RoutedCapsules
+from torchcaps.layers.self_attention import SelfAttentionCapsules
+from torchcaps.layers.self_routing import SelfRoutedCapsules
 
 
 @runtime_checkable
 class Routing(Protocol):
-    """Options of a routing. `loss` names the loss that fits its outputs: "margin" or "cross-entropy"."""
+    """Options of a routing. `loss` names the loss that fits its outputs.
+
+    "margin" of lengths, "cross-entropy" of scores, or "likelihood": of activities that sum to one over the classes.
+    """
 
     loss: ClassVar[str]
 
@@ -85,6 +91,37 @@ class Ladder:
         return LadderCapsules(n_in, n_out, d_in, d_out, n_kept, shared=True, width=self.width)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SelfAttention:
+    """Self-attention of the votes, without iterations (Mazzia 2021)."""
+
+    loss: ClassVar[str] = "margin"
+
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> SelfAttentionCapsules:
+        return SelfAttentionCapsules(n_in, n_out, d_in, d_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfRouting:
+    """Routing that every input decides alone, without iterations (Hahn 2019)."""
+
+    loss: ClassVar[str] = "likelihood"
+
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> SelfRoutedCapsules:
+        return SelfRoutedCapsules(n_in, n_out, d_in, d_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inverted:
+    """Inverted dot-product attention with a layer norm (Tsai 2020)."""
+
+    loss: ClassVar[str] = "cross-entropy"
+    n_iters: int = 2
+
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> InvertedCapsules:
+        return InvertedCapsules(n_in, n_out, d_in, d_out, self.n_iters)
+
+
 ROUTINGS: dict[str, Routing] = {
     "dynamic": Dynamic(),
     "leaky": Dynamic(couplings="leaky"),
@@ -94,6 +131,9 @@ ROUTINGS: dict[str, Routing] = {
     "em": EM(),
     "lazy": Lazy(),
     "ladder": Ladder(),
+    "self-attention": SelfAttention(),
+    "self-routing": SelfRouting(),
+    "inverted": Inverted(),
 }
 
 

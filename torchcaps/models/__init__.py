@@ -9,9 +9,11 @@ from torchcaps.models.baseline import Baseline
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.capsule_head import CapsuleHead
 from torchcaps.models.deep import DeepCapsNet
+from torchcaps.models.efficient_capsnet import EfficientCapsNet
 from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
 from torchcaps.models.experts import ExpertNet
+from torchcaps.models.inverted_capsnet import InvertedCapsNet
 from torchcaps.models.lcapsnet import LCapsNet
 from torchcaps.models.pooled_sentences import PooledSentences
 from torchcaps.models.rbm import NeuronNet
@@ -22,7 +24,9 @@ MODELS: dict[str, type[nn.Module]] = {
     "capsnet": CapsNet,
     "baseline": Baseline,
     "deep-capsnet": DeepCapsNet,
+    "efficient-capsnet": EfficientCapsNet,
     "em-capsnet": EMCapsNet,
+    "inverted-capsnet": InvertedCapsNet,
     "lcapsnet": LCapsNet,
     "sparsecaps": SparseCaps,
     "supcaps": SupervisedCaps,
@@ -43,7 +47,9 @@ __all__ = [
     "DeepCapsNet",
     "EMCapsNet",
     "EMSentenceNet",
+    "EfficientCapsNet",
     "ExpertNet",
+    "InvertedCapsNet",
     "LCapsNet",
     "NeuronNet",
     "PooledSentences",

@@ -9,9 +9,19 @@ from torchcaps.ops.dynamic.reference import Routed, RoutingStep, dynamic_routing
 from torchcaps.ops.em import em_routing, em_routing_backend
 from torchcaps.ops.em.densities import DENSITIES
 from torchcaps.ops.em.reference import EMRouted, EMStep, em_routing_steps, own_output_prior
+from torchcaps.ops.inverted import inverted_routing, inverted_routing_steps
 from torchcaps.ops.ladder import Kept, code_loss, keep_most_active, ladder_activity, misfit, propagate, regress
 from torchcaps.ops.lazy import LazyRouted, LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
-from torchcaps.ops.losses import LOSSES, cross_entropy_loss, margin_loss, reconstruction_loss, spread_loss
+from torchcaps.ops.losses import (
+    LOSSES,
+    cross_entropy_loss,
+    likelihood_loss,
+    margin_loss,
+    reconstruction_loss,
+    spread_loss,
+)
+from torchcaps.ops.self_attention import self_attention_routing, self_attention_routing_steps
+from torchcaps.ops.self_routing import SelfRouted, SelfRoutingStep, self_routing, self_routing_steps
 from torchcaps.ops.sparse import (
     Winning,
     after_batch,
@@ -21,7 +31,7 @@ from torchcaps.ops.sparse import (
     recover_support,
     routing_support,
 )
-from torchcaps.ops.squash import length, squash, unsquash
+from torchcaps.ops.squash import length, squash, squash_exponential, unsquash
 
 __all__ = [
     "COUPLINGS",
@@ -36,6 +46,8 @@ __all__ = [
     "LocalGrid",
     "Routed",
     "RoutingStep",
+    "SelfRouted",
+    "SelfRoutingStep",
     "Winning",
     "after_batch",
     "boosted_ranks",
@@ -49,6 +61,8 @@ __all__ = [
     "em_routing",
     "em_routing_backend",
     "em_routing_steps",
+    "inverted_routing",
+    "inverted_routing_steps",
     "keep_most_active",
     "ladder_activity",
     "lazy_routing",
@@ -66,8 +80,13 @@ __all__ = [
     "recover_support",
     "regress",
     "routing_support",
+    "self_attention_routing",
+    "self_attention_routing_steps",
+    "self_routing",
+    "self_routing_steps",
     "spread_loss",
     "squash",
+    "squash_exponential",
     "unsquash",
     "without_kernels",
 ]

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 
 @runtime_checkable
@@ -70,6 +71,23 @@ def cross_entropy_loss(
     return -(present * scores.log_softmax(-1).masked_fill(present == 0, 0)).sum(-1)
 
 
+def likelihood_loss(
+    scores: Float[Tensor, "*b j"] | ClassCapsules, present: Float[Tensor, "*b j"]
+) -> Float[Tensor, "*b"]:
+    """Negative log likelihood of activities that sum to one over the classes (Hahn 2019).
+
+    `scores`: capsules of self-routing, or the logits of their activities.
+    """
+    if not isinstance(scores, Tensor):
+        if scores.score is None:
+            raise ValueError(
+                "likelihood_loss wants capsules with scores, got capsules whose activity is a length; "
+                "use margin_loss, or a routing whose loss is likelihood"
+            )
+        scores = scores.score
+    return cross_entropy_loss(logsigmoid(scores), present)
+
+
 def spread_loss(
     scores: Float[Tensor, "*b j"] | ClassCapsules, present: Float[Tensor, "*b j"], *, margin: float = 0.2
 ) -> Float[Tensor, "*b"]:
@@ -86,6 +104,7 @@ def spread_loss(
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "margin": margin_loss,
     "cross-entropy": cross_entropy_loss,
+    "likelihood": likelihood_loss,
     "spread": spread_loss,
 }
 

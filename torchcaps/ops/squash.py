@@ -24,6 +24,14 @@ def squash(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*
     return (wide * (square / (1 + square)) * torch.rsqrt(square + eps)).to(vectors.dtype)
 
 
+def squash_exponential(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*b e"]:
+    """Keep the direction, map the length n to 1 - exp(-n) (Mazzia 2021, Eq. 2). Linear near 0, where squash is flat."""
+    wide = _wide(vectors)
+    n = length(wide, eps).unsqueeze(-1)
+    # expm1, not 1 - exp: at the shortest lengths the difference would round to zero
+    return (wide * (-torch.expm1(-n) / n)).to(vectors.dtype)
+
+
 def unsquash(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*b e"]:
     """Undo `squash`: keep the direction, map the length n to sqrt(n / (1 - n)), with n held below 1 - 1e-6."""
     # sqrt(eps) is a length of 1e-6 at the origin, where the true inverse has an infinite slope; here it is 1e3

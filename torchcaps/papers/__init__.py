@@ -1,6 +1,17 @@
 """Every paper's rows and figures, and nothing else. `RECIPES` names all of them: `<paper>/<row>`."""
 
-from torchcaps.papers import depth, digits, hauser2019, heinsen2019, jeong2019, rawlinson2018, sabour2017, smoke
+from torchcaps.papers import (
+    depth,
+    digits,
+    hauser2019,
+    heinsen2019,
+    jeong2019,
+    mazzia2021,
+    rawlinson2018,
+    sabour2017,
+    smoke,
+    tsai2020,
+)
 from torchcaps.results.claims import Recipe, recipes_of
 
 # recipe modules of each paper
@@ -10,6 +21,8 @@ PAPERS = {
     "hauser2019": hauser2019.ROWS,
     "jeong2019": jeong2019.ROWS,
     "rawlinson2018": rawlinson2018.ROWS,
+    "mazzia2021": mazzia2021.ROWS,
+    "tsai2020": tsai2020.ROWS,
     "depth": depth.ROWS,
     "digits": (digits,),
     "smoke": (smoke,),

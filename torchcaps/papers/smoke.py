@@ -49,6 +49,19 @@ def deep_capsnet() -> Run:
     return replace(_smoke(), model="deep-capsnet", model_args=small | {"depth": 3, "n_hidden": 8, "n_conv": 1})
 
 
+def efficient_capsnet() -> Run:
+    """Self-attention routing between a few primary and class capsules, with a decoder."""
+    args = {"channels": (8, 8, 8, 16), "hidden": (32, 64)}
+    return replace(_smoke(), model="efficient-capsnet", model_args=args)
+
+
+def inverted_capsnet() -> Run:
+    """Inverted attention routing of four layers at once."""
+    args = {"channels": (8, 8), "n_types": 4, "d_pose": 8, "n_conv": 1}
+    stage = Stage(task=ClassifyScores(), steps=20, batch=16, learning_rate=0.1, optimizer=SGD(l2=5e-4))
+    return Run(data="generated-16", model="inverted-capsnet", model_args=args, augment=(Shift(2),), stages=(stage,))
+
+
 def capsnet_shared() -> Run:
     """Control without routing: one transform per class shared by all inputs, uniform couplings."""
     return _smoke(sharing="inputs", couplings="uniform")

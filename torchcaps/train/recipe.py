@@ -33,7 +33,7 @@ from torchcaps.train.tasks.classify import Classify, ClassifyFrozen
 from torchcaps.train.tasks.classify_pairs import ClassifyPairLogits, ClassifyPairs
 from torchcaps.train.tasks.experts import Autoencode, LearnDecoder, LearnExperts
 from torchcaps.train.tasks.ladder import ClassifyLadder
-from torchcaps.train.tasks.logits import ClassifyLogits, ClassifyScores
+from torchcaps.train.tasks.logits import ClassifyLikelihood, ClassifyLogits, ClassifyScores
 from torchcaps.train.tasks.rbm import LearnBottleneck, LearnRBM
 from torchcaps.train.tasks.reconstruct import Reconstruct
 from torchcaps.train.tasks.sentences import ClassifySentences
@@ -182,7 +182,7 @@ KINDS: dict[str, type] = {
         Run, Stage, Stop, Watch, OwnImages, Exponential, Cosine, OneCycle, Adam, RAdam, SGD,
         Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup, Warp,
         Classify, ClassifyFrozen, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder,
-        ClassifySentences,
+        ClassifyLikelihood, ClassifySentences,
         Reconstruct, Autoencode, LearnExperts, LearnDecoder, LearnRBM, LearnBottleneck,
         *map(type, ROUTINGS.values()),
     )

@@ -2,9 +2,13 @@
 
 from torchcaps.layers.routings import Routing, routing_named
 from torchcaps.train.tasks.classify import Classify
-from torchcaps.train.tasks.logits import ClassifyScores
+from torchcaps.train.tasks.logits import ClassifyLikelihood, ClassifyScores
 
-TASKS: dict[str, type[Classify | ClassifyScores]] = {"margin": Classify, "cross-entropy": ClassifyScores}
+TASKS: dict[str, type[Classify | ClassifyScores]] = {
+    "margin": Classify,
+    "cross-entropy": ClassifyScores,
+    "likelihood": ClassifyLikelihood,
+}
 
 
 def task_for(routing: str | Routing | None, reconstruction_weight: float = 0.0005) -> Classify | ClassifyScores:

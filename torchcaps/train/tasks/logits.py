@@ -5,7 +5,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, logsigmoid
 
 from torchcaps.analysis.metrics import error_percent
 from torchcaps.data.augment import Batch
@@ -67,11 +67,15 @@ class ClassifyScores(ClassifyLogits):
     reconstruction_weight: float = 0.0005  # as in Classify; for networks that have a decoder
 
     def logits(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
-        return self._capsules(model, images).score
+        return self.class_logits(self._capsules(model, images))
+
+    def class_logits(self, capsules: Capsules) -> Float[Tensor, "b k"]:
+        """Compute the inputs of the softmax from the class capsules."""
+        return capsules.score
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         capsules = self._capsules(model, batch.images)
-        found = self.cross_entropy(capsules.score, batch)
+        found = self.cross_entropy(self.class_logits(capsules), batch)
         if not isinstance(model, Redraws) or model.decoder is None:
             return found
         if batch.shares is not None:
@@ -90,3 +94,15 @@ class ClassifyScores(ClassifyLogits):
         capsules = model(images)
         check_output(self, capsules, "scores")
         return capsules
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyLikelihood(ClassifyScores):
+    """Negative log likelihood of class capsules whose activities sum to one (Hahn 2019).
+
+    The logarithm of an activity is the logsigmoid of its score. Where the activities sum to one, a softmax of their
+    logarithms is the activities themselves, so the cross entropy is the paper's loss.
+    """
+
+    def class_logits(self, capsules: Capsules) -> Float[Tensor, "b k"]:
+        return logsigmoid(capsules.score.float())

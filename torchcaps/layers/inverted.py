@@ -1,0 +1,61 @@
+"""Fully connected capsules with inverted dot-product attention routing (Tsai 2020)."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.layers.capsules import Capsules, flat_poses
+from torchcaps.layers.initialisation import LENGTH, SCORE
+from torchcaps.ops import RoutingStep, inverted_routing, inverted_routing_steps
+
+
+class InvertedCapsules(nn.Module):
+    """Fully connected capsule layer whose outputs compete for the inputs. [*b i d] -> [*b j e].
+
+    Poses are normalised by a layer norm that all outputs share, and so is the linear map of a pose to its score. The
+    paper has scores in the last layer alone; here inputs that have a score are scaled by their activity, -inf masks.
+    """
+
+    def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int, n_iters: int = 2) -> None:
+        super().__init__()
+        self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
+        # votes of length 1: their products with normalised poses have deviation 1
+        self.weight = nn.Parameter(torch.randn(n_in, n_out, d_in, d_out) / (LENGTH * d_out**0.5))
+        self.scale, self.bias = nn.Parameter(torch.ones(d_out)), nn.Parameter(torch.zeros(d_out))
+        self.score = nn.Linear(d_out, 1)
+        nn.init.normal_(self.score.weight, std=SCORE * d_out**-0.5)
+        nn.init.zeros_(self.score.bias)
+
+    def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
+        poses = self._checked(capsules)
+        found = inverted_routing(poses, self.weight, self.n_iters, scale=self.scale, bias=self.bias)
+        return Capsules.scored(found, self.score(found).squeeze(-1).to(found.dtype))
+
+    @torch.no_grad()
+    def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
+        """Scale the transforms so that votes have length 1; return the outputs."""
+        poses = self._checked(capsules)
+        size = torch.einsum("...id,ijde->...ije", poses, self.weight).float().square().sum(-1).mean().sqrt()
+        if not torch.isfinite(size) or size == 0:
+            raise ValueError(
+                "InvertedCapsules.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
+            )
+        self.weight.div_(size)
+        return self(capsules)
+
+    def steps(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Iterator[RoutingStep]:
+        """Yield every routing iteration, for figures."""
+        poses = self._checked(capsules)
+        return inverted_routing_steps(poses, self.weight, self.n_iters, scale=self.scale, bias=self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}, n_iters={self.n_iters}"
+
+    def _checked(self, capsules: Capsules | Tensor) -> Float[Tensor, "*b i d"]:
+        poses = flat_poses("InvertedCapsules", capsules, self.n_in, self.d_in)
+        if not isinstance(capsules, Capsules) or capsules.score is None:
+            return poses
+        gone = (capsules.activity == 0).unsqueeze(-1)  # what is masked may hold NaN, and 0 · NaN is not 0
+        return poses.masked_fill(gone, 0) * capsules.activity.unsqueeze(-1).to(poses.dtype)

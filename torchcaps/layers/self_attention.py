@@ -1,0 +1,66 @@
+"""Fully connected capsules with self-attention routing (Mazzia 2021)."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.layers.calibration import scale_until_alive
+from torchcaps.layers.capsules import Capsules, vectors
+from torchcaps.layers.initialisation import LENGTH
+from torchcaps.ops import RoutingStep, self_attention_routing, self_attention_routing_steps
+
+SUM, LOGIT = 0.75, 0.7  # length of a sum of votes before the squash, and deviation of the logits, for inputs of LENGTH
+
+
+class SelfAttentionCapsules(nn.Module):
+    """Fully connected capsule layer whose votes attend to each other, without iterations. [*b i d] -> [*b j e].
+
+    An output's length is its activity. `prior`: what is added to the couplings (paper: log priors b), learnt; it starts
+    at zero, or as one number for all pairs where many outputs would leave each too small a share.
+    """
+
+    def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int) -> None:
+        super().__init__()
+        self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
+        length, prior = _start(n_in, n_out, d_out)
+        self.weight = nn.Parameter(torch.randn(n_in, n_out, d_in, d_out) * length / (LENGTH * d_out**0.5))
+        self.prior = nn.Parameter(torch.full((n_in, n_out), prior))
+
+    def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
+        return Capsules.of(self_attention_routing(self._checked(capsules), self.weight, self.prior))
+
+    @torch.no_grad()
+    def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
+        """Scale the transforms so that these inputs give a median activity of 0.2 to 0.7; return the outputs."""
+        poses = self._checked(capsules)
+        size = poses.float().square().sum(-1).mean().sqrt()
+        if not torch.isfinite(size) or size == 0:
+            raise ValueError(
+                "SelfAttentionCapsules.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
+            )
+        self.weight.mul_(LENGTH / size)
+        return scale_until_alive(self, capsules, self.weight.mul_)
+
+    def steps(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Iterator[RoutingStep]:
+        """Yield the only step of the routing, for figures."""
+        return self_attention_routing_steps(self._checked(capsules), self.weight, self.prior)
+
+    def extra_repr(self) -> str:
+        return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}"
+
+    def _checked(self, capsules: Capsules | Tensor) -> Tensor:
+        return vectors("SelfAttentionCapsules", capsules, self.n_in, self.d_in)
+
+
+def _start(n_in: int, n_out: int, d_out: int) -> tuple[float, float]:
+    """Return the length of a vote and the prior that give sums of length `SUM` and logits of size `LOGIT` at most.
+
+    Attention lengthens a sum of n random votes of length x / √n by a factor of 1 + x² / √d³.
+    """
+    agreement = d_out**-1.5
+    x = SUM * n_out / (1 + agreement * (SUM * n_out) ** 2) ** (1 / 3)
+    x = min(x, math.sqrt(LOGIT * d_out * math.sqrt(n_in)))
+    return x / math.sqrt(n_in), max(0.0, SUM / x - (1 + agreement * x**2) / n_out)

@@ -1,0 +1,70 @@
+"""Fully connected capsules with self-routing (Hahn 2019)."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.layers.capsules import NEAR, Capsules, flat_poses
+from torchcaps.layers.initialisation import LENGTH
+from torchcaps.ops import SelfRoutingStep, self_routing, self_routing_steps
+
+LOGIT = 0.7  # deviation of the first routing logits, for inputs of LENGTH
+
+
+class SelfRoutedCapsules(nn.Module):
+    """Fully connected capsule layer whose inputs decide alone where they go, without iterations. [*b i d] -> [*b j e].
+
+    Activities sum to one over the outputs; the score is their logit. The paper's loss is the negative logarithm of the
+    true class's activity: log activity = logsigmoid of the score. In a last layer it does not depend on `weight`.
+    """
+
+    def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int) -> None:
+        super().__init__()
+        self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
+        # a mean of n random votes is shorter by √n
+        self.weight = nn.Parameter(torch.randn(n_in, n_out, d_in, d_out) * (n_in / d_out) ** 0.5)
+        self.route = nn.Parameter(torch.randn(n_in, d_in, n_out) * LOGIT / LENGTH)
+
+    def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
+        activity, poses = self._checked(capsules)
+        routed = self_routing(activity, poses, self.weight, self.route)
+        score = _logit(routed.log_activity)
+        return Capsules.scored(routed.poses, score.to(poses.dtype))
+
+    @torch.no_grad()
+    def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
+        """Scale both weights: routing logits of deviation 0.7, output poses of length 0.6; return the outputs.
+
+        Activities need no range: they sum to one whatever the inputs.
+        """
+        (step,) = self.steps(capsules)
+        sizes = step.logits.float().square().mean().sqrt(), step.poses.float().square().sum(-1).mean().sqrt()
+        if not all(torch.isfinite(size) and size > 0 for size in sizes):
+            raise ValueError(
+                "SelfRoutedCapsules.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
+            )
+        self.route.mul_(LOGIT / sizes[0])
+        (step,) = self.steps(capsules)
+        self.weight.mul_(LENGTH / step.poses.float().square().sum(-1).mean().sqrt())
+        return self(capsules)
+
+    def steps(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Iterator[SelfRoutingStep]:
+        """Yield the only step of the routing, for figures."""
+        return self_routing_steps(*self._checked(capsules), self.weight, self.route)
+
+    def extra_repr(self) -> str:
+        return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}"
+
+    def _checked(self, capsules: Capsules | Tensor) -> tuple[Float[Tensor, "*b i"], Float[Tensor, "*b i d"]]:
+        """Return activities and checked vector poses; plain poses are all active. A masked pose may hold NaN."""
+        poses = flat_poses("SelfRoutedCapsules", capsules, self.n_in, self.d_in)
+        if not isinstance(capsules, Capsules):
+            return poses.new_ones(poses.shape[:-1]), poses
+        return capsules.activity, poses.masked_fill((capsules.activity == 0).unsqueeze(-1), 0)
+
+
+def _logit(log_probability: Tensor) -> Tensor:
+    """Compute the logit of a probability from its logarithm; finite at probability 1."""
+    return log_probability - (-torch.expm1(log_probability.clamp(max=-NEAR))).log()
