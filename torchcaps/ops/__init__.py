@@ -70,6 +70,7 @@ __all__ = [
     "length",
     "local_grid",
     "local_routing",
+    "likelihood_loss",
     "margin_loss",
     "misfit",
     "own_output_prior",
