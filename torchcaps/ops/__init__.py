@@ -12,6 +12,7 @@ from torchcaps.ops.em.reference import EMRouted, EMStep, em_routing_steps, own_o
 from torchcaps.ops.ladder import Kept, code_loss, keep_most_active, ladder_activity, misfit, propagate, regress
 from torchcaps.ops.lazy import LazyRouted, LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
 from torchcaps.ops.losses import margin_loss, reconstruction_loss, spread_loss
+from torchcaps.ops.matrix_em import MatrixEMRouted, MatrixEMStep, matrix_em_routing, matrix_em_routing_steps
 from torchcaps.ops.sparse import (
     Winning,
     after_batch,
@@ -33,6 +34,8 @@ __all__ = [
     "LazyStep",
     "LazyWeights",
     "LocalGrid",
+    "MatrixEMRouted",
+    "MatrixEMStep",
     "Routed",
     "RoutingStep",
     "Winning",
@@ -55,6 +58,8 @@ __all__ = [
     "local_grid",
     "local_routing",
     "margin_loss",
+    "matrix_em_routing",
+    "matrix_em_routing_steps",
     "misfit",
     "own_output_prior",
     "propagate",
