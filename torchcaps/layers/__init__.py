@@ -10,9 +10,10 @@ from torchcaps.layers.em import EMCapsules
 from torchcaps.layers.experts import ExpertCapsules
 from torchcaps.layers.ladder import LadderCapsules, Laddered, LadderForm
 from torchcaps.layers.lazy import LazyRoutedCapsules
+from torchcaps.layers.matrix_em import ConvMatrixCapsules, MatrixCapsules
 from torchcaps.layers.primary import PrimaryCapsules
 from torchcaps.layers.routed import Coupled, RoutedCapsules
-from torchcaps.layers.routings import EM, ROUTINGS, CapsuleLayer, Dynamic, Ladder, Lazy, Routing
+from torchcaps.layers.routings import EM, ROUTINGS, CapsuleLayer, Dynamic, Ladder, Lazy, MatrixEM, Routing
 from torchcaps.layers.sparse import RankMask
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Capsules",
     "CodeNets",
     "ConvAutoencoder",
+    "ConvMatrixCapsules",
     "ConvRoutedCapsules",
     "Coupled",
     "Decoder",
@@ -34,6 +36,8 @@ __all__ = [
     "Laddered",
     "Lazy",
     "LazyRoutedCapsules",
+    "MatrixCapsules",
+    "MatrixEM",
     "PrimaryCapsules",
     "RankMask",
     "RoutedCapsules",

@@ -15,12 +15,13 @@ from torchcaps.layers.capsules import Capsules
 from torchcaps.layers.em import EMCapsules
 from torchcaps.layers.ladder import LadderCapsules
 from torchcaps.layers.lazy import LazyRoutedCapsules
+from torchcaps.layers.matrix_em import MatrixCapsules
 from torchcaps.layers.routed import RoutedCapsules
 
 
 @runtime_checkable
 class Routing(Protocol):
-    """Options of a routing. `loss` names the loss that fits its outputs: "margin" or "cross-entropy"."""
+    """Options of a routing. `loss` names the loss that fits its outputs: "margin", "cross-entropy" or "spread"."""
 
     loss: ClassVar[str]
 
@@ -61,6 +62,23 @@ class EM:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MatrixEM:
+    """EM routing of matrix capsules (Hinton 2018) of poses with this many rows."""
+
+    loss: ClassVar[str] = "spread"
+    n_iters: int = 3
+    rows: int = 4
+
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> MatrixCapsules:
+        if d_in % self.rows or d_out % self.rows:
+            raise ValueError(
+                f"matrix EM routing has poses of {self.rows} rows; d_in={d_in} or d_out={d_out} is no multiple; "
+                "change the sizes, or give MatrixEM(rows=...)"
+            )
+        return MatrixCapsules(n_in, n_out, self.rows, d_in // self.rows, d_out // self.rows, self.n_iters)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lazy:
     """Routing without votes, for long sequences (Heinsen 2022)."""
 
@@ -91,6 +109,7 @@ ROUTINGS: dict[str, Routing] = {
     "uniform": Dynamic(couplings="uniform", n_iters=1),
     "random": Dynamic(couplings="random", n_iters=1),
     "em": EM(),
+    "matrix-em": MatrixEM(),
     "lazy": Lazy(),
     "ladder": Ladder(),
 }

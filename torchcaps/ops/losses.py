@@ -29,7 +29,7 @@ def reconstruction_loss(pictures: Float[Tensor, "*b c h w"], targets: Float[Tens
 
 
 def spread_loss(
-    scores: Float[Tensor, "*b j"], present: Float[Tensor, "*b j"], *, margin: float = 0.2
+    scores: Float[Tensor, "*b j"], present: Float[Tensor, "*b j"], *, margin: float | Tensor = 0.2
 ) -> Float[Tensor, "*b"]:
     """Hinge between the true class and every other one (Hinton 2018): sum over others of max(0, m - (s_t - s_j))²."""
     _same_shape("spread_loss", scores=scores, present=present)

@@ -1,12 +1,12 @@
 """EM routing of matrix capsules (Hinton, Sabour and Frosst 2018): a parent is a Gaussian over the votes it explains.
 
-Paper's symbols: poses M_i, transforms W_ij, votes V_ij, assignments R_ij, means μ_j, variances σ_j², inverse temperature
-λ, costs β_u (`beta_use`) and β_a (`beta_activate`); an activity a_j is the sigmoid of the score here. Letters beyond the
-usual: `r` row of a pose, `n` input type, `q` input place, `m` output type, `p` output place, `k` member of a parent's
-field, `s` one of all n · k votes that a parent gets, `v` (batch, output place).
+Paper's symbols: poses M_i, transforms W_ij, votes V_ij, assignments R_ij, means and variances of a parent's votes,
+inverse temperature λ, costs β_u (`beta_use`) and β_a (`beta_activate`); an activity a_j is the sigmoid of the score
+here. Letters beyond the usual: `r` row of a pose, `n` input type, `q` input place, `m` output type, `p` output place,
+`k` member of a parent's field, `s` one of all n · k votes that a parent gets, `v` (batch, output place).
 
-The assignments of a child sum to 1 over EVERY parent whose field holds it, at any place. Votes lie as [s v r m e], which
-is how a matrix product leaves them; all that follows are sums over s or over (r e), which torch.compile fuses.
+The assignments of a child sum to 1 over EVERY parent whose field holds it, at any place. Votes lie as [s v h m], h a
+number of a pose, as a matrix product leaves them; all that follows are sums over s or h, which torch.compile fuses.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,8 +47,8 @@ class _Fitted(NamedTuple):
     """Gaussians of all parents after an M-step."""
 
     scores: Float[Tensor, "v m"]
-    means: Float[Tensor, "v r m e"]
-    variances: Float[Tensor, "v r m e"]
+    means: Float[Tensor, "v h m"]
+    variances: Float[Tensor, "v h m"]
 
 
 def matrix_em_routing(
@@ -112,19 +112,19 @@ def _iterate(share: Callable, fitted: _Fitted | None, votes, log_activity, beta_
 
 
 def _assign(
-    share: Callable[[Tensor], Tensor], fitted: _Fitted | None, votes: Float[Tensor, "s v r m e"]
+    share: Callable[[Tensor], Tensor], fitted: _Fitted | None, votes: Float[Tensor, "s v h m"]
 ) -> Float[Tensor, "s v m"]:
-    """E-step: compute log R. `share` subtracts the log of what all parents of a child claim of it; at first all alike."""
+    """E-step: compute log R. `share` subtracts the log of what all parents claim of a child; at first all alike."""
     if fitted is None:
-        return share(votes.new_zeros(*votes.shape[:2], votes.shape[3]))
-    off = (votes - fitted.means).square() / (2 * fitted.variances)
-    ready = logsigmoid(fitted.scores) - fitted.variances.log().sum((-3, -1)) / 2  # [v m]
-    return share(ready - off.sum((-3, -1)))
+        return share(votes.new_zeros(*votes.shape[:2], votes.shape[-1]))
+    off = (votes - fitted.means).square() * (0.5 / fitted.variances)
+    ready = logsigmoid(fitted.scores) - fitted.variances.log().sum(-2) / 2  # [v m]
+    return share(ready - off.sum(-2))
 
 
 def _fit(
     shares: Float[Tensor, "s v m"],
-    votes: Float[Tensor, "s v r m e"],
+    votes: Float[Tensor, "s v h m"],
     log_activity: Float[Tensor, "s v"],
     beta_use: Float[Tensor, "m"],
     beta_activate: Float[Tensor, "m"],
@@ -133,11 +133,10 @@ def _fit(
     """M-step: fit a Gaussian to the votes by weight R · a, and score the parent by what it saves in description."""
     used = shares + log_activity.unsqueeze(-1)  # [s v m]
     # weights that sum to 1, from logs: a parent whom all have left still has a mean
-    weights = rearrange(used.softmax(0), "s v m -> s v 1 m 1")
-    means = (weights * votes).sum(0)  # [v r m e]
+    weights = used.softmax(0).unsqueeze(-2)
+    means = (weights * votes).sum(0)  # [v h m]
     variances = (weights * (votes - means).square()).sum(0) + EPSILON
-    numbers = votes.shape[2] * votes.shape[4]
-    cost = (numbers * beta_use + variances.log().sum((-3, -1)) / 2) * used.exp().sum(0)  # [v m]
+    cost = (votes.shape[-2] * beta_use + variances.log().sum(-2) / 2) * used.exp().sum(0)  # [v m]
     return _Fitted(warmth * (beta_activate - cost), means, variances)
 
 
@@ -148,27 +147,26 @@ class _Field:
         _check(scores, poses, weight, beta_use, beta_activate, n_iters, grid)
         self.grid, self.n_types, self.batch = grid, weight.shape[0], scores.shape[:-1]
         self.n_places = 1 if grid is None else grid.seen.shape[0]
-        self.given = scores.dtype, poses.dtype
+        self.rows, self.given = poses.shape[-2], (scores.dtype, poses.dtype)
         self.dtype = torch.promote_types(poses.dtype, torch.float32)
         self.gone = scores == -torch.inf
         logs = logsigmoid(scores.to(self.dtype)).clamp(min=ABSENT)
         self.log_activity = self._seen(logs.unsqueeze(-1), ABSENT).flatten(0, 1).squeeze(-1)  # [s v]
 
-    def votes(self, poses, weight, coordinates) -> Float[Tensor, "s v r m e"]:
+    def votes(self, poses, weight, coordinates) -> Float[Tensor, "s v h m"]:
         """Multiply what each parent sees by the transforms; sums of the votes are taken in float32 at least."""
-        rows = poses.shape[-2]
+        rows = self.rows
         # what is masked may hold NaN, and 0 · NaN is not 0
         poses = poses.masked_fill(rearrange(self.gone, "... i -> ... i 1 1"), 0)
         if poses.dtype == torch.float16:  # votes could overflow
             poses, weight = poses.float(), weight.float()
         seen = self._seen(poses.flatten(-2), 0.0).unflatten(-1, (rows, -1))  # [n k v r d]
-        pairs = "nkvrd,nmde->nkvrme" if self.grid is None else "nkvrd,nkmde->nkvrme"
+        pairs = "nkvrd,nmde->nkvrem" if self.grid is None else "nkvrd,nkmde->nkvrem"
         votes = torch.einsum(pairs, seen, weight).to(self.dtype)
         if coordinates is not None:
-            # [k 1 r 1 e] with the row and the column in the first two rows of the last column
-            moved = pad(coordinates.to(self.dtype), (0, rows - 2))
-            votes = votes + rearrange(pad(moved.unsqueeze(-1), (votes.shape[-1] - 1, 0)), "k r e -> k 1 r 1 e")
-        return votes.flatten(0, 1)
+            moved = pad(coordinates.to(self.dtype), (0, rows - 2)).unsqueeze(-1)  # [k r 1]
+            votes = votes + rearrange(pad(moved, (votes.shape[-2] - 1, 0)), "k r e -> k 1 r e 1")
+        return rearrange(votes, "n k v r e m -> (n k) v (r e) m")
 
     def share(self, logits: Float[Tensor, "s v m"]) -> Float[Tensor, "s v m"]:
         """Subtract the log of the sum of what all parents, of every type and place, claim of a child."""
@@ -185,7 +183,7 @@ class _Field:
         """Order parents as (type, place), in the dtypes of the inputs."""
         scores = rearrange(fitted.scores, "(b p) m -> b (m p)", p=self.n_places).to(self.given[0])
         models = (
-            rearrange(part, "(b p) r m e -> b (m p) r e", p=self.n_places).to(self.given[1])
+            rearrange(part, "(b p) (r e) m -> b (m p) r e", p=self.n_places, r=self.rows).to(self.given[1])
             for part in (fitted.means, fitted.variances)
         )
         return MatrixEMRouted(*(part.reshape(*self.batch, *part.shape[1:]) for part in (scores, *models)))
