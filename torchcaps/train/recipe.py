@@ -18,6 +18,7 @@ from torchcaps.data.augment import (
     Mixup,
     Shift,
     Standardise,
+    StandardiseFirst,
     Warp,
     shape_after,
 )
@@ -36,6 +37,7 @@ from torchcaps.train.tasks.logits import ClassifyLogits, ClassifyScores
 from torchcaps.train.tasks.rbm import LearnBottleneck, LearnRBM
 from torchcaps.train.tasks.reconstruct import Reconstruct
 from torchcaps.train.tasks.sentences import ClassifySentences
+from torchcaps.train.tasks.spread import ClassifySpread
 
 if TYPE_CHECKING:
     from torchcaps.data import DataInfo
@@ -179,9 +181,9 @@ KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         Run, Stage, Stop, Watch, OwnImages, Exponential, Cosine, OneCycle, Adam, RAdam, SGD,
-        Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup, Warp,
+        Shift, Anywhere, Crop, Flip, Light, Standardise, StandardiseFirst, Mixup, Warp,
         Classify, ClassifyFrozen, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder,
-        ClassifySentences,
+        ClassifySentences, ClassifySpread,
         Reconstruct, Autoencode, LearnExperts, LearnDecoder, LearnRBM, LearnBottleneck,
     )
 }

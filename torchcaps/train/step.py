@@ -16,7 +16,7 @@ from torchcaps.data.batches.images import Batches
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.ops.backend import many_programs
 from torchcaps.runtime.distributed import ALONE, Team, mean_of_all, naming_the_lost
-from torchcaps.train.tasks import WithoutGradients
+from torchcaps.train.tasks import Scheduled, WithoutGradients
 
 if TYPE_CHECKING:
     from torchcaps.train.recipe import Stage
@@ -36,6 +36,7 @@ class TrainingStep:
         self.precision = stage.precision
         self.backpropagates = not isinstance(stage.task, WithoutGradients)
         self.parameters = self.task.parameters(model)
+        self.n_steps = n_steps
         self.counter = torch.zeros((), dtype=torch.long, device=device)  # steps done in this stage
         # a few rows more than steps: a warm-up close to the end reads beyond the last step
         rows = [_numbers(stage, step, n_steps) for step in range(n_steps + WARM_UP + 1)]
@@ -121,6 +122,8 @@ class TrainingStep:
             with torch.no_grad():
                 return self.task.updates(self.model, batch)
         with torch.autocast("cuda", torch.bfloat16, enabled=self.casts):
+            if isinstance(self.task, Scheduled):
+                return self.task.losses_at(self.model, batch, self.counter, self.n_steps), {}
             return self.task.losses(self.model, batch), {}
 
     def gradients(self) -> dict[str, Tensor]:
