@@ -13,6 +13,7 @@ from torchcaps.models.em_images import EMCapsNet
 from torchcaps.models.em_sentences import EMSentenceNet
 from torchcaps.models.experts import ExpertNet
 from torchcaps.models.lcapsnet import LCapsNet
+from torchcaps.models.matrix_capsnet import MatrixCapsNet
 from torchcaps.models.pooled_sentences import PooledSentences
 from torchcaps.models.rbm import NeuronNet
 from torchcaps.models.sparsecaps import SparseCaps, SupervisedCaps
@@ -23,6 +24,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "baseline": Baseline,
     "deep-capsnet": DeepCapsNet,
     "em-capsnet": EMCapsNet,
+    "matrix-capsnet": MatrixCapsNet,
     "lcapsnet": LCapsNet,
     "sparsecaps": SparseCaps,
     "supcaps": SupervisedCaps,
@@ -45,6 +47,7 @@ __all__ = [
     "EMSentenceNet",
     "ExpertNet",
     "LCapsNet",
+    "MatrixCapsNet",
     "NeuronNet",
     "PooledSentences",
     "SparseCaps",

@@ -1,11 +1,22 @@
 """Every paper's rows and figures, and nothing else. `RECIPES` names all of them: `<paper>/<row>`."""
 
-from torchcaps.papers import depth, digits, hauser2019, heinsen2019, jeong2019, rawlinson2018, sabour2017, smoke
+from torchcaps.papers import (
+    depth,
+    digits,
+    hauser2019,
+    heinsen2019,
+    hinton2018,
+    jeong2019,
+    rawlinson2018,
+    sabour2017,
+    smoke,
+)
 from torchcaps.results.claims import Recipe, recipes_of
 
 # recipe modules of each paper
 PAPERS = {
     "sabour2017": sabour2017.ROWS,
+    "hinton2018": hinton2018.ROWS,
     "heinsen2019": heinsen2019.ROWS,
     "hauser2019": hauser2019.ROWS,
     "jeong2019": jeong2019.ROWS,
