@@ -6,6 +6,7 @@ import torch
 from torchcaps.layers import EM, ROUTINGS, CapsuleLayer, Capsules, Dynamic, EMCapsules, RoutedCapsules
 from torchcaps.train.tasks.classify import Classify
 from torchcaps.train.tasks.logits import ClassifyScores
+from torchcaps.train.tasks.spread import ClassifySpread
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
@@ -15,7 +16,7 @@ def test_every_routing_takes_and_gives_vectors(name):
     assert found.poses.shape == (2, 3, 16) and found.activity.shape == (2, 3)
     assert ((found.activity >= 0) & (found.activity <= 1)).all()
     # the loss that a routing names is the one for what it gives
-    assert (found.score is not None) == (ROUTINGS[name].loss == "cross-entropy")
+    assert (found.score is not None) == (ROUTINGS[name].loss in ("cross-entropy", "spread"))
     (found.poses.sum() + found.confidence.sum()).backward()
     for layer in (first, second):
         assert all(parameter.grad is not None for parameter in layer.parameters())
@@ -44,7 +45,12 @@ def test_unknown_routings_and_sizes_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("routing", "task", "right"), [("em", Classify(), "ClassifyScores"), ("dynamic", ClassifyScores(), "Classify")]
+    ("routing", "task", "right"),
+    [
+        ("em", Classify(), "ClassifyScores"),
+        ("dynamic", ClassifyScores(), "Classify"),
+        ("dynamic", ClassifySpread(), "Classify"),
+    ],
 )
 def test_a_loss_that_does_not_fit_the_routing_is_refused(routing, task, right):
     from torchcaps.data.augment import Batch

@@ -14,6 +14,7 @@ from torchcaps.train import Options, train
 from torchcaps.train.recipe import Run, Stage
 from torchcaps.train.tasks.classify import Classify, ClassifyFrozen
 from torchcaps.train.tasks.logits import ClassifyScores
+from torchcaps.train.tasks.spread import ClassifySpread
 
 SMALL = {"channels": 8, "kernel": 5, "n_types": 4, "primary_kernel": 5, "n_hidden": 8}
 
@@ -90,7 +91,7 @@ def test_the_loop_warns_once_of_a_layer_that_died(tmp_path, monkeypatch):
     [pytest.param(name, marks=[] if name == "dynamic" else pytest.mark.slow) for name in ROUTINGS if name != "ladder"],
 )
 def test_three_layers_of_every_routing_learn(routing, tmp_path):
-    task = ClassifyScores() if ROUTINGS[routing].loss == "cross-entropy" else Classify()
+    task = {"margin": Classify(), "cross-entropy": ClassifyScores(), "spread": ClassifySpread()}[ROUTINGS[routing].loss]
     em = routing == "em"  # slower at first: few votes fit a capsule each
     stage = Stage(task=task, steps=60, batch=32, learning_rate=2e-2 if em else 5e-3)
     args = SMALL | {"depth": 3, "routing": routing}
