@@ -30,13 +30,9 @@ def test_a_stack_on_grids_starts_alive_and_gradients_reach_the_first_layer():
     assert max(norms) < 100 * min(norms), norms
 
 
-@pytest.mark.parametrize("size", [0.01, 30.0])
-def test_calibration_brings_inputs_of_any_size_into_range(size):
-    layer, poses = MatrixCapsules(32, 10, 2, 4, 4), torch.randn(8, 32, 8) * size
-    returned = layer.calibrate(Capsules(poses, torch.full((8, 32), 0.6)))
-    assert 0.2 <= returned.activity.median() <= 0.7
+def test_inputs_that_say_nothing_are_refused():
     with pytest.raises(ValueError, match=r"MatrixCapsules\.calibrate: the inputs are all zero or not finite"):
-        layer.calibrate(torch.zeros(2, 32, 8))
+        MatrixCapsules(32, 10, 2, 4, 4).calibrate(torch.zeros(2, 32, 8))
 
 
 def test_plain_poses_are_certain_and_vectors_are_read_as_matrices():

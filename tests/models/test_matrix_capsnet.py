@@ -45,7 +45,7 @@ def test_autocast_rounds_the_votes_and_not_the_outputs():
     with torch.autocast("cpu", torch.bfloat16):
         cast = model(images)
     assert cast.score.dtype == cast.poses.dtype == torch.float32
-    torch.testing.assert_close(cast.activity, model(images).activity, atol=0.03, rtol=0)
+    torch.testing.assert_close(cast.activity, model(images).activity, atol=0.1, rtol=0)
 
 
 @pytest.mark.slow

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, matrices
 from torchcaps.ops import LocalGrid, MatrixEMStep, local_grid, matrix_em_routing, matrix_em_routing_steps
-from torchcaps.ops.matrix_em import MatrixEMRouted, grid_coordinates
+from torchcaps.ops.matrix_em import RISE, MatrixEMRouted, grid_coordinates
 
 INF = float("inf")
+NOISE = 0.2  # of transforms, around the identity
+PRICE = 1.0  # score of a parent that explains nothing, with a minus; one that explains what it expects starts at 0
 
 
 class _MatrixLayer(nn.Module):
@@ -29,11 +31,15 @@ class _MatrixLayer(nn.Module):
         super().__init__()
         self.n_in, self.rows, self.n_iters = n_in, rows, n_iters
         self.inverse_temperature = n_reached / n_seen if warmth is None else warmth
-        n_out, d_in = shape[-3:-1]
-        # a mean of n votes is shorter by √n
-        self.weight = nn.Parameter(torch.randn(shape) * (n_seen / d_in) ** 0.5)
-        self.beta_use = nn.Parameter(torch.full((n_out,), -log(n_seen) / 2))  # costs of 0 for votes as they start
-        self.beta_activate = nn.Parameter(torch.zeros(n_out))  # divided by the inverse temperature when used
+        *_, n_out, d_in, d_out = shape
+        # A pose that stays and a little noise, which tells parents apart; a mean of n votes is shorter by √n.
+        start = torch.eye(d_in, d_out) + NOISE * torch.randn(shape)
+        self.weight = nn.Parameter(start * n_seen**0.5)
+        self.beta_activate = nn.Parameter(torch.full((n_out,), -PRICE))  # in units of the last iteration's score
+        self.beta_use = nn.Parameter(torch.empty(n_out))
+        # what a parent saves where it explains as many children as it expects, each there by a half
+        self.gain = PRICE / (0.5 * n_seen / n_reached * rows * d_out * self._warmth())
+        nn.init.constant_(self.beta_use, -log(n_seen) / 2 - self.gain)
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Capsules:
         routed = self._route(capsules)
@@ -45,15 +51,19 @@ class _MatrixLayer(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Capsules:
-        """Scale the transforms for poses of size 1 and set beta_use for costs around 0; return the outputs."""
+        """Scale the transforms for poses of size 1 and set beta_use for scores around 0; return the outputs."""
         size = self._route(capsules).poses.float().square().mean().sqrt()
         if not torch.isfinite(size) or size == 0:
             raise ValueError(
                 f"{type(self).__name__}.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
             )
         self.weight.div_(size)
-        self.beta_use.copy_(-self._route(capsules).variances.log().mean() / 2)
+        self.beta_use.copy_(-self._route(capsules).variances.log().mean() / 2 - self.gain)
         return scale_until_alive(self, capsules, lambda factor: self.beta_use.sub_(factor - 1))
+
+    def _warmth(self) -> float:
+        """Compute the inverse temperature of the last iteration."""
+        return self.inverse_temperature * (1 - RISE**self.n_iters)
 
     def _route(self, capsules: Capsules | Tensor) -> MatrixEMRouted:
         return matrix_em_routing(**self._arguments(capsules))
@@ -66,7 +76,7 @@ class _MatrixLayer(nn.Module):
             "scores": scores,
             "poses": poses,
             "beta_use": self.beta_use,
-            "beta_activate": self.beta_activate / self.inverse_temperature,
+            "beta_activate": self.beta_activate / self._warmth(),
             "n_iters": self.n_iters,
             "inverse_temperature": self.inverse_temperature,
         }
