@@ -26,7 +26,9 @@ def problem(height, width, kernel=None, stride=1, padding=0, batch=(), n=2, m=3,
     return args | {"grid": grid, "inverse_temperature": 0.3}
 
 
-def slow(scores, poses, weight, beta_use, beta_activate, height, width, kernel, stride, padding, warmth, n_iters=3):
+def slow(
+    scores, poses, weight, beta_use, beta_activate, height, width, kernel, stride, padding, warmth, power, n_iters=3
+):
     """One child and one parent at a time, with no tables and no logs; in the paper's words."""
     n_types, _, n_out = weight.shape[:3]
     rows, columns = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
@@ -60,18 +62,18 @@ def slow(scores, poses, weight, beta_use, beta_activate, height, width, kernel, 
                 if pair[0] == child:
                     score, mean, variance = found[pair[1]]
                     normal = np.exp(-((votes[pair] - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
-                    density[pair] = normal.prod() / (1 + exp(-score))
+                    density[pair] = normal.prod() ** power / (1 + exp(-score))
             share |= {pair: part / sum(density.values()) for pair, part in density.items()}
     return [np.stack([np.asarray(found[parent][part]) for parent in parents]) for part in range(3)]
 
 
-@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (2, 0), (1, 1), (2, 1)])
-def test_equals_an_obvious_loop_over_children_and_parents(stride, padding):
+@pytest.mark.parametrize(("stride", "padding", "power"), [(1, 0, 1), (2, 0, 0.5), (1, 1, 1), (2, 1, 1)])
+def test_equals_an_obvious_loop_over_children_and_parents(stride, padding, power):
     height, width, kernel = 3, 4, 3 if padding else 2
     args = problem(height, width, kernel, stride, padding, n=2, m=2)
-    routed = matrix_em_routing(**args)
+    routed = matrix_em_routing(**args, density_power=power)
     plain = [args[name].numpy() for name in ("scores", "poses", "weight", "beta_use", "beta_activate")]
-    expected = slow(*plain, height, width, kernel, stride, padding, 0.3)
+    expected = slow(*plain, height, width, kernel, stride, padding, 0.3, power)
     for found, wanted in zip(routed, expected, strict=True):
         torch.testing.assert_close(found.flatten(), torch.from_numpy(wanted).flatten())
 

@@ -54,7 +54,7 @@ SURE = {"smoke/lcapsnet": (5, 5e-2), "smoke/em-": (6, 5e-2), "smoke/stackedcaps-
 # by paper: all recipes, and those tied to a number
 COUNTS = {
     "sabour2017": (39, 39),
-    "hinton2018": (3, 3),
+    "hinton2018": (4, 4),
     "heinsen2019": (29, 27),
     "hauser2019": (16, 16),
     "jeong2019": (24, 24),

@@ -26,10 +26,18 @@ class _MatrixLayer(nn.Module):
     """Weights and betas of both layers; a subclass says who sees whom by `_field`."""
 
     def __init__(
-        self, n_in: int, rows: int, n_iters: int, shape: tuple[int, ...], n_seen: float, n_reached: float, warmth: float
+        self,
+        n_in: int,
+        rows: int,
+        n_iters: int,
+        shape: tuple[int, ...],
+        n_seen: float,
+        n_reached: float,
+        warmth: float | None,
+        density_power: float,
     ) -> None:
         super().__init__()
-        self.n_in, self.rows, self.n_iters = n_in, rows, n_iters
+        self.n_in, self.rows, self.n_iters, self.density_power = n_in, rows, n_iters, density_power
         self.inverse_temperature = n_reached / n_seen if warmth is None else warmth
         *_, n_out, d_in, d_out = shape
         # A pose that stays and a little noise, which tells parents apart; a mean of n votes is shorter by √n.
@@ -79,6 +87,7 @@ class _MatrixLayer(nn.Module):
             "beta_activate": self.beta_activate / self._warmth(),
             "n_iters": self.n_iters,
             "inverse_temperature": self.inverse_temperature,
+            "density_power": self.density_power,
         }
 
 
@@ -87,6 +96,7 @@ class MatrixCapsules(_MatrixLayer):
 
     With a `grid` the inputs are (type, row, column): a type's transforms are shared by its places, whose coordinates
     are added to the votes. `inverse_temperature`: the paper's 0.01 for all layers, or None: as the sizes want it.
+    `density_power` below the paper's 1 makes assignments softer and training steadier.
     """
 
     def __init__(
@@ -100,6 +110,7 @@ class MatrixCapsules(_MatrixLayer):
         *,
         grid: tuple[int, int] | None = None,
         inverse_temperature: float | None = None,
+        density_power: float = 1.0,
     ) -> None:
         places = 1 if grid is None else prod(grid)
         if n_in % places:
@@ -107,7 +118,8 @@ class MatrixCapsules(_MatrixLayer):
                 f"MatrixCapsules: {n_in} inputs do not fill a grid of {grid[0]}x{grid[1]}; "
                 f"give n_in as types · {places}, or no grid"
             )
-        super().__init__(n_in, rows, n_iters, (n_in // places, n_out, d_in, d_out), n_in, n_out, inverse_temperature)
+        shape = (n_in // places, n_out, d_in, d_out)
+        super().__init__(n_in, rows, n_iters, shape, n_in, n_out, inverse_temperature, density_power)
         self.n_out = n_out
         coordinates = None if grid is None else grid_coordinates(*grid)
         self.register_buffer("coordinates", coordinates, persistent=False)
@@ -141,6 +153,7 @@ class ConvMatrixCapsules(_MatrixLayer):
         n_iters: int = 3,
         *,
         inverse_temperature: float | None = None,
+        density_power: float = 1.0,
     ) -> None:
         with torch.device("cpu"):  # counting needs numbers, which a layer on the meta device has not
             tables = local_grid(*grid, kernel, stride, padding)
@@ -148,7 +161,9 @@ class ConvMatrixCapsules(_MatrixLayer):
         n_seen, n_reached = n_in_types * pairs / prod(tables.shape), n_out_types * pairs / len(tables.reach)
         # four axes, types and offsets in one: PyTorch cannot bring a tensor of five to channels last
         shape = (n_in_types * kernel * kernel, n_out_types, d_in, d_out)
-        super().__init__(n_in_types * tables.places, rows, n_iters, shape, n_seen, n_reached, inverse_temperature)
+        super().__init__(
+            n_in_types * tables.places, rows, n_iters, shape, n_seen, n_reached, inverse_temperature, density_power
+        )
         self.n_in_types, self.out_grid, self.places = n_in_types, tables.shape, tables.places
         self.n_out = n_out_types * prod(self.out_grid)
         for name in ("seen", "reach", "slot"):

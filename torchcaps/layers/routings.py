@@ -68,6 +68,7 @@ class MatrixEM:
     loss: ClassVar[str] = "spread"
     n_iters: int = 3
     rows: int = 4
+    density_power: float = 1.0
 
     def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> MatrixCapsules:
         if d_in % self.rows or d_out % self.rows:
@@ -75,7 +76,8 @@ class MatrixEM:
                 f"matrix EM routing has poses of {self.rows} rows; d_in={d_in} or d_out={d_out} is no multiple; "
                 "change the sizes, or give MatrixEM(rows=...)"
             )
-        return MatrixCapsules(n_in, n_out, self.rows, d_in // self.rows, d_out // self.rows, self.n_iters)
+        sizes = (self.rows, d_in // self.rows, d_out // self.rows)
+        return MatrixCapsules(n_in, n_out, *sizes, self.n_iters, density_power=self.density_power)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,24 +62,25 @@ def matrix_em_routing(
     grid: LocalGrid | None = None,
     coordinates: Float[Tensor, "q 2"] | None = None,
     inverse_temperature: float = 0.01,
+    density_power: float = 1.0,
     recompute: bool = False,
 ) -> MatrixEMRouted:
     """Route i = (n q) children to j = (m p) parents. `scores` are logits of activities; -inf masks a child.
 
-    With a `grid` the weight is [n k m d e]. Without one every child reaches each of m parents, and a weight [n m d e]
-    is shared by the places of a type (n = i: not shared). `coordinates` of the places are added to the first two
-    numbers of the last column of each vote. `recompute` keeps only the votes for the backward pass of an eager program.
+    With a `grid` the weight is [n k m d e]; without one each child reaches all m parents, and places of a type share
+    [n m d e]. `coordinates` of the places are added to the first two numbers of a vote's last column. `density_power`
+    below the paper's 1 softens assignments. `recompute` keeps only votes for the backward pass of an eager program.
     """
     field = _Field(scores, poses, weight, beta_use, beta_activate, n_iters, grid)
     votes = field.votes(poses, weight, coordinates)
     fitted = None
     for t in range(n_iters):
         warmth = inverse_temperature * (1 - RISE ** (t + 1))
-        args = (field.share, fitted, votes, field.log_activity, beta_use.to(votes), beta_activate.to(votes), warmth)
+        args = (votes, field.log_activity, beta_use.to(votes), beta_activate.to(votes), warmth)
         if recompute and torch.is_grad_enabled():
-            fitted = checkpoint(_iterate, *args, use_reentrant=False)
+            fitted = checkpoint(_iterate, field.share, fitted, density_power, *args, use_reentrant=False)
         else:
-            fitted = _iterate(*args)
+            fitted = _iterate(field.share, fitted, density_power, *args)
     return field.routed(fitted)
 
 
@@ -94,6 +95,7 @@ def matrix_em_routing_steps(
     grid: LocalGrid | None = None,
     coordinates: Float[Tensor, "q 2"] | None = None,
     inverse_temperature: float = 0.01,
+    density_power: float = 1.0,
 ) -> Iterator[MatrixEMStep]:
     """Yield every iteration, as `matrix_em_routing` computes it."""
     field = _Field(scores, poses, weight, beta_use, beta_activate, n_iters, grid)
@@ -101,25 +103,25 @@ def matrix_em_routing_steps(
     fitted = None
     for t in range(n_iters):
         warmth = inverse_temperature * (1 - RISE ** (t + 1))
-        shares = _assign(field.share, fitted, votes)
+        shares = _assign(field.share, fitted, density_power, votes)
         fitted = _fit(shares, votes, field.log_activity, beta_use.to(votes), beta_activate.to(votes), warmth)
         members = rearrange(shares.exp(), "(n k) (b p) m -> b n p k m", n=field.n_types, p=field.n_places)
         yield MatrixEMStep(members.reshape(*field.batch, *members.shape[1:]), *field.routed(fitted))
 
 
-def _iterate(share: Callable, fitted: _Fitted | None, votes, log_activity, beta_use, beta_activate, warmth) -> _Fitted:
-    return _fit(_assign(share, fitted, votes), votes, log_activity, beta_use, beta_activate, warmth)
+def _iterate(share: Callable, fitted: _Fitted | None, density_power: float, votes: Tensor, *rest) -> _Fitted:
+    return _fit(_assign(share, fitted, density_power, votes), votes, *rest)
 
 
 def _assign(
-    share: Callable[[Tensor], Tensor], fitted: _Fitted | None, votes: Float[Tensor, "s v h m"]
+    share: Callable[[Tensor], Tensor], fitted: _Fitted | None, density_power: float, votes: Float[Tensor, "s v h m"]
 ) -> Float[Tensor, "s v m"]:
     """E-step: compute log R. `share` subtracts the log of what all parents claim of a child; at first all alike."""
     if fitted is None:
         return share(votes.new_zeros(*votes.shape[:2], votes.shape[-1]))
     off = (votes - fitted.means).square() * (0.5 / fitted.variances)
-    ready = logsigmoid(fitted.scores) - fitted.variances.log().sum(-2) / 2  # [v m]
-    return share(ready - off.sum(-2))
+    ready = logsigmoid(fitted.scores) - density_power / 2 * fitted.variances.log().sum(-2)  # [v m]
+    return share(ready - density_power * off.sum(-2))
 
 
 def _fit(

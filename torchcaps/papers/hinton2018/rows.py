@@ -41,6 +41,9 @@ SMALL = variants(
             printed=2.2,
             beside=(CROPS,),
         ),
+        "smallnorb-soft": Variant(
+            "EM routing, 3 iterations, soft assignments", {"density_power": 0.25}, beside=(CROPS,)
+        ),
         "smallnorb-r2": Variant("EM routing, 2 iterations", {"n_iters": 2}, beside=(CROPS,)),
     },
     table="1",
