@@ -31,8 +31,8 @@ class _MatrixLayer(nn.Module):
         rows: int,
         n_iters: int,
         shape: tuple[int, ...],
-        n_seen: float,
-        n_reached: float,
+        n_seen: int | float,
+        n_reached: int | float,
         warmth: float | None,
         density_power: float,
     ) -> None:

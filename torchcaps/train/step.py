@@ -35,8 +35,8 @@ class TrainingStep:
         on_cuda = device.type == "cuda"
         self.precision = stage.precision
         self.backpropagates = not isinstance(stage.task, WithoutGradients)
+        self.scheduled, self.n_steps = isinstance(stage.task, Scheduled), n_steps
         self.parameters = self.task.parameters(model)
-        self.n_steps = n_steps
         self.counter = torch.zeros((), dtype=torch.long, device=device)  # steps done in this stage
         # a few rows more than steps: a warm-up close to the end reads beyond the last step
         rows = [_numbers(stage, step, n_steps) for step in range(n_steps + WARM_UP + 1)]
@@ -122,7 +122,7 @@ class TrainingStep:
             with torch.no_grad():
                 return self.task.updates(self.model, batch)
         with torch.autocast("cuda", torch.bfloat16, enabled=self.casts):
-            if isinstance(self.task, Scheduled):
+            if self.scheduled:
                 return self.task.losses_at(self.model, batch, self.counter, self.n_steps), {}
             return self.task.losses(self.model, batch), {}
 
