@@ -55,6 +55,25 @@ def test_moving_what_a_layer_sees_moves_its_outputs():
     torch.testing.assert_close(outputs(1)[:, 3:8, 3:8], outputs(0)[:, 2:7, 2:7])
 
 
+def test_recomputing_changes_no_gradient_and_keeps_less():
+    made = [ConvMatrixCapsules((5, 5), 2, 3, recompute=recompute) for recompute in (False, True)]
+    made[1].load_state_dict(made[0].state_dict())
+    capsules, sizes = Capsules.scored(torch.randn(2, 50, 4, 4), torch.randn(2, 50)), []
+    for layer in made:
+        kept = {}
+
+        def keep(tensor, kept=kept):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            found = layer(capsules).score.sum()
+        found.backward()
+        sizes.append(sum(kept.values()))
+    torch.testing.assert_close(made[1].weight.grad, made[0].weight.grad)
+    assert 3 * sizes[1] < sizes[0]
+
+
 def test_steps_end_where_the_layer_does():
     layer, capsules = ConvMatrixCapsules((4, 4), 2, 3), Capsules.scored(torch.randn(2, 32, 4, 4), torch.randn(2, 32))
     *_, last = layer.steps(capsules)

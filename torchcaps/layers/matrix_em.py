@@ -74,7 +74,7 @@ class _MatrixLayer(nn.Module):
         return self.inverse_temperature * (1 - RISE**self.n_iters)
 
     def _route(self, capsules: Capsules | Tensor) -> MatrixEMRouted:
-        return matrix_em_routing(**self._arguments(capsules))
+        return matrix_em_routing(**self._arguments(capsules), recompute=self.recompute)
 
     def _arguments(self, capsules: Capsules | Tensor) -> dict:
         """Check the capsules and return the arguments of the op."""
@@ -96,7 +96,8 @@ class MatrixCapsules(_MatrixLayer):
 
     With a `grid` the inputs are (type, row, column): a type's transforms are shared by its places, whose coordinates
     are added to the votes. `inverse_temperature`: the paper's 0.01 for all layers, or None: as the sizes want it.
-    `density_power` below the paper's 1 makes assignments softer and training steadier.
+    `density_power` below the paper's 1 makes assignments softer and training steadier. `recompute` takes less memory in
+    eager training, and more time.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class MatrixCapsules(_MatrixLayer):
         grid: tuple[int, int] | None = None,
         inverse_temperature: float | None = None,
         density_power: float = 1.0,
+        recompute: bool = False,
     ) -> None:
         places = 1 if grid is None else prod(grid)
         if n_in % places:
@@ -120,6 +122,7 @@ class MatrixCapsules(_MatrixLayer):
             )
         shape = (n_in // places, n_out, d_in, d_out)
         super().__init__(n_in, rows, n_iters, shape, n_in, n_out, inverse_temperature, density_power)
+        self.recompute = recompute
         self.n_out = n_out
         coordinates = None if grid is None else grid_coordinates(*grid)
         self.register_buffer("coordinates", coordinates, persistent=False)
@@ -154,6 +157,7 @@ class ConvMatrixCapsules(_MatrixLayer):
         *,
         inverse_temperature: float | None = None,
         density_power: float = 1.0,
+        recompute: bool = False,
     ) -> None:
         with torch.device("cpu"):  # counting needs numbers, which a layer on the meta device has not
             tables = local_grid(*grid, kernel, stride, padding)
@@ -164,6 +168,7 @@ class ConvMatrixCapsules(_MatrixLayer):
         super().__init__(
             n_in_types * tables.places, rows, n_iters, shape, n_seen, n_reached, inverse_temperature, density_power
         )
+        self.recompute = recompute
         self.n_in_types, self.out_grid, self.places = n_in_types, tables.shape, tables.places
         self.n_out = n_out_types * prod(self.out_grid)
         for name in ("seen", "reach", "slot"):
