@@ -53,6 +53,22 @@ def conv_routed(layer=layers.ConvRoutedCapsules):
     layer((4, 3), 2, 3, 4, 5).calibrate(torch.randn(2, 24, 4))
 
 
+def matrix_em(layer=layers.MatrixCapsules):
+    for batch in ((), (2,), (2, 3)):
+        made, poses = layer(6, 3, 2, 4, 5), torch.randn(*batch, 6, 2, 4)
+        differentiate(made(poses))
+        made.calibrate(layers.Capsules.scored(poses, torch.randn(*batch, 6)))
+        list(made.steps(poses))
+    differentiate(layer(12, 3, grid=(2, 3))(torch.randn(2, 12, 4, 4)))
+
+
+def conv_matrix_em(layer=layers.ConvMatrixCapsules):
+    made, poses = layer((4, 3), 2, 3, stride=2, padding=1), torch.randn(2, 24, 4, 4)
+    differentiate(made(poses))
+    made.calibrate(poses)
+    list(made.steps(poses))
+
+
 def em(layer=layers.EMCapsules):
     for options in (dict(), dict(sharing="inputs", cost="tied", density="laplace"), dict(sharing="all", cost="none", n_out=None)):
         made = layer(**dict(n_in=6, n_out=3, rows=2, d_in=4, d_out=5) | options)
@@ -147,6 +163,12 @@ def efficient_capsnet(model=models.EfficientCapsNet):
 def inverted_capsnet(model=models.InvertedCapsNet):
     made = model((1, 13, 14), 3, channels=(4, 4), n_types=2, d_pose=4, rows=2, n_iters=3)
     differentiate(made(torch.rand(2, 1, 13, 14)))
+
+
+def matrix_capsnet(model=models.MatrixCapsNet):
+    made, images = model((1, 17, 18), 3, channels=4, n_types=(2, 3, 2)), torch.rand(2, 1, 17, 18)
+    made.calibrate(images)
+    differentiate(made(images))
 
 
 def em_capsnet(model=models.EMCapsNet):
@@ -252,6 +274,8 @@ MODELS |= {"lcapsnet": lcapsnet, "deep-capsnet": deep_capsnet}
 MODELS |= {"stackedcaps": stackedcaps, "experts": expert_net, "rbm": neuron_net}
 MODELS |= {"efficient-capsnet": efficient_capsnet, "inverted-capsnet": inverted_capsnet}
 LAYERS |= dict(SelfAttentionCapsules=attentive, SelfRoutedCapsules=attentive, InvertedCapsules=attentive)
+LAYERS |= dict(MatrixCapsules=matrix_em, ConvMatrixCapsules=conv_matrix_em)
+MODELS |= {"matrix-capsnet": matrix_capsnet}
 LAYERS |= dict(ConvAutoencoder=autoencoder, ExpertCapsules=expert_capsules)
 public = {name: getattr(layers, name) for name in layers.__all__}
 found = {name for name, thing in public.items() if isinstance(thing, type) and issubclass(thing, nn.Module)}
@@ -280,4 +304,4 @@ def test_the_shapes_in_the_signatures_are_true():
         [sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split("\n")[0] == "15 layers 12 models 4 caught"
+    assert done.stdout.split("\n")[0] == "17 layers 13 models 4 caught"

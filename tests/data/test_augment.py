@@ -6,7 +6,18 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, load
-from torchcaps.data.augment import Anywhere, Augmentation, Crop, Flip, Light, Shift, Standardise, as_seen, shape_after
+from torchcaps.data.augment import (
+    Anywhere,
+    Augmentation,
+    Crop,
+    Flip,
+    Light,
+    Shift,
+    Standardise,
+    StandardiseFirst,
+    as_seen,
+    shape_after,
+)
 from torchcaps.data.batches import Batches, in_order, in_order_as_trained
 from torchcaps.papers import RECIPES
 from torchcaps.probes.kinds import stored
@@ -77,6 +88,15 @@ def test_light_changes_contrast_about_the_mean_and_then_brightness():
     assert Light(60, 0.5).apply(images, torch.tensor([[-1.0, -1.0]])).tolist() == [[[[45, 55]], [[0, 0]]]]
     assert Light(200, 0).apply(images, torch.tensor([[1.0, 1.0]])).tolist() == [[[[255, 255]], [[200, 200]]]]
     assert Light().fixed(images) is images
+
+
+def test_images_standardised_first_are_cropped_and_lit_afterwards(rng):
+    images = torch.randint(256, (4, 2, 12, 12), dtype=torch.uint8, generator=rng)
+    seen = as_seen(images, (StandardiseFirst(), Crop(6)))
+    assert seen.allclose(as_seen(images, (Standardise(),))[..., 3:9, 3:9], atol=1e-5)
+    light = Light(brightness=255, contrast=0.5, saturates=False)  # one standard deviation of the whole image
+    up = light.apply(StandardiseFirst().apply(images, torch.empty(4, 0)), torch.tensor([[1.0, 0.0]] * 4)) / 255
+    assert up.allclose(as_seen(images, (StandardiseFirst(),)) + 1, atol=1e-5)
 
 
 def test_light_that_does_not_saturate_leaves_a_standardised_channel_as_it_was(rng):

@@ -12,6 +12,7 @@ from torchcaps.layers import (
     EMCapsules,
     LadderCapsules,
     LazyRoutedCapsules,
+    MatrixCapsules,
     PrimaryCapsules,
     RoutedCapsules,
     SelfAttentionCapsules,
@@ -26,6 +27,7 @@ LAYERS = {
     "routed, any number": lambda: RoutedCapsules(None, 10, 8, 16, sharing="inputs"),
     "conv": lambda: ConvRoutedCapsules((4, 4), 2, 3, 8, 8),
     "em": lambda: EMCapsules(32, 10, 2, 4, 4),
+    "matrix em": lambda: MatrixCapsules(32, 10, 2, 4, 4),
     "lazy": lambda: LazyRoutedCapsules(32, 10, 8, 16),
     "lazy, any number": lambda: LazyRoutedCapsules(None, 10, 8, 16),
     "self-attention": lambda: SelfAttentionCapsules(32, 10, 8, 16),
@@ -147,7 +149,7 @@ def test_stacks_of_every_depth_and_width_get_gradients_of_like_size(name, n, d, 
 @pytest.mark.parametrize("name", LAYERS)
 def test_calibration_brings_inputs_of_any_length_into_range(name, size):
     layer, poses = LAYERS[name](), poses_of(size, 8, 32, 8)
-    inputs = Capsules(poses, torch.full((8, 32), 0.6)) if name == "em" else poses
+    inputs = Capsules(poses, torch.full((8, 32), 0.6)) if "em" in name else poses
     returned = layer.calibrate(inputs).activity
     assert torch.equal(layer(inputs).activity, returned)
     assert 0.2 <= returned.median() <= 0.7

@@ -6,6 +6,7 @@ import torch
 from torchcaps.layers import EM, ROUTINGS, CapsuleLayer, Capsules, Dynamic, EMCapsules, RoutedCapsules
 from torchcaps.train.tasks.classify import Classify
 from torchcaps.train.tasks.logits import ClassifyScores
+from torchcaps.train.tasks.spread import ClassifySpread
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
@@ -44,7 +45,12 @@ def test_unknown_routings_and_sizes_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("routing", "task", "right"), [("em", Classify(), "ClassifyScores"), ("dynamic", ClassifyScores(), "Classify")]
+    ("routing", "task", "right"),
+    [
+        ("em", Classify(), "ClassifyScores"),
+        ("dynamic", ClassifyScores(), "Classify"),
+        ("dynamic", ClassifySpread(), "Classify"),
+    ],
 )
 def test_a_loss_that_does_not_fit_the_routing_is_refused(routing, task, right):
     from torchcaps.data.augment import Batch

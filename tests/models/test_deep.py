@@ -95,7 +95,7 @@ def test_the_loop_warns_once_of_a_layer_that_died(tmp_path, monkeypatch):
     [pytest.param(name, marks=[] if name == "dynamic" else pytest.mark.slow) for name in ROUTINGS if name != "ladder"],
 )
 def test_three_layers_of_every_routing_learn(routing, tmp_path):
-    em = routing == "em"  # slower at first: few votes fit a capsule each
+    em = routing in ("em", "matrix-em")  # slower at first: few votes fit a capsule each
     stage = Stage(task=task_for(routing), steps=60, batch=32, learning_rate=2e-2 if em else 5e-3)
     args = SMALL | {"depth": 3, "routing": routing}
     run = Run(data="generated-16", model="deep-capsnet", model_args=args, stages=(stage,))

@@ -42,6 +42,7 @@ SMALL = {
     "sparsecaps": {"channels": 8, "n_types": 2, "hidden": (8, 8)},
     "supcaps": {"channels": 8, "n_types": 2, "hidden": (8, 8)},
     "stackedcaps": {"channels": 8, "n_types": 2, "hidden": (8, 8)},
+    "matrix-capsnet": {"channels": 4, "n_types": (2, 2, 2)},
     "em-sentences": {"d_features": 8, "n_parts": 4},
     "pooled-sentences": {},
     "experts": {"channels": 8},
@@ -55,6 +56,7 @@ SURE = {"smoke/lcapsnet": (5, 5e-2), "smoke/em-": (6, 5e-2), "smoke/stackedcaps-
 # by paper: all recipes, and those tied to a number
 COUNTS = {
     "sabour2017": (39, 39),
+    "hinton2018": (4, 4),
     "heinsen2019": (29, 27),
     "hauser2019": (16, 16),
     "jeong2019": (24, 24),
@@ -63,7 +65,7 @@ COUNTS = {
     "mazzia2021": (5, 5),
     "tsai2020": (2, 2),
     "depth": (13, 13),
-    "smoke": (26, 0),
+    "smoke": (27, 0),
 }
 
 

@@ -11,6 +11,7 @@ from torchcaps.layers.experts import ExpertCapsules
 from torchcaps.layers.inverted import InvertedCapsules
 from torchcaps.layers.ladder import LadderCapsules, Laddered, LadderForm
 from torchcaps.layers.lazy import LazyRoutedCapsules
+from torchcaps.layers.matrix_em import ConvMatrixCapsules, MatrixCapsules
 from torchcaps.layers.primary import PrimaryCapsules
 from torchcaps.layers.routed import Coupled, RoutedCapsules
 from torchcaps.layers.routings import (
@@ -21,6 +22,7 @@ from torchcaps.layers.routings import (
     Inverted,
     Ladder,
     Lazy,
+    MatrixEM,
     Routing,
     SelfAttention,
     SelfRouting,
@@ -36,6 +38,7 @@ __all__ = [
     "Capsules",
     "CodeNets",
     "ConvAutoencoder",
+    "ConvMatrixCapsules",
     "ConvRoutedCapsules",
     "Coupled",
     "Decoder",
@@ -50,6 +53,8 @@ __all__ = [
     "Laddered",
     "Lazy",
     "LazyRoutedCapsules",
+    "MatrixCapsules",
+    "MatrixEM",
     "PrimaryCapsules",
     "RankMask",
     "RoutedCapsules",

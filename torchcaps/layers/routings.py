@@ -17,6 +17,7 @@ from torchcaps.layers.em import EMCapsules
 from torchcaps.layers.inverted import InvertedCapsules
 from torchcaps.layers.ladder import LadderCapsules
 from torchcaps.layers.lazy import LazyRoutedCapsules
+from torchcaps.layers.matrix_em import MatrixCapsules
 from torchcaps.layers.routed import RoutedCapsules
 from torchcaps.layers.self_attention import SelfAttentionCapsules
 from torchcaps.layers.self_routing import SelfRoutedCapsules
@@ -26,7 +27,8 @@ from torchcaps.layers.self_routing import SelfRoutedCapsules
 class Routing(Protocol):
     """Options of a routing. `loss` names the loss that fits its outputs.
 
-    "margin" of lengths, "cross-entropy" of scores, or "likelihood": of activities that sum to one over the classes.
+    "margin" of lengths, "cross-entropy" of scores, "spread" of probabilities, or "likelihood": of activities that sum
+    to one over the classes.
     """
 
     loss: ClassVar[str]
@@ -65,6 +67,25 @@ class EM:
             )
         sizes = (self.rows, d_in // self.rows, d_out // self.rows)
         return EMCapsules(n_in, n_out, *sizes, self.n_iters, cost=self.cost, density=self.density)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixEM:
+    """EM routing of matrix capsules (Hinton 2018) of poses with this many rows."""
+
+    loss: ClassVar[str] = "spread"
+    n_iters: int = 3
+    rows: int = 4
+    density_power: float = 1.0
+
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> MatrixCapsules:
+        if d_in % self.rows or d_out % self.rows:
+            raise ValueError(
+                f"matrix EM routing has poses of {self.rows} rows; d_in={d_in} or d_out={d_out} is no multiple; "
+                "change the sizes, or give MatrixEM(rows=...)"
+            )
+        sizes = (self.rows, d_in // self.rows, d_out // self.rows)
+        return MatrixCapsules(n_in, n_out, *sizes, self.n_iters, density_power=self.density_power)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +150,7 @@ ROUTINGS: dict[str, Routing] = {
     "uniform": Dynamic(couplings="uniform", n_iters=1),
     "random": Dynamic(couplings="random", n_iters=1),
     "em": EM(),
+    "matrix-em": MatrixEM(),
     "lazy": Lazy(),
     "ladder": Ladder(),
     "self-attention": SelfAttention(),

@@ -15,6 +15,7 @@ from torchcaps.models.em_sentences import EMSentenceNet
 from torchcaps.models.experts import ExpertNet
 from torchcaps.models.inverted_capsnet import InvertedCapsNet
 from torchcaps.models.lcapsnet import LCapsNet
+from torchcaps.models.matrix_capsnet import MatrixCapsNet
 from torchcaps.models.pooled_sentences import PooledSentences
 from torchcaps.models.rbm import NeuronNet
 from torchcaps.models.sparsecaps import SparseCaps, SupervisedCaps
@@ -27,6 +28,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "efficient-capsnet": EfficientCapsNet,
     "em-capsnet": EMCapsNet,
     "inverted-capsnet": InvertedCapsNet,
+    "matrix-capsnet": MatrixCapsNet,
     "lcapsnet": LCapsNet,
     "sparsecaps": SparseCaps,
     "supcaps": SupervisedCaps,
@@ -51,6 +53,7 @@ __all__ = [
     "ExpertNet",
     "InvertedCapsNet",
     "LCapsNet",
+    "MatrixCapsNet",
     "NeuronNet",
     "PooledSentences",
     "SparseCaps",

@@ -20,6 +20,7 @@ from torchcaps.ops.losses import (
     reconstruction_loss,
     spread_loss,
 )
+from torchcaps.ops.matrix_em import MatrixEMRouted, MatrixEMStep, matrix_em_routing, matrix_em_routing_steps
 from torchcaps.ops.self_attention import self_attention_routing, self_attention_routing_steps
 from torchcaps.ops.self_routing import SelfRouted, SelfRoutingStep, self_routing, self_routing_steps
 from torchcaps.ops.sparse import (
@@ -44,6 +45,8 @@ __all__ = [
     "LazyStep",
     "LazyWeights",
     "LocalGrid",
+    "MatrixEMRouted",
+    "MatrixEMStep",
     "Routed",
     "RoutingStep",
     "SelfRouted",
@@ -68,10 +71,12 @@ __all__ = [
     "lazy_routing",
     "lazy_routing_steps",
     "length",
+    "likelihood_loss",
     "local_grid",
     "local_routing",
-    "likelihood_loss",
     "margin_loss",
+    "matrix_em_routing",
+    "matrix_em_routing_steps",
     "misfit",
     "own_output_prior",
     "propagate",

@@ -89,7 +89,7 @@ def likelihood_loss(
 
 
 def spread_loss(
-    scores: Float[Tensor, "*b j"] | ClassCapsules, present: Float[Tensor, "*b j"], *, margin: float = 0.2
+    scores: Float[Tensor, "*b j"] | ClassCapsules, present: Float[Tensor, "*b j"], *, margin: float | Tensor = 0.2
 ) -> Float[Tensor, "*b"]:
     """Hinge between the true class and every other one (Hinton 2018): sum over others of max(0, m - (s_t - s_j))².
 

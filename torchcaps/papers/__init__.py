@@ -5,6 +5,7 @@ from torchcaps.papers import (
     digits,
     hauser2019,
     heinsen2019,
+    hinton2018,
     jeong2019,
     mazzia2021,
     rawlinson2018,
@@ -17,6 +18,7 @@ from torchcaps.results.claims import Recipe, recipes_of
 # recipe modules of each paper
 PAPERS = {
     "sabour2017": sabour2017.ROWS,
+    "hinton2018": hinton2018.ROWS,
     "heinsen2019": heinsen2019.ROWS,
     "hauser2019": hauser2019.ROWS,
     "jeong2019": jeong2019.ROWS,

@@ -14,6 +14,7 @@ from torchcaps.train.tasks.logits import ClassifyLogits, ClassifyScores
 from torchcaps.train.tasks.rbm import LearnBottleneck, LearnRBM
 from torchcaps.train.tasks.reconstruct import Reconstruct
 from torchcaps.train.tasks.sentences import ClassifySentences
+from torchcaps.train.tasks.spread import ClassifySpread
 
 _SMALL = {"channels": 16, "kernel": 5, "n_types": 4, "primary_kernel": 5, "hidden": (32, 64)}
 
@@ -99,6 +100,14 @@ def em_capsnet_mixup() -> Run:
     )
     augment = Crop(16, border=2), Mixup()
     return Run(data="generated-16", model="em-capsnet", model_args=_SMALL_EM, augment=augment, stages=(stage,))
+
+
+def matrix_capsnet() -> Run:
+    """Matrix capsules in two convolutional layers and one of classes, with a margin that rises within the few steps."""
+    task = ClassifySpread(rise=0.5)
+    stage = Stage(task=task, steps=20, batch=16, learning_rate=3e-3, ema=0.9)
+    args = {"channels": 8, "n_types": (2, 3, 4), "n_iters": 2, "density_power": 0.5}  # steadier: golden losses
+    return Run(data="generated", model="matrix-capsnet", model_args=args, augment=(Crop(18),), stages=(stage,))
 
 
 def sparsecaps() -> Run:

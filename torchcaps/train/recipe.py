@@ -18,6 +18,7 @@ from torchcaps.data.augment import (
     Mixup,
     Shift,
     Standardise,
+    StandardiseFirst,
     Warp,
     shape_after,
 )
@@ -37,6 +38,7 @@ from torchcaps.train.tasks.logits import ClassifyLikelihood, ClassifyLogits, Cla
 from torchcaps.train.tasks.rbm import LearnBottleneck, LearnRBM
 from torchcaps.train.tasks.reconstruct import Reconstruct
 from torchcaps.train.tasks.sentences import ClassifySentences
+from torchcaps.train.tasks.spread import ClassifySpread
 
 if TYPE_CHECKING:
     from torchcaps.data import DataInfo
@@ -180,9 +182,9 @@ KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         Run, Stage, Stop, Watch, OwnImages, Exponential, Cosine, OneCycle, Adam, RAdam, SGD,
-        Shift, Anywhere, Crop, Flip, Light, Standardise, Mixup, Warp,
+        Shift, Anywhere, Crop, Flip, Light, Standardise, StandardiseFirst, Mixup, Warp,
         Classify, ClassifyFrozen, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder,
-        ClassifyLikelihood, ClassifySentences,
+        ClassifyLikelihood, ClassifySentences, ClassifySpread,
         Reconstruct, Autoencode, LearnExperts, LearnDecoder, LearnRBM, LearnBottleneck,
         *map(type, ROUTINGS.values()),
     )

@@ -16,7 +16,7 @@ from torchcaps.data.batches.images import Batches
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.ops.backend import many_programs
 from torchcaps.runtime.distributed import ALONE, Team, mean_of_all, naming_the_lost
-from torchcaps.train.tasks import WithoutGradients
+from torchcaps.train.tasks import Scheduled, WithoutGradients
 
 if TYPE_CHECKING:
     from torchcaps.train.recipe import Stage
@@ -35,6 +35,7 @@ class TrainingStep:
         on_cuda = device.type == "cuda"
         self.precision = stage.precision
         self.backpropagates = not isinstance(stage.task, WithoutGradients)
+        self.scheduled, self.n_steps = isinstance(stage.task, Scheduled), n_steps
         self.parameters = self.task.parameters(model)
         self.counter = torch.zeros((), dtype=torch.long, device=device)  # steps done in this stage
         # a few rows more than steps: a warm-up close to the end reads beyond the last step
@@ -121,6 +122,8 @@ class TrainingStep:
             with torch.no_grad():
                 return self.task.updates(self.model, batch)
         with torch.autocast("cuda", torch.bfloat16, enabled=self.casts):
+            if self.scheduled:
+                return self.task.losses_at(self.model, batch, self.counter, self.n_steps), {}
             return self.task.losses(self.model, batch), {}
 
     def gradients(self) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Augmentations of training images, and the fixed view of an image that a model gets in evaluation."""
 
 from torchcaps.data.augment.base import Augmentation, Batch, as_seen, shape_after
-from torchcaps.data.augment.images import Anywhere, Crop, Flip, Light, Shift, Standardise
+from torchcaps.data.augment.images import Anywhere, Crop, Flip, Light, Shift, Standardise, StandardiseFirst
 from torchcaps.data.augment.mixup import Mixup, class_shares, main_labels
 from torchcaps.data.augment.warp import Warp
 
@@ -15,6 +15,7 @@ __all__ = [
     "Mixup",
     "Shift",
     "Standardise",
+    "StandardiseFirst",
     "Warp",
     "as_seen",
     "class_shares",

@@ -134,6 +134,24 @@ class Standardise(Augmentation):
     """Bring each image, all its channels together, to mean 0 and standard deviation 1, in evaluation too."""
 
     def finish(self, images: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
-        least = images.shape[-3:].numel() ** -0.5 / 255  # TensorFlow's floor, which it applies to grey levels 0..255
-        deviation, mean = torch.std_mean(images, dim=(-3, -2, -1), correction=0, keepdim=True)
-        return (images - mean) / deviation.clamp(min=least)  # an image of one grey becomes zeros
+        return _standardised(images)
+
+
+@dataclass(frozen=True)
+class StandardiseFirst(Augmentation):
+    """Standardise each image before what follows crops it and changes its light, which then stays (Hinton 2018).
+
+    Light's 255 grey levels are one standard deviation from here on, and nothing saturates.
+    """
+
+    def apply(self, images: Real[Tensor, "b c h w"], drawn: Tensor) -> Float[Tensor, "b c h w"]:
+        return self.fixed(images)
+
+    def fixed(self, images: Real[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
+        return _standardised(images.float() / 255) * 255
+
+
+def _standardised(images: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
+    least = images.shape[-3:].numel() ** -0.5 / 255  # TensorFlow's floor, which it applies to grey levels 0..255
+    deviation, mean = torch.std_mean(images, dim=(-3, -2, -1), correction=0, keepdim=True)
+    return (images - mean) / deviation.clamp(min=least)  # an image of one grey becomes zeros

@@ -4,8 +4,9 @@ A task is a frozen dataclass of plain settings, stored with every result. The lo
 `losses` and `backward` in every step, and `evaluate` at the end. `losses` is compiled on CUDA, so it must not change
 Python objects; `backward` must leave gradients in `.grad`. A stage trains only the parameters from `parameters`.
 
-Optional abilities are protocols: `WithoutGradients` (a learning rule without backpropagation), `Probed` and `Watched`
-(measurements during training), `Extras` and `Study` (further measurements at the end).
+Optional abilities are protocols: `WithoutGradients` (a learning rule without backpropagation), `Scheduled` (a loss that
+changes with the steps), `Probed` and `Watched` (measurements during training), `Extras` and `Study` (further
+measurements at the end).
 """
 
 from collections.abc import Iterator, Sequence
@@ -95,6 +96,14 @@ class WithoutGradients(Protocol):
 
         It is compiled as one program, in float32, outside autograd.
         """
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """Task whose loss changes in the course of a stage, such as a margin that rises."""
+
+    def losses_at(self, model: nn.Module, batch: Batch, done: Int64[Tensor, ""], n_steps: int) -> dict[str, Tensor]:
+        """Compute what `losses` does, after `done` of `n_steps` steps; `done` lies on the device."""
 
 
 @runtime_checkable

@@ -1,7 +1,7 @@
 """Classification by logits: outputs of a network without capsules, or scores of EM-routed capsules."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -11,20 +11,9 @@ from torchcaps.analysis.metrics import error_percent
 from torchcaps.data.augment import Batch
 from torchcaps.data.augment.mixup import class_shares, main_labels
 from torchcaps.layers import Capsules
-from torchcaps.ops import reconstruction_loss
 from torchcaps.train.tasks import Task
 from torchcaps.train.tasks.fitting import check_output
-
-
-@runtime_checkable
-class Redraws(Protocol):
-    """Network with a `decoder`, or None, which redraws an image from the capsule of its class.
-
-    Only its method is asked for: torch.compile cannot check attributes.
-    """
-
-    def reconstruct(self, poses: Tensor, labels: Tensor) -> Tensor:
-        """Reconstruct images from the capsules of their classes."""
+from torchcaps.train.tasks.redraw import with_reconstruction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,19 +65,7 @@ class ClassifyScores(ClassifyLogits):
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         capsules = self._capsules(model, batch.images)
         found = self.cross_entropy(self.class_logits(capsules), batch)
-        if not isinstance(model, Redraws) or model.decoder is None:
-            return found
-        if batch.shares is not None:
-            raise ValueError(
-                "ClassifyScores redraws one class and Mixup shows two; build the model without a decoder, or do not mix"
-            )
-        pictures = model.reconstruct(capsules.poses, batch.labels)
-        reconstruction = self.reconstruction_weight * reconstruction_loss(pictures, batch.images).mean()
-        return found | {
-            "loss": found["loss"] + reconstruction,
-            "cross_entropy": found["loss"],
-            "reconstruction": reconstruction,
-        }
+        return with_reconstruction(self, model, capsules, batch, found, "cross_entropy")
 
     def _capsules(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Capsules:
         capsules = model(images)

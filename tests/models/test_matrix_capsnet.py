@@ -1,0 +1,64 @@
+"""MatrixCapsNet: the paper's sizes, and a fresh network that can learn."""
+
+import pytest
+import torch
+
+from torchcaps.models import MatrixCapsNet
+from torchcaps.ops import spread_loss
+
+SMALL = {"channels": 8, "n_types": (3, 4, 5)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n"), [({}, 317_194), ({"channels": 64, "n_types": (8, 16, 16)}, 68_754)], ids=["310K", "68K"]
+)
+def test_parameters(sizes, n):
+    """Both as printed, 310K and 68K, of which the first is rounded down by 2 %."""
+    with torch.device("meta"):
+        model = MatrixCapsNet((2, 32, 32), 5, **sizes)
+    assert sum(parameter.numel() for parameter in model.parameters()) == n
+    assert (model.grid, model.first.out_grid, model.second.out_grid) == ((14, 14), (6, 6), (4, 4))
+
+
+def test_a_fresh_network_is_alive_and_every_parameter_gets_a_gradient():
+    torch.manual_seed(0)
+    model, images = MatrixCapsNet((1, 21, 19), 4, **SMALL), torch.randn(4, 1, 21, 19)
+    model.calibrate(images)
+    found = model(images)
+    assert found.poses.shape == (4, 4, 4, 4) and found.activity.shape == (4, 4)
+    assert 0.2 < found.activity.median() < 0.7
+    spread_loss(found.activity, torch.eye(4)).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.norm() > 1e-5, name
+
+
+def test_images_that_are_too_small_are_refused():
+    with pytest.raises(ValueError, match="images of at least 17x17, got 16x28; give larger images"):
+        MatrixCapsNet((1, 16, 28), 10)
+    assert MatrixCapsNet((1, 17, 17), 10, **SMALL).second.out_grid == (1, 1)
+
+
+def test_autocast_rounds_the_votes_and_not_the_outputs():
+    torch.manual_seed(0)
+    model, images = MatrixCapsNet((1, 25, 25), 3, **SMALL), torch.randn(2, 1, 25, 25)
+    model.calibrate(images)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = model(images)
+    assert cast.score.dtype == cast.poses.dtype == torch.float32
+    torch.testing.assert_close(cast.activity, model(images).activity, atol=0.1, rtol=0)
+
+
+@pytest.mark.slow
+def test_exports_with_any_number_of_images():
+    model = MatrixCapsNet((1, 17, 17), 3, **SMALL)
+    images = torch.randn(3, 1, 17, 17)
+    program = torch.export.export(model, (torch.randn(2, 1, 17, 17),), dynamic_shapes=({0: torch.export.Dim("b")},))
+    torch.testing.assert_close(program.module()(images).score, model(images).score)
+
+
+@pytest.mark.slow
+def test_compiles_as_one_graph():
+    model, images = MatrixCapsNet((1, 19, 19), 3, **SMALL), torch.randn(2, 1, 19, 19)
+    model.calibrate(images)
+    compiled = torch.compile(model, fullgraph=True, dynamic=False)
+    torch.testing.assert_close(compiled(images).score, model(images).score, atol=1e-4, rtol=1e-4)

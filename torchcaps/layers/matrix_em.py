@@ -1,0 +1,184 @@
+"""Matrix capsules, routed by EM (Hinton, Sabour and Frosst 2018): fully connected and convolutional.
+
+A cost is multiplied by the number of children that a parent explains, about 100 in the paper's class layer and 3 in its
+convolutional ones. With one inverse temperature for all, 0.01, activities of the latter would stay at 0.5; here each
+layer takes the reciprocal of the number that it expects, which is the paper's 0.01 in the class layer.
+"""
+
+from collections.abc import Iterator
+from math import log, prod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.layers.calibration import scale_until_alive
+from torchcaps.layers.capsules import Capsules, matrices
+from torchcaps.ops import LocalGrid, MatrixEMStep, local_grid, matrix_em_routing, matrix_em_routing_steps
+from torchcaps.ops.matrix_em import RISE, MatrixEMRouted, grid_coordinates
+
+INF = float("inf")
+NOISE = 0.2  # of transforms, around the identity
+PRICE = 1.0  # score of a parent that explains nothing, with a minus; one that explains what it expects starts at 0
+
+
+class _MatrixLayer(nn.Module):
+    """Weights and betas of both layers; a subclass says who sees whom by `_field`."""
+
+    def __init__(
+        self,
+        n_in: int,
+        rows: int,
+        n_iters: int,
+        shape: tuple[int, ...],
+        n_seen: int | float,
+        n_reached: int | float,
+        warmth: float | None,
+        density_power: float,
+    ) -> None:
+        super().__init__()
+        self.n_in, self.rows, self.n_iters, self.density_power = n_in, rows, n_iters, density_power
+        self.inverse_temperature = n_reached / n_seen if warmth is None else warmth
+        *_, n_out, d_in, d_out = shape
+        # A pose that stays and a little noise, which tells parents apart; a mean of n votes is shorter by √n.
+        start = torch.eye(d_in, d_out) + NOISE * torch.randn(shape)
+        self.weight = nn.Parameter(start * n_seen**0.5)
+        self.beta_activate = nn.Parameter(torch.full((n_out,), -PRICE))  # in units of the last iteration's score
+        self.beta_use = nn.Parameter(torch.empty(n_out))
+        # what a parent saves where it explains as many children as it expects, each there by a half
+        self.gain = PRICE / (0.5 * n_seen / n_reached * rows * d_out * self._warmth())
+        nn.init.constant_(self.beta_use, -log(n_seen) / 2 - self.gain)
+
+    def forward(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Capsules:
+        routed = self._route(capsules)
+        return Capsules.scored(routed.poses, routed.scores)
+
+    def steps(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Iterator[MatrixEMStep]:
+        """Yield every routing iteration, with the assignments of children to parents; for figures."""
+        return matrix_em_routing_steps(**self._arguments(capsules))
+
+    @torch.no_grad()
+    def calibrate(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Capsules:
+        """Scale the transforms for poses of size 1 and set beta_use for scores around 0; return the outputs."""
+        size = self._route(capsules).poses.float().square().mean().sqrt()
+        if not torch.isfinite(size) or size == 0:
+            raise ValueError(
+                f"{type(self).__name__}.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
+            )
+        self.weight.div_(size)
+        self.beta_use.copy_(-self._route(capsules).variances.log().mean() / 2 - self.gain)
+        return scale_until_alive(self, capsules, lambda factor: self.beta_use.sub_(factor - 1))
+
+    def _warmth(self) -> float:
+        """Compute the inverse temperature of the last iteration."""
+        return self.inverse_temperature * (1 - RISE**self.n_iters)
+
+    def _route(self, capsules: Capsules | Tensor) -> MatrixEMRouted:
+        return matrix_em_routing(**self._arguments(capsules), recompute=self.recompute)
+
+    def _arguments(self, capsules: Capsules | Tensor) -> dict:
+        """Check the capsules and return the arguments of the op."""
+        poses = matrices(type(self).__name__, capsules, self.n_in, self.rows, self.weight.shape[-2])
+        scores = capsules.logit if isinstance(capsules, Capsules) else poses.new_full(poses.shape[:-2], INF)
+        return self._field() | {
+            "scores": scores,
+            "poses": poses,
+            "beta_use": self.beta_use,
+            "beta_activate": self.beta_activate / self._warmth(),
+            "n_iters": self.n_iters,
+            "inverse_temperature": self.inverse_temperature,
+            "density_power": self.density_power,
+        }
+
+
+class MatrixCapsules(_MatrixLayer):
+    """Every input votes for every output. [*b i r d] -> [*b j r e], with the logits of the activities as scores.
+
+    With a `grid` the inputs are (type, row, column): a type's transforms are shared by its places, whose coordinates
+    are added to the votes. `inverse_temperature`: the paper's 0.01 for all layers, or None: as the sizes want it.
+    `density_power` below the paper's 1 makes assignments softer and training steadier. `recompute` takes less memory in
+    eager training, and more time.
+    """
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        rows: int = 4,
+        d_in: int = 4,
+        d_out: int = 4,
+        n_iters: int = 3,
+        *,
+        grid: tuple[int, int] | None = None,
+        inverse_temperature: float | None = None,
+        density_power: float = 1.0,
+        recompute: bool = False,
+    ) -> None:
+        places = 1 if grid is None else prod(grid)
+        if n_in % places:
+            raise ValueError(
+                f"MatrixCapsules: {n_in} inputs do not fill a grid of {grid[0]}x{grid[1]}; "
+                f"give n_in as types · {places}, or no grid"
+            )
+        shape = (n_in // places, n_out, d_in, d_out)
+        super().__init__(n_in, rows, n_iters, shape, n_in, n_out, inverse_temperature, density_power)
+        self.recompute = recompute
+        self.n_out = n_out
+        coordinates = None if grid is None else grid_coordinates(*grid)
+        self.register_buffer("coordinates", coordinates, persistent=False)
+
+    def _field(self) -> dict:
+        return {"weight": self.weight, "coordinates": self.coordinates}
+
+    def extra_repr(self) -> str:
+        _, _, d_in, d_out = self.weight.shape
+        return f"{self.n_in}x{self.rows}x{d_in} -> {self.n_out}x{self.rows}x{d_out}, n_iters={self.n_iters}"
+
+
+class ConvMatrixCapsules(_MatrixLayer):
+    """Each output sees a local grid of inputs: n_in_types · grid -> n_out_types · `out_grid`, (type, row, column).
+
+    Each offset has its own transform per pair of types, shared by all places. A child is divided among all parents, of
+    every type and place, that see it.
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, int],
+        n_in_types: int,
+        n_out_types: int,
+        rows: int = 4,
+        d_in: int = 4,
+        d_out: int = 4,
+        kernel: int = 3,
+        stride: int = 1,
+        padding: int = 0,
+        n_iters: int = 3,
+        *,
+        inverse_temperature: float | None = None,
+        density_power: float = 1.0,
+        recompute: bool = False,
+    ) -> None:
+        with torch.device("cpu"):  # counting needs numbers, which a layer on the meta device has not
+            tables = local_grid(*grid, kernel, stride, padding)
+            pairs = int((tables.seen < tables.places).sum())  # of a parent's place and a child's; padding is no child
+        n_seen, n_reached = n_in_types * pairs / prod(tables.shape), n_out_types * pairs / len(tables.reach)
+        # four axes, types and offsets in one: PyTorch cannot bring a tensor of five to channels last
+        shape = (n_in_types * kernel * kernel, n_out_types, d_in, d_out)
+        super().__init__(
+            n_in_types * tables.places, rows, n_iters, shape, n_seen, n_reached, inverse_temperature, density_power
+        )
+        self.recompute = recompute
+        self.n_in_types, self.out_grid, self.places = n_in_types, tables.shape, tables.places
+        self.n_out = n_out_types * prod(self.out_grid)
+        for name in ("seen", "reach", "slot"):
+            self.register_buffer(name, getattr(tables, name).to(self.weight.device), persistent=False)
+
+    def _field(self) -> dict:
+        tables = LocalGrid(self.seen, self.reach, self.slot, self.out_grid, self.places)
+        return {"weight": self.weight.unflatten(0, (self.n_in_types, -1)), "grid": tables}
+
+    def extra_repr(self) -> str:
+        _, _, d_in, d_out = self.weight.shape
+        sizes = f"{self.n_in}x{self.rows}x{d_in} -> {self.n_out}x{self.rows}x{d_out}"
+        return f"{sizes}, out_grid={self.out_grid}, n_iters={self.n_iters}"
