@@ -214,7 +214,8 @@ def test_verify_notices_a_stale_recipe(result):
 
 def test_verify_notices_another_curve(result):
     curve = [line | {"loss": 1.2 * line["loss"]} for line in result["curve"]]
-    assert not check_replay(result | {"curve": curve}, RECIPES[NAME].make(), None, "cpu").passed
+    found = check_replay(result | {"curve": curve, "commit": "0123456789abcdef"}, RECIPES[NAME].make(), None, "cpu")
+    assert not found.passed and "replay it at its own commit, 0123456789ab" in found.text
 
 
 def test_a_replay_elsewhere_allows_more_where_the_network_draws_random_numbers(tmp_path):
