@@ -189,16 +189,32 @@ class TrainingStep:
         """Run the first steps. Where a compiler gives up on the network, it trains as it is written."""
         from torch._dynamo.exc import BackendCompilerFailed  # takes a second, and a CPU needs no compiler
 
-        try:
-            self._once()
-        except BackendCompilerFailed as error:
-            reason = f"{type(error.inner_exception).__name__}: {error.inner_exception}"
-            warnings.warn(f"torch.compile failed, so training is slower and takes more memory: {reason}", stacklevel=2)
-            self.losses, self.update = self._losses, self._update
-            self.routing = _routing(self.model, False, self.team)
+        for retry in (self._compile_plainly, self._do_not_compile):
+            try:
+                self._once()
+                break
+            except BackendCompilerFailed as error:
+                retry(error.inner_exception)
+        else:
             self._once()
         for _ in range(WARM_UP - 1):
             self._once()
+
+    def _compile_plainly(self, error: Exception) -> None:
+        """Compile without an analysis of tiles that raises in TorchInductor 2.11 for some sums, as of matrix EM."""
+        import torch._inductor.config
+
+        torch._dynamo.reset()
+        torch._inductor.config.triton.coalesce_tiling_analysis = False
+        self.losses = torch.compile(self._losses, dynamic=False)
+
+    def _do_not_compile(self, error: Exception) -> None:
+        warnings.warn(
+            f"torch.compile failed, so training is slower and takes more memory: {type(error).__name__}: {error}",
+            stacklevel=2,
+        )
+        self.losses, self.update = self._losses, self._update
+        self.routing = _routing(self.model, False, self.team)
 
     def _capture(self) -> None:
         """Capture one step as a CUDA graph after a warm-up on a side stream, then restore the state from before."""
