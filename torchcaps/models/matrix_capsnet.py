@@ -27,6 +27,8 @@ class MatrixCapsNet(nn.Module):
     assignments softer and training steadier. `recompute` saves memory in eager training and takes time.
     """
 
+    needs_calibration = True
+
     def __init__(
         self,
         image: tuple[int, int, int] = (2, 32, 32),
