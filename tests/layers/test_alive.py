@@ -8,6 +8,7 @@ from torch.nn.functional import normalize, one_hot
 from torchcaps import calibrate
 from torchcaps.layers import (
     Capsules,
+    ConvMatrixCapsules,
     ConvRoutedCapsules,
     EMCapsules,
     LadderCapsules,
@@ -125,11 +126,12 @@ def test_em_capsules_for_any_number_of_inputs_start_alive(n_in):
 
 
 @pytest.mark.parametrize("size", LENGTHS)
-def test_a_stack_on_grids_starts_alive(size):
+@pytest.mark.parametrize(("layer", "sizes"), [(ConvRoutedCapsules, (8, 8)), (ConvMatrixCapsules, (4, 2, 2))])
+def test_a_stack_on_grids_starts_alive(layer, sizes, size):
     stack = nn.Sequential(
-        ConvRoutedCapsules((8, 8), 4, 6, 8, 8, padding=1),
-        ConvRoutedCapsules((8, 8), 6, 4, 8, 8, kernel=4, stride=2),
-        ConvRoutedCapsules((3, 3), 4, 8, 8, 8),
+        layer((8, 8), 4, 6, *sizes, padding=1),
+        layer((8, 8), 6, 4, *sizes, kernel=4, stride=2),
+        layer((3, 3), 4, 8, *sizes),
     )
     assert all(0.15 < median < 0.8 for median in medians(stack, poses_of(size, 4, 4 * 64, 8)))
 
