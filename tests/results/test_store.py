@@ -322,6 +322,10 @@ def test_verify_all_counts_bad_files_and_those_without_data(result, history, tmp
         ("1.json", "commit"), ("2.json", "test.error_percent"),
     ]  # fmt: skip
     assert "3 result files, 2 bad" in found.text()
+    result_path(folder, NAME, 3).write_text('{"recipe": 7}')
+    malformed = verify_all(folder, RECIPES, None, history)
+    assert [(path.name, check.name) for path, check in malformed.bad][2:] == [("3.json", "file")]
+    result_path(folder, NAME, 3).unlink()
 
     def missing(*args):
         raise DataError("not here")
@@ -338,6 +342,8 @@ def test_every_committed_result_is_consistent_with_its_data_recipe_and_commit():
     found = verify_all(Path(__file__).parents[2] / "results", RECIPES, None, History())
     assert found.n > 300
     assert not found.bad, found.text()
+    # encoders and photographs may be missing; digits may not
+    assert not [name for name in found.without_data if "mnist" in name or name.startswith("digits")], found.text()
 
 
 def test_verify_makes_every_check(result, monkeypatch):

@@ -117,7 +117,11 @@ def verify_all(folder: Path, recipes: Mapping[str, Recipe], root: Path | None, h
         raise ValueError(f"there is no result file below {folder}; `torchcaps reproduce` writes them")
     parts, bad, without_data = Parts(root), [], {}
     for path in paths:
-        result = read_result(path)
+        try:
+            result = read_result(path)
+        except ValueError as error:
+            bad.append((path, Check("file", False, str(error))))
+            continue
         try:
             checks = verify(result, recipes, root, False, "cpu", history=history, parts=parts)
         except DataError:
@@ -125,13 +129,15 @@ def verify_all(folder: Path, recipes: Mapping[str, Recipe], root: Path | None, h
             without_data[name] = without_data.get(name, 0) + 1
             run = stored(result["run"])
             checks = [*check_course(result, run), check_recipe(result, recipes), *check_commits(result, history)]
+        except ValueError as error:
+            checks = [Check("file", False, str(error))]
         bad += [(path, check) for check in checks if check.passed is False]
     return Summary(len(paths), bad, without_data)
 
 
 def unchecked(result: Mapping[str, Any]) -> list[Check]:
     """List the numbers that the file states without what is needed to recompute them."""
-    extras = ", ".join(name for name, value in result.get("extras", {}).items() if not isinstance(value, dict | str))
+    extras = ", ".join(name for name, value in result.get("extras", {}).items() if not isinstance(value, str))
     named = {"extras": f"not recomputable: {extras}"} if extras else {}
     named |= {"seconds": "a clock's"} if "seconds" in result else {}
     named |= {"diagnostics": "of the weights, which are not in the file"} if result.get("diagnostics") else {}
