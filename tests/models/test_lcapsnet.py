@@ -232,6 +232,7 @@ def test_other_images_are_refused():
         LCapsNet((1, 12, 12), **SMALL)(torch.rand(2, 1, 12, 11))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["paper", pytest.param("shared", marks=pytest.mark.slow)])
 def test_a_compiler_makes_one_graph_of_it(preset):
     """Two graphs cannot be fused, and it is slower by a sixth: torch 2.11 ends one where a `ParameterList` is sliced, 2.13 does not."""

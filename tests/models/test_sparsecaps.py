@@ -198,6 +198,7 @@ def winning_shares(boost_step: float) -> torch.Tensor:
     return torch.stack(shares[20:]).mean(0)
 
 
+@pytest.mark.slow
 def test_without_boosting_one_capsule_wins_always():
     """Section 2.3 of the paper: few do."""
     shares = winning_shares(boost_step=0.0)

@@ -232,6 +232,7 @@ def test_sentences_are_read_where_a_network_of_them_is_loaded(client, answers):
     assert without.post("/sentence", json={"text": "good"}).status_code == 404
 
 
+@pytest.mark.slow
 def test_a_trained_model_keeps_the_name_that_was_typed():
     networks, _ = load_all([Path("capsnet-digits-pairs")], None)
     assert [network.name for network in networks] == ["capsnet-digits-pairs", *list(TITLES)[:-1]]

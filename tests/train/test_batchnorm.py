@@ -52,6 +52,7 @@ def test_the_model_is_left_as_it_was(data, training):
     assert not torch.equal(found["0.running_mean"], model[0].running_mean)
 
 
+@pytest.mark.slow
 def test_a_run_has_them_as_further_numbers_and_all_else_stays(tmp_path):
     plain = RECIPES["smoke/em-capsnet-mixup"].make()
     run = replace(plain, stages=(replace(plain.stages[0], steps=3, unmixed=2),))

@@ -63,6 +63,7 @@ def stopping(accuracy: float, part: str = "validation", **changes):
     return replace(run, stages=(replace(run.stages[0], steps=40, stop=Stop(accuracy=accuracy, part=part, every=3)),))
 
 
+@pytest.mark.slow
 def test_a_stopping_rule_ends_a_run_at_the_first_step_that_meets_it(tmp_path):
     looked = smoke(tmp_path / "never", run=stopping(101)).curve
     seen = {
@@ -277,6 +278,7 @@ def test_progress_shows_loss_accuracy_speed_and_time_left(tmp_path, capsys):
     assert "0:00:00" in shown
 
 
+@pytest.mark.slow
 def test_without_a_terminal_progress_is_a_line_now_and_then(tmp_path, capsys, monkeypatch):
     """As in a log file: a bar alone would show nothing before its end."""
     smoke(tmp_path / "short", progress=True)

@@ -167,6 +167,7 @@ def test_a_stage_stored_before_there_was_a_choice_was_trained_by_adam():
     assert from_plain(to_plain(replace(stage, optimizer=RAdam(beta1=0.5))), KINDS).optimizer == RAdam(beta1=0.5)
 
 
+@pytest.mark.slow
 def test_golden_losses_notice_a_beta1_that_does_not_change(tmp_path):
     run = RECIPES["smoke/em-capsnet-mixup"].make()
     run = replace(run, stages=(replace(run.stages[0], schedule=OneCycle(low=1.0)),))

@@ -59,6 +59,7 @@ def test_nothing_else_of_the_run_depends_on_it(tmp_path, beside):
     assert losses[0] == losses[1] and with_it.steps == without.steps
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_every_line_once(tmp_path):
     _, whole = watched(tmp_path / "1", rule=Watch(n_images=64), steps=3 * EPOCH)
     for at in (EPOCH, EPOCH + 1):
