@@ -7,7 +7,17 @@ import torch
 from torch import nn
 
 from torchcaps.layers import Capsules
-from torchcaps.models import MODELS, CapsNet, DeepCapsNet, EMCapsNet, LCapsNet, SparseCaps, StackedCaps, SupervisedCaps
+from torchcaps.models import (
+    MODELS,
+    CapsNet,
+    DeepCapsNet,
+    EMCapsNet,
+    LCapsNet,
+    RoutingNet,
+    SparseCaps,
+    StackedCaps,
+    SupervisedCaps,
+)
 from torchcaps.models.capsnet import PRESETS
 from torchcaps.ops import margin_loss, reconstruction_loss, squash
 
@@ -24,12 +34,14 @@ REGISTRY = {
     "sparsecaps": lambda reconstruction=None: SparseCaps((1, 12, 12), n_latent=3, d_latent=6, **SMALL_NET).eval(),
     "supcaps": lambda **options: SupervisedCaps((1, 12, 12), 3, **SMALL | options),
     "deep-capsnet": lambda **options: DeepCapsNet((1, 12, 12), 3, n_hidden=4, **SMALL | options),
+    "routing-net": lambda reconstruction=None: RoutingNet((1, 12, 12), 3, channels=8, n_types=2, n_parts=4).eval(),
     "stackedcaps": lambda reconstruction=None: StackedCaps(
         (1, 12, 12), n_latent=3, d_latent=6, n_layers=2, **SMALL_NET
     ).eval(),
 }
 ELSEWHERE = {
     "baseline",
+    "pooled-net",
     "experts",
     "rbm",
 }  # no capsules for classes; the last two learn part by part, most of it without gradients
