@@ -42,34 +42,41 @@ def _drawn(rows: list[Measured]) -> Figure:
             colour = ORANGE if row.name in BASELINES else BLUE
             axes.plot([row.ms_per_step] * 2, [min(row.errors), max(row.errors)], color=colour, linewidth=1)
             axes.plot(row.ms_per_step, mean(row.errors), "o", color=colour, markersize=5)
-        axes.set(xlabel="ms per training step", ylabel="test error, %", xscale="log")
+        axes.set(xlabel="ms per training step", ylabel="test error, %", xscale="log", yscale="log")
         axes.set_xticks(_ticks([row.ms_per_step for row in rows]))
-        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_yticks(_ticks([error for row in rows for error in row.errors]))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
         axes.minorticks_off()
-        axes.margins(0.06)
+        axes.grid(True)
         _label(axes, rows)
     return figure
 
 
 def _ticks(values: list[float]) -> list[float]:
-    """Return round numbers, 1, 2 and 5 times powers of ten, from below the least value to above the largest."""
-    steps = [digit * 10.0**power for power in range(-3, 6) for digit in (1, 2, 5)]
-    low = max(step for step in steps if step <= min(values))
-    high = min(step for step in steps if step >= max(values))
+    """Return round numbers from below the least value to above the largest; 0.001 is the least on a log axis."""
+    steps = [digit * 10.0**power for power in range(-3, 6) for digit in (1, 1.5, 2, 3, 5, 7)]
+    low = max((step for step in steps if step <= min(values)), default=steps[0])
+    high = min((step for step in steps if step >= max(values)), default=steps[-1])
     return [step for step in steps if low <= step <= high]
+
+
+def _spread(heights: list[float]) -> list[float]:
+    """Move rising heights apart: first up, then down from the top."""
+    for n in range(1, len(heights)):
+        heights[n] = max(heights[n], heights[n - 1] + APART)
+    heights[-1] = min(heights[-1], 1.0)
+    for n in reversed(range(len(heights) - 1)):
+        heights[n] = min(heights[n], heights[n + 1] - APART)
+    return heights
 
 
 def _label(axes: Axes, rows: list[Measured]) -> None:
     """Name the points in a column at the right, in the order of their errors, with a line to each."""
-    low, high = axes.get_ylim()
-    heights: list[float] = []
     ordered = sorted(rows, key=lambda row: mean(row.errors))
-    for row in ordered:
-        wanted = (mean(row.errors) - low) / (high - low)
-        heights.append(max(wanted, heights[-1] + APART if heights else 0.0))
-    over = max(0.0, heights[-1] - 1)
-    for n, (row, height) in enumerate(zip(ordered, heights, strict=True)):
-        height = max(height - over, APART * n)
+    on_axes = axes.transData + axes.transAxes.inverted()
+    wanted = [float(on_axes.transform((row.ms_per_step, mean(row.errors)))[1]) for row in ordered]
+    for row, height in zip(ordered, _spread(wanted), strict=True):
         axes.annotate(
             f"{row.about}, {mean(row.errors):.2f} %",
             xy=(row.ms_per_step, mean(row.errors)),
@@ -78,6 +85,6 @@ def _label(axes: Axes, rows: list[Measured]) -> None:
             fontsize=8,
             va="center",
             color=INK if row.name not in BASELINES else MUTED,
-            arrowprops={"arrowstyle": "-", "color": PALE, "linewidth": 0.6, "shrinkB": 3},
+            arrowprops={"arrowstyle": "-", "color": PALE, "linewidth": 0.6, "shrinkB": 3, "relpos": (0, 0.5)},
             annotation_clip=False,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -15,6 +16,7 @@ from torchcaps.results.claims import Recipe
 from torchcaps.results.statistics import todays
 
 NAMES = (*COMPARED, *BASELINES)
+ROWS = SMALLNORB | LIKE
 
 
 @dataclass(frozen=True)
@@ -36,17 +38,25 @@ class Measured:
 def measured(which: str, results: Path) -> list[Measured]:
     """Read all rows of a set, `smallnorb` or `like`, from the results of their current recipes."""
     part, metric = METRICS[which].split(".")
-    rows, found = {"smallnorb": SMALLNORB, "like": LIKE}[which], []
+    found = []
     for name in NAMES:
-        recipe = Recipe(f"routings/{which}-{name}", rows[f"{which}-{name}"], None)
-        results_of = todays(recipe, results)[0]
-        with torch.device("meta"):
-            parameters = sum(parameter.numel() for parameter in recipe.make().build().parameters())
+        results_of = todays(Recipe(f"routings/{which}-{name}", ROWS[f"{which}-{name}"], None), results)[0]
         paces = [pace for result in results_of if (pace := ms_per_step(result)) is not None]
         peaks = [result["peak_memory_bytes"] for result in results_of if result.get("peak_memory_bytes")]
         errors = tuple(result["metrics"][part][metric] for result in results_of)
-        found.append(Measured(name, errors, parameters, mean(paces) if paces else None, mean(peaks) if peaks else None))
+        found.append(
+            Measured(
+                name, errors, parameters(which, name), mean(paces) if paces else None, mean(peaks) if peaks else None
+            )
+        )
     return found
+
+
+@cache
+def parameters(which: str, name: str) -> int:
+    """Count the parameters of a row's network."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in ROWS[f"{which}-{name}"]().build().parameters())
 
 
 def ms_per_step(result: Mapping[str, Any]) -> float | None:
