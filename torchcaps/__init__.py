@@ -41,6 +41,7 @@ from torchcaps.models import (
     EMCapsNet,
     EMSentenceNet,
     MatrixCapsNet,
+    RoutingNet,
 )
 from torchcaps.ops import (
     LOSSES,
@@ -104,6 +105,7 @@ __all__ = [
     "PrimaryCapsules",
     "RankMask",
     "RoutedCapsules",
+    "RoutingNet",
     "SelfAttention",
     "SelfAttentionCapsules",
     "SelfRoutedCapsules",
