@@ -25,6 +25,12 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = {
+    "max-min has no least span": Mutant(
+        "ops/couplings.py",
+        "LEAST_SPAN, ROUNDINGS = 1e-12, 16",
+        "LEAST_SPAN, ROUNDINGS = 0.0, 0",
+        "tests/ops/test_couplings.py",
+    ),
     "held-out images are trained on": Mutant(
         "train/splits.py",
         "return hold_out(data, run.hold_out, seed)[0] if run.hold_out else data",

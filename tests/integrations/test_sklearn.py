@@ -10,6 +10,7 @@ import torch
 pytest.importorskip("sklearn", reason="pip install 'torchcaps[experiments]'")
 
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -21,6 +22,8 @@ from torchcaps.integrations.sklearn import CapsNetClassifier
 from torchcaps.layers import EM
 from torchcaps.train.state import Diverged
 
+# a few steps on a few rows often end at chance
+pytestmark = pytest.mark.filterwarnings("ignore:at chance on the training images", "ignore:layer .* all activities")
 TINY = {"channels": 8, "n_types": 2, "d_class": 4, "reconstruction_weight": 0.0, "random_state": 0}
 # the checks fit rows of 1 to 20 numbers that are no pictures, so zeros have to fill the square. No check is excepted
 CHECKED = CapsNetClassifier(**TINY, epochs=4, learning_rate=2e-2, fill_square=True)
@@ -38,6 +41,13 @@ def checks():
 
 
 CHECKS = list(checks())
+
+
+def test_a_network_that_learnt_nothing_says_so():
+    images, labels = generate(60, 16, torch.Generator().manual_seed(0))
+    rows, y = images.flatten(1).numpy(), labels.numpy()
+    with pytest.warns(ConvergenceWarning, match=r"at chance on the training images, where guessing gives 10.0 %; give"):
+        CapsNetClassifier(**TINY, epochs=1, learning_rate=0.0).fit(rows, y)
 
 
 def test_there_are_checks():

@@ -67,12 +67,12 @@ def test_the_activities_of_self_routing_sum_to_one_and_their_logits_stay_finite(
 @pytest.mark.parametrize(("n_in", "n_out"), [(2, 2), (16, 10), (288, 32), (2, 100), (200, 200), (1152, 10)], ids=str)
 def test_any_number_of_inputs_and_outputs_starts_alive(n_in, n_out, size):
     poses = normalize(torch.randn(4, n_in, 8), dim=-1) * size
-    assert 0.15 < SelfAttentionCapsules(n_in, n_out, 8, 16)(poses).activity.median() < 0.95
+    assert 0.15 < SelfAttentionCapsules(n_in, n_out, 8, 16)(poses).activity.median() < 0.8
     if n_in * n_out < 10_000:
         found = InvertedCapsules(n_in, n_out, 8, 16)(poses)
         assert found.activity.std() > 0.05 and 0.2 < found.activity.median() < 0.8
         (step,) = SelfRoutedCapsules(n_in, n_out, 8, 16).steps(poses)
-        assert 0.2 < step.logits.std() < 2 and 0.1 < length(step.poses).median() < 3
+        assert 0.1 < step.logits.std() < 2 and 0.1 < length(step.poses).median() < 3
 
 
 @pytest.mark.parametrize("size", [0.01, 30.0])
@@ -82,7 +82,7 @@ def test_calibration_takes_inputs_of_any_length(size):
         returned = layer.calibrate(poses)
         torch.testing.assert_close(layer(poses), returned)
         *_, last = layer.steps(poses)
-        assert 0.5 < last.logits.std() < 3
+        assert 0.4 < last.logits.std() < 3
 
 
 @pytest.mark.parametrize("layer", LAYERS)

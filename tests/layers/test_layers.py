@@ -10,12 +10,17 @@ import torchcaps.layers
 from torchcaps.layers import (
     CapsuleLayer,
     Capsules,
+    ConvMatrixCapsules,
     ConvRoutedCapsules,
     Decoder,
     EMCapsules,
+    InvertedCapsules,
     LazyRoutedCapsules,
+    MatrixCapsules,
     PrimaryCapsules,
     RoutedCapsules,
+    SelfAttentionCapsules,
+    SelfRoutedCapsules,
 )
 from torchcaps.layers.autoencoder import ConvAutoencoder
 from torchcaps.layers.code_nets import CodeNets
@@ -34,6 +39,11 @@ LAYERS = {
     "RoutedCapsules": (lambda: RoutedCapsules(6, 3, 4, 5, learn_prior=True), (torch.Size([2, 6, 4]),)),
     "ConvRoutedCapsules": (lambda: ConvRoutedCapsules((3, 3), 2, 3, 4, 5, kernel=2), (torch.Size([2, 18, 4]),)),
     "EMCapsules": (lambda: EMCapsules(6, 3, 2, 4, 5), (torch.Size([2, 6, 2, 4]),)),
+    "MatrixCapsules": (lambda: MatrixCapsules(6, 3, 2, 4, 5), (torch.Size([2, 6, 2, 4]),)),
+    "ConvMatrixCapsules": (lambda: ConvMatrixCapsules((3, 3), 2, 3, 2, 4, 5, kernel=2), (torch.Size([2, 18, 2, 4]),)),
+    "SelfAttentionCapsules": (lambda: SelfAttentionCapsules(6, 3, 4, 5), (torch.Size([2, 6, 4]),)),
+    "SelfRoutedCapsules": (lambda: SelfRoutedCapsules(6, 3, 4, 5), (torch.Size([2, 6, 4]),)),
+    "InvertedCapsules": (lambda: InvertedCapsules(6, 3, 4, 5), (torch.Size([2, 6, 4]),)),
     "LazyRoutedCapsules": (lambda: LazyRoutedCapsules(6, 3, 4, 5, normalise=False), (torch.Size([2, 6, 4]),)),
     "CapsuleLayer": (lambda: CapsuleLayer(6, 3, 4, 8, "em"), (torch.Size([2, 6, 4]),)),
     "CodeNets": (lambda: CodeNets(6, (8, 5), 3, n_active=2), (torch.Size([2, 6]),)),
@@ -74,7 +84,8 @@ def test_state_comes_back_from_a_file(name, rng):
 def test_gradient_reaches_every_parameter(name, rng):
     make, shapes = LAYERS[name]
     layer = make()
-    tensors(layer(*(torch.rand(shape, generator=rng) for shape in shapes)))[0].square().sum().backward()
+    found = tensors(layer(*(torch.rand(shape, generator=rng) for shape in shapes)))[:2]  # poses, and activity if any
+    sum(part.square().sum() for part in found).backward()
     assert {n for n, p in layer.named_parameters() if p.grad is None or not p.grad.any()} == set()
     assert all(p.grad.isfinite().all() for p in layer.parameters())
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from torchcaps.layers import EM, ROUTINGS, CapsuleLayer, Capsules, Dynamic, EMCapsules, RoutedCapsules
+from torchcaps.ops import LOSSES
 from torchcaps.train.tasks.classify import Classify
 from torchcaps.train.tasks.logits import ClassifyScores
 from torchcaps.train.tasks.spread import ClassifySpread
@@ -60,3 +61,14 @@ def test_a_loss_that_does_not_fit_the_routing_is_refused(routing, task, right):
     batch = Batch(torch.rand(2, 1, 16, 16), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match=f"train it by {right}$"):
         task.losses(model, batch)
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_every_routing_has_a_loss_and_senseless_ones_are_refused(name, rng):
+    found = CapsuleLayer(6, 3, 16, 16, routing=name)(0.3 * torch.randn(2, 6, 16, generator=rng))
+    present = torch.eye(3)[:2]
+    assert LOSSES[ROUTINGS[name].loss](found, present).isfinite().all()
+    senseless = ["cross-entropy", "likelihood"] if found.score is None else ["margin"]
+    for loss in senseless:
+        with pytest.raises(ValueError, match=r"use LOSSES\[routing.loss\], the loss that their routing names"):
+            LOSSES[loss](found, present)

@@ -100,7 +100,7 @@ def test_three_layers_of_every_routing_learn(routing, tmp_path):
     args = SMALL | {"depth": 3, "routing": routing}
     run = Run(data="generated-16", model="deep-capsnet", model_args=args, stages=(stage,))
     trained = train(run, name="learns", seed=0, options=Options(out=tmp_path, progress=False, log_every=20))
-    assert trained.evaluations["test"].metrics["error_percent"] < (70 if em else 50)  # guessing: 90
+    assert trained.evaluations["test"].metrics["error_percent"] < (70 if routing == "em" else 50)  # guessing: 90
 
 
 def test_ladders_are_not_stacked():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from torchcaps.data import OwnImages
+from torchcaps.data.augment import as_seen
 from torchcaps.integrations.image_folder import own_run
 from torchcaps.models import CapsNet
 from torchcaps.papers import RECIPES
@@ -52,6 +53,10 @@ def test_networks_of_other_pictures_are_refused_by_name():
         "smoke/lcapsnet",
         "smoke/baseline",
         "smoke/capsnet-shared",
+        "smoke/deep-capsnet",
+        "smoke/efficient-capsnet",
+        "smoke/inverted-capsnet",
+        "smoke/matrix-capsnet",
     ],
 )
 def test_other_networks_are_shown_as_they_answer(name):
@@ -61,11 +66,11 @@ def test_other_networks_are_shown_as_they_answer(name):
     levels = torch.rand(1, 1, side, side, generator=torch.Generator().manual_seed(0)).mul(255).round()
     with torch.no_grad():
         seen = network.look(levels)
-        found = network.model.eval()(levels / 255)
+        found = network.model.eval()(as_seen(levels, run.augment))
         wanted = found if isinstance(found, torch.Tensor) else found.confidence
     shown = seen.lengths[about["own_passes"] - 1]
     torch.testing.assert_close(
-        shown, wanted.softmax(-1)[0] if about["measure"] == "share" else wanted[0], atol=1e-5, rtol=1e-4
+        shown, wanted.softmax(-1)[0] if about["measure"] == "share" else found.activity[0], atol=1e-5, rtol=1e-4
     )
     assert seen.lengths.shape == (about["n_passes"], about["n_classes"])
     assert about["draws"] == (network.draw is not None)

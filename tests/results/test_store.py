@@ -214,7 +214,8 @@ def test_verify_notices_a_stale_recipe(result):
 
 def test_verify_notices_another_curve(result):
     curve = [line | {"loss": 1.2 * line["loss"]} for line in result["curve"]]
-    assert not check_replay(result | {"curve": curve}, RECIPES[NAME].make(), None, "cpu").passed
+    found = check_replay(result | {"curve": curve, "commit": "0123456789abcdef"}, RECIPES[NAME].make(), None, "cpu")
+    assert not found.passed and "replay it at its own commit, 0123456789ab" in found.text
 
 
 def test_a_replay_elsewhere_allows_more_where_the_network_draws_random_numbers(tmp_path):
@@ -321,6 +322,10 @@ def test_verify_all_counts_bad_files_and_those_without_data(result, history, tmp
         ("1.json", "commit"), ("2.json", "test.error_percent"),
     ]  # fmt: skip
     assert "3 result files, 2 bad" in found.text()
+    result_path(folder, NAME, 3).write_text('{"recipe": 7}')
+    malformed = verify_all(folder, RECIPES, None, history)
+    assert [(path.name, check.name) for path, check in malformed.bad][2:] == [("3.json", "file")]
+    result_path(folder, NAME, 3).unlink()
 
     def missing(*args):
         raise DataError("not here")
@@ -337,6 +342,8 @@ def test_every_committed_result_is_consistent_with_its_data_recipe_and_commit():
     found = verify_all(Path(__file__).parents[2] / "results", RECIPES, None, History())
     assert found.n > 300
     assert not found.bad, found.text()
+    # encoders and photographs may be missing; digits may not
+    assert not [name for name in found.without_data if "mnist" in name or name.startswith("digits")], found.text()
 
 
 def test_verify_makes_every_check(result, monkeypatch):

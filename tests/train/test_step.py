@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 from torchcaps.data import load
 from torchcaps.data.batches import Batches
@@ -62,6 +63,23 @@ def test_a_captured_run_is_the_eager_one(graphs, recipe):
         captured()
     assert everything(captured) == everything(eager)
     assert captured.read_means() == eager.read_means()
+
+
+def test_a_network_that_the_compiler_gives_up_on_trains_all_the_same(graphs, monkeypatch):
+    """Some versions of a compiler fail on some networks: the step is then the one that was written."""
+    step, plain = make_step(), make_step()
+
+    def fails(batch):
+        raise BackendCompilerFailed(lambda: None, TypeError("a bug of the compiler"), None)
+
+    step.losses = fails
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: fails)
+    monkeypatch.setattr(torch._inductor.config.triton, "coalesce_tiling_analysis", True)
+    with pytest.warns(UserWarning, match="torch.compile failed, so training is slower .* a bug of the compiler"):
+        step._capture()
+    step()
+    plain()
+    assert everything(step) == everything(plain)
 
 
 @each_optimizer

@@ -37,6 +37,8 @@ except ImportError as error:
         "CapsNetClassifier is an estimator of scikit-learn, 1.6 or later: pip install 'torchcaps[experiments]'"
     ) from error
 
+from torchcaps.integrations.learnt import warn_if_nothing_was_learnt  # after the check of scikit-learn
+
 SMALL = 16  # images with a shorter side get padded convolutions, or little would be left of them
 AT_ONCE = 500  # batch size in prediction
 CALIBRATED = 64  # images that a network of a chosen routing is calibrated on
@@ -117,9 +119,10 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         self._check_settings()
         self._set_range(X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.model_ = self._train(
-            Labelled(as_bytes(X, self.range_, self.image_shape_), torch.from_numpy(labels).long()), seed
-        )
+        data = Labelled(as_bytes(X, self.range_, self.image_shape_), torch.from_numpy(labels).long())
+        self.model_ = self._train(data, seed)
+        if self.epochs:
+            warn_if_nothing_was_learnt(self.model_, data, len(self.classes_))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -128,9 +131,9 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         return self.classes_[said.numpy()]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Compute capsule lengths divided by their sum, [n classes]; for a routing of scores, their softmax."""
+        """Compute activities divided by their sum, [n classes]; for a routing with cross-entropy, softmax of scores."""
         capsules = self._capsules(X)
-        if capsules.score is not None:
+        if self.routing is not None and routing_named(self.routing).loss == "cross-entropy":
             return capsules.score.softmax(-1).numpy()
         lengths = capsules.activity.numpy()
         return lengths / lengths.sum(-1, keepdims=True)

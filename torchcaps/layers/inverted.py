@@ -11,6 +11,10 @@ from torchcaps.layers.initialisation import LENGTH, SCORE
 from torchcaps.ops import RoutingStep, inverted_routing, inverted_routing_steps
 from torchcaps.ops.votes import votes_of
 
+# Deviation of the logits, for inputs of LENGTH. A layer of the same kind before it gives poses about √d / 2 long, whose
+# logits deviate by that much more; with 1 the gradients of six layers would differ by 100.
+LOGIT = 0.5
+
 
 class InvertedCapsules(nn.Module):
     """Fully connected capsule layer whose outputs compete for the inputs. [*b i d] -> [*b j e].
@@ -26,8 +30,8 @@ class InvertedCapsules(nn.Module):
         super().__init__()
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
         n_weights = checked_types("InvertedCapsules", n_in, n_types)
-        # votes of length 1: their products with normalised poses have deviation 1
-        self.weight = nn.Parameter(torch.randn(n_weights, n_out, d_in, d_out) / (LENGTH * d_out**0.5))
+        # products of normalised poses with votes have the deviation that is the votes' length
+        self.weight = nn.Parameter(torch.randn(n_weights, n_out, d_in, d_out) * LOGIT / (LENGTH * d_out**0.5))
         self.scale, self.bias = nn.Parameter(torch.ones(d_out)), nn.Parameter(torch.zeros(d_out))
         self.score = nn.Linear(d_out, 1)
         nn.init.normal_(self.score.weight, std=SCORE * d_out**-0.5)

@@ -3,6 +3,10 @@
 A cost is multiplied by the number of children that a parent explains, about 100 in the paper's class layer and 3 in its
 convolutional ones. With one inverse temperature for all, 0.01, activities of the latter would stay at 0.5; here each
 layer takes the reciprocal of the number that it expects, which is the paper's 0.01 in the class layer.
+
+Layers that start "alive" also divide by the numbers in a pose. Their assignments are soft, since gradients grow with
+the steepness of the densities, and their transforms random: near the identity, parents are alike, and so are the
+children of the next layer, whose mean grows with their number.
 """
 
 from collections.abc import Iterator
@@ -14,11 +18,15 @@ from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, matrices
+from torchcaps.layers.initialisation import LONG, SHORT, check_init
 from torchcaps.ops import LocalGrid, MatrixEMStep, local_grid, matrix_em_routing, matrix_em_routing_steps
 from torchcaps.ops.matrix_em import RISE, MatrixEMRouted, grid_coordinates
 
 INF = float("inf")
 NOISE = 0.2  # of transforms, around the identity
+# of an alive start: activity of a child, between one half and certain; what it saves a parent, in nats a number;
+# deviation of the logs of a parent's densities
+THERE, GAIN, SOFT = 0.75, 1.0, 0.7
 PRICE = 1.0  # score of a parent that explains nothing, with a minus; one that explains what it expects starts at 0
 
 
@@ -34,20 +42,32 @@ class _MatrixLayer(nn.Module):
         n_seen: int | float,
         n_reached: int | float,
         warmth: float | None,
-        density_power: float,
+        density_power: float | None,
+        init: str,
     ) -> None:
         super().__init__()
-        self.n_in, self.rows, self.n_iters, self.density_power = n_in, rows, n_iters, density_power
-        self.inverse_temperature = n_reached / n_seen if warmth is None else warmth
+        check_init(type(self).__name__, init)
+        self.n_in, self.rows, self.n_iters = n_in, rows, n_iters
         *_, n_out, d_in, d_out = shape
-        # A pose that stays and a little noise, which tells parents apart; a mean of n votes is shorter by √n.
-        start = torch.eye(d_in, d_out) + NOISE * torch.randn(shape)
-        self.weight = nn.Parameter(start * n_seen**0.5)
+        alive, numbers = init == "alive", rows * d_out
+        if density_power is None:
+            density_power = min(1.0, SOFT / (numbers / 2 * _alike(rows, d_in)) ** 0.5) if alive else 1.0
+        # numbers in the votes that a parent expects to explain
+        explained = (THERE if alive else 0.5) * n_seen / n_reached * rows * d_out
+        if warmth is None:
+            warmth = PRICE / (explained * GAIN * (1 - RISE**n_iters)) if alive else n_reached / n_seen
+        self.density_power, self.inverse_temperature = density_power, warmth
+        # what a parent saves where it explains what it expects, in nats a number
+        self.gain = PRICE / (explained * self._warmth())
+        if alive:
+            start, size = torch.randn(shape) * d_out**-0.5, log(SHORT * LONG / numbers) / 2
+            mean, deviation = _settle(rows, d_in, d_out, density_power, n_iters, n_seen)
+            start, size = start / mean, size + log(deviation / mean)
+        else:  # a pose that stays, and a little noise, which tells parents apart
+            start, size = torch.eye(d_in, d_out) + NOISE * torch.randn(shape), 0.0
+        self.weight = nn.Parameter(start * n_seen**0.5)  # a mean of n votes is shorter by √n
         self.beta_activate = nn.Parameter(torch.full((n_out,), -PRICE))  # in units of the last iteration's score
-        self.beta_use = nn.Parameter(torch.empty(n_out))
-        # what a parent saves where it explains as many children as it expects, each there by a half
-        self.gain = PRICE / (0.5 * n_seen / n_reached * rows * d_out * self._warmth())
-        nn.init.constant_(self.beta_use, -log(n_seen) / 2 - self.gain)
+        self.beta_use = nn.Parameter(torch.full((n_out,), -log(n_seen) / 2 - size - self.gain))
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Capsules:
         routed = self._route(capsules)
@@ -97,8 +117,8 @@ class MatrixCapsules(_MatrixLayer):
     With a `grid` the inputs are (type, row, column): a type's transforms are shared by its places, whose coordinates
     are added to the votes. With `n_types` alone they are (type, place), and nothing is added.
     `inverse_temperature`: the paper's 0.01 for all layers, or None: as the sizes want it.
-    `density_power` below the paper's 1 makes assignments softer and training steadier. `recompute` takes less memory in
-    eager training, and more time.
+    `density_power` below the paper's 1 makes assignments softer; None: as stacks want it, or 1 if `init` is "paper",
+    with transforms near the identity. `recompute` takes less memory in eager training, and more time.
     """
 
     def __init__(
@@ -113,8 +133,9 @@ class MatrixCapsules(_MatrixLayer):
         grid: tuple[int, int] | None = None,
         n_types: int | None = None,
         inverse_temperature: float | None = None,
-        density_power: float = 1.0,
+        density_power: float | None = None,
         recompute: bool = False,
+        init: str = "alive",
     ) -> None:
         places = 1 if grid is None else prod(grid)
         if n_in % places:
@@ -129,7 +150,7 @@ class MatrixCapsules(_MatrixLayer):
             )
         n_weights = checked_types("MatrixCapsules", n_in, n_in // places if n_types is None else n_types)
         shape = (n_weights, n_out, d_in, d_out)
-        super().__init__(n_in, rows, n_iters, shape, n_in, n_out, inverse_temperature, density_power)
+        super().__init__(n_in, rows, n_iters, shape, n_in, n_out, inverse_temperature, density_power, init)
         self.recompute = recompute
         self.n_out = n_out
         coordinates = None if grid is None else grid_coordinates(*grid)
@@ -164,8 +185,9 @@ class ConvMatrixCapsules(_MatrixLayer):
         n_iters: int = 3,
         *,
         inverse_temperature: float | None = None,
-        density_power: float = 1.0,
+        density_power: float | None = None,
         recompute: bool = False,
+        init: str = "alive",
     ) -> None:
         with torch.device("cpu"):  # counting needs numbers, which a layer on the meta device has not
             tables = local_grid(*grid, kernel, stride, padding)
@@ -174,7 +196,15 @@ class ConvMatrixCapsules(_MatrixLayer):
         # four axes, types and offsets in one: PyTorch cannot bring a tensor of five to channels last
         shape = (n_in_types * kernel * kernel, n_out_types, d_in, d_out)
         super().__init__(
-            n_in_types * tables.places, rows, n_iters, shape, n_seen, n_reached, inverse_temperature, density_power
+            n_in_types * tables.places,
+            rows,
+            n_iters,
+            shape,
+            n_seen,
+            n_reached,
+            inverse_temperature,
+            density_power,
+            init,
         )
         self.recompute = recompute
         self.n_in_types, self.out_grid, self.places = n_in_types, tables.shape, tables.places
@@ -190,3 +220,26 @@ class ConvMatrixCapsules(_MatrixLayer):
         _, _, d_in, d_out = self.weight.shape
         sizes = f"{self.n_in}x{self.rows}x{d_in} -> {self.n_out}x{self.rows}x{d_out}"
         return f"{sizes}, out_grid={self.out_grid}, n_iters={self.n_iters}"
+
+
+def _settle(
+    rows: int, d_in: int, d_out: int, density_power: float, n_iters: int, n_seen: int | float
+) -> tuple[float, float]:
+    """Return the length of a parent's mean, and the deviation of its votes, relative to evenly assigned children.
+
+    Transforms being normal, and so votes: an E-step multiplies their density by another normal one around the mean. It
+    narrows all rows of a vote at once, which share a transform, but pulls each to the mean by its own deviation.
+    """
+    mean, variance, uneven = 1.0, 1.0, 1.0
+    for _ in range(n_iters - 1):
+        pull = density_power / variance
+        tilt = pull * _alike(rows, d_in)
+        variance = 1 / (1 + tilt)
+        uneven = ((1 + tilt) ** 2 / (1 + 2 * tilt)) ** (d_in * d_out / 2)  # mean square of a child's relative weight
+        mean = (((1 + pull) * variance) ** 2 + uneven / (1 + 2 * tilt) - variance**2) ** 0.5
+    return mean, (variance * max(1 - uneven / n_seen, 0.1)) ** 0.5
+
+
+def _alike(rows: int, d_in: int) -> float:
+    """Return by how much the variance of a vote's squared length exceeds that of independent rows."""
+    return rows * (rows + d_in + 1) / (rows * d_in + 2)

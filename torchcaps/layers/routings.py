@@ -81,7 +81,7 @@ class MatrixEM:
     loss: ClassVar[str] = "spread"
     n_iters: int = 3
     rows: int = 4
-    density_power: float = 1.0
+    density_power: float | None = None  # the paper's is 1; None: as the sizes want it
 
     def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> MatrixCapsules:
         if d_in % self.rows or d_out % self.rows:

@@ -9,25 +9,31 @@ from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, over_places, vectors
-from torchcaps.layers.initialisation import LENGTH
+from torchcaps.layers.initialisation import LENGTH, LONG, MOST, SHORT, check_init
 from torchcaps.ops import RoutingStep, self_attention_routing, self_attention_routing_steps
 
-SUM, LOGIT = 0.75, 0.7  # length of a sum of votes before the squash, and deviation of the logits, for inputs of LENGTH
+LOGIT = 0.7  # deviation of the logits at most, for inputs of LENGTH
+LEAST = 0.34  # activity for short inputs, which this squash does not square; higher ones would leave agreement less
+SUM = 0.75  # length of a sum of votes before the squash in the paper's network, for inputs of LENGTH
 
 
 class SelfAttentionCapsules(nn.Module):
     """Fully connected capsule layer whose votes attend to each other, without iterations. [*b i d] -> [*b j e].
 
     An output's length is its activity. `prior`: what is added to the couplings (paper: log priors b), learnt; it starts
-    at zero, or as one number for all pairs where many outputs would leave each too small a share.
+    at zero, or as one number for all pairs where many outputs would leave each too small a share. `init` "paper": the
+    start of `EfficientCapsNet`, whose one layer needs no other.
     With `n_types` the inputs are (type, place), and a type's weights are shared by its places.
     """
 
-    def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int, *, n_types: int | None = None) -> None:
+    def __init__(
+        self, n_in: int, n_out: int, d_in: int, d_out: int, *, n_types: int | None = None, init: str = "alive"
+    ) -> None:
         super().__init__()
+        check_init("SelfAttentionCapsules", init)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         n_weights = checked_types("SelfAttentionCapsules", n_in, n_types)
-        length, prior = _start(n_in, n_out, d_out)
+        length, prior = (_alive if init == "alive" else _paper)(n_in, n_out, d_out)
         self.weight = nn.Parameter(torch.randn(n_weights, n_out, d_in, d_out) * length / (LENGTH * d_out**0.5))
         self.prior = nn.Parameter(torch.full((n_weights, n_out), prior))
 
@@ -59,11 +65,26 @@ class SelfAttentionCapsules(nn.Module):
         return vectors("SelfAttentionCapsules", capsules, self.n_in, self.d_in)
 
 
-def _start(n_in: int, n_out: int, d_out: int) -> tuple[float, float]:
-    """Return the length of a vote and the prior that give sums of length `SUM` and logits of size `LOGIT` at most.
+def _alive(n_in: int, n_out: int, d_out: int) -> tuple[float, float]:
+    """Return the length of a vote at LENGTH, and the prior: inputs of SHORT and LONG give activities of LEAST and MOST.
 
-    Attention lengthens a sum of n random votes of length x / √n by a factor of 1 + x² / √d³.
+    Couplings of 1 / n_out sum n random votes of length x / √n to x / n_out, agreement adds x² / √d³ of that, and the
+    prior adds the rest. Where logits would be large, or no prior is needed, there is less agreement.
     """
+    agreement = (1 - 1 / n_out) * d_out**-1.5 / n_out
+    short, long = -math.log(1 - LEAST) / SHORT, -math.log(1 - MOST) / LONG  # sums per length of an input
+    cubic = (long - short) / (LONG**2 - SHORT**2)
+    per_length = min(
+        (cubic / max(agreement, 1e-9)) ** (1 / 3),
+        short * n_out,
+        math.sqrt(LOGIT * d_out * math.sqrt(n_in)) / LENGTH,
+    )
+    prior = (short - agreement * per_length**3 * SHORT**2) / per_length - 1 / n_out
+    return per_length * LENGTH / math.sqrt(n_in), max(0.0, prior)
+
+
+def _paper(n_in: int, n_out: int, d_out: int) -> tuple[float, float]:
+    """Return the same for sums of length SUM at inputs of LENGTH."""
     agreement = d_out**-1.5
     x = SUM * n_out / (1 + agreement * (SUM * n_out) ** 2) ** (1 / 3)
     x = min(x, math.sqrt(LOGIT * d_out * math.sqrt(n_in)))

@@ -1,5 +1,6 @@
 """Fully connected capsules with self-routing (Hahn 2019)."""
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -7,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.capsules import NEAR, Capsules, checked_types, flat_poses
-from torchcaps.layers.initialisation import LENGTH
+from torchcaps.layers.initialisation import LENGTH, LONG
 from torchcaps.ops import SelfRoutingStep, self_routing, self_routing_steps
 
-LOGIT = 0.7  # deviation of the first routing logits, for inputs of LENGTH
+LOGIT = 0.5  # deviation of the first routing logits, for inputs of length LONG
 
 
 class SelfRoutedCapsules(nn.Module):
@@ -25,9 +26,10 @@ class SelfRoutedCapsules(nn.Module):
         super().__init__()
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         n_weights = checked_types("SelfRoutedCapsules", n_in, n_types)
-        # a mean of n random votes is shorter by √n
-        self.weight = nn.Parameter(torch.randn(n_weights, n_out, d_in, d_out) * (n_in / d_out) ** 0.5)
-        self.route = nn.Parameter(torch.randn(n_weights, d_in, n_out) * LOGIT / LENGTH)
+        # A mean of n random votes is shorter by √n; less so if couplings differ. Inputs of length LONG stay as long.
+        size = math.exp(-(LOGIT**2) / 2) * (n_in / d_out) ** 0.5
+        self.weight = nn.Parameter(torch.randn(n_weights, n_out, d_in, d_out) * size)
+        self.route = nn.Parameter(torch.randn(n_weights, d_in, n_out) * LOGIT / LONG)
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         activity, poses = self._checked(capsules)
@@ -37,7 +39,7 @@ class SelfRoutedCapsules(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
-        """Scale both weights: routing logits of deviation 0.7, output poses of length 0.6; return the outputs.
+        """Scale both weights: routing logits of deviation 0.5, output poses of length 0.6; return the outputs.
 
         Activities need no range: they sum to one whatever the inputs.
         """

@@ -70,7 +70,7 @@ class EfficientCapsNet(nn.Module):
         size = (d_primary * self.grid[0] * self.grid[1]) ** -0.5
         self.filters = nn.Parameter(torch.randn(channels[-1], *self.grid) * size)
         self.filters_bias = nn.Parameter(torch.zeros(channels[-1]))
-        self.classes = SelfAttentionCapsules(channels[-1] // d_primary, n_classes, d_primary, d_class)
+        self.classes = SelfAttentionCapsules(channels[-1] // d_primary, n_classes, d_primary, d_class, init="paper")
         self.decoder = Decoder(n_classes, d_class, self.image, hidden) if reconstruction else None
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:

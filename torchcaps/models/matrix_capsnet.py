@@ -27,6 +27,8 @@ class MatrixCapsNet(nn.Module):
     assignments softer and training steadier. `recompute` saves memory in eager training and takes time.
     """
 
+    needs_calibration = True
+
     def __init__(
         self,
         image: tuple[int, int, int] = (2, 32, 32),
@@ -54,7 +56,7 @@ class MatrixCapsNet(nn.Module):
         self.poses = nn.Conv2d(channels, self.n_primary * rows * rows, 1)
         self.scores = nn.Conv2d(channels, self.n_primary, 1)
         rule = {"n_iters": n_iters, "inverse_temperature": inverse_temperature, "density_power": density_power}
-        rule["recompute"] = recompute
+        rule |= {"recompute": recompute, "init": "paper"}
         sizes = (rows, rows, rows)
         self.first = ConvMatrixCapsules(self.grid, n_types[0], n_types[1], *sizes, FIELD, 2, **rule)
         self.second = ConvMatrixCapsules(self.first.out_grid, n_types[1], n_types[2], *sizes, FIELD, **rule)

@@ -1,7 +1,8 @@
 """Losses of capsule networks: each returns one number per image, so that the caller chooses the balance.
 
-A loss of classes takes `Capsules`, and refuses those that it does not fit. It also takes the plain tensor that it is
-computed from, unchecked. `LOSSES` holds them by the name that a routing gives as its `loss`.
+A loss of classes takes `Capsules`, and refuses those for which it makes no sense: scores as lengths, lengths as scores.
+It also takes the plain tensor that it is computed from, unchecked. `LOSSES` holds them by the name that a routing gives
+as its `loss`.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,7 @@ def margin_loss(
         if lengths.score is not None:
             raise ValueError(
                 "margin_loss wants capsules whose activity is a length, got capsules with scores; "
-                "use cross_entropy_loss, or a routing whose loss is margin"
+                "use LOSSES[routing.loss], the loss that their routing names"
             )
         lengths = lengths.activity
     _same_shape("margin_loss", lengths=lengths, present=present)
@@ -63,7 +64,7 @@ def cross_entropy_loss(
         if scores.score is None:
             raise ValueError(
                 "cross_entropy_loss wants capsules with scores, got capsules whose activity is a length; "
-                "use margin_loss, or a routing whose loss is cross-entropy"
+                "use LOSSES[routing.loss], the loss that their routing names"
             )
         scores = scores.score
     _same_shape("cross_entropy_loss", scores=scores, present=present)
@@ -82,7 +83,7 @@ def likelihood_loss(
         if scores.score is None:
             raise ValueError(
                 "likelihood_loss wants capsules with scores, got capsules whose activity is a length; "
-                "use margin_loss, or a routing whose loss is likelihood"
+                "use LOSSES[routing.loss], the loss that their routing names"
             )
         scores = scores.score
     return cross_entropy_loss(logsigmoid(scores), present)

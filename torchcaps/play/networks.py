@@ -19,13 +19,33 @@ from torchcaps.data.augment import Augmentation, as_seen
 from torchcaps.data.sets.pairs import MARGIN
 from torchcaps.layers import RoutedCapsules
 from torchcaps.layers.routings import by_agreement
-from torchcaps.models import Baseline, CapsNet, EMCapsNet, EMSentenceNet, LCapsNet
+from torchcaps.models import (
+    Baseline,
+    CapsNet,
+    DeepCapsNet,
+    EfficientCapsNet,
+    EMCapsNet,
+    EMSentenceNet,
+    InvertedCapsNet,
+    LCapsNet,
+    MatrixCapsNet,
+)
 from torchcaps.ops import dynamic_routing_steps
 from torchcaps.pretrained import entry, open_model
 from torchcaps.train.recipe import Run
 
 N_PASSES = 5  # routing iterations for every network; the page marks the number used in training
-MEASURES = {CapsNet: "length", LCapsNet: "activity", EMCapsNet: "share", Baseline: "share"}
+MEASURES = {
+    CapsNet: "length",
+    DeepCapsNet: "length",
+    EfficientCapsNet: "length",
+    LCapsNet: "activity",
+    MatrixCapsNet: "activity",
+    EMCapsNet: "share",
+    InvertedCapsNet: "share",
+    Baseline: "share",
+}
+BY_LOSS = {"margin": "length", "cross-entropy": "share", "likelihood": "activity", "spread": "activity"}
 # bundled networks, by registry name, with a short description; the page opens with the first
 TITLES = {
     "capsnet-mnist-small": "capsules, MNIST",
@@ -52,8 +72,8 @@ def routed_classes(model: nn.Module) -> RoutedCapsules | None:
 
 def measure(model: nn.Module) -> str:
     """Name the numbers that a network gives for its classes: lengths, activities, or shares of a softmax."""
-    scored = isinstance(model, CapsNet) and model.routing is not None and model.routing.loss == "cross-entropy"
-    return "share" if scored else MEASURES[type(model)]
+    routing = model.routing if isinstance(model, CapsNet | DeepCapsNet) else None
+    return MEASURES[type(model)] if routing is None else BY_LOSS[routing.loss]
 
 
 class Look(nn.Module):
@@ -81,8 +101,10 @@ class Look(nn.Module):
 
     def _only_answer(self, images: Float[Tensor, "1 c h w"]) -> Seen:
         found = self.model(images)
-        scores = found if isinstance(found, Tensor) else found.confidence
-        answer = scores.softmax(-1) if measure(self.model) == "share" else scores
+        if measure(self.model) == "share":
+            answer = (found if isinstance(found, Tensor) else found.confidence).softmax(-1)
+        else:
+            answer = found.activity
         return Seen(answer, answer.new_zeros(1, 0, 0), answer.new_zeros(1, 0, 0), answer.new_zeros(0))
 
 

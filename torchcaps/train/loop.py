@@ -198,6 +198,7 @@ def _stage(
                 _new_epoch(state, batches)
             batches.before(at % epoch)
             step()
+            state.routing = step.routing  # the first step may find that it cannot be compiled
             at += 1
             if at % state.options.log_every == 0 or at == stop:
                 _log(state, step, at, speed, show)

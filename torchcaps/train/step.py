@@ -6,6 +6,7 @@ capture no graph: gloo's communication cannot be captured, and one code path for
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -184,6 +185,37 @@ class TrainingStep:
         self.first_bad.copy_(torch.where(bad, self.counter, self.first_bad))
         self.counter += 1
 
+    def _warm_up(self) -> None:
+        """Run the first steps. Where a compiler gives up on the network, it trains as it is written."""
+        from torch._dynamo.exc import BackendCompilerFailed  # takes a second, and a CPU needs no compiler
+
+        for retry in (self._compile_plainly, self._do_not_compile):
+            try:
+                self._once()
+                break
+            except BackendCompilerFailed as error:
+                retry(error.inner_exception)
+        else:
+            self._once()
+        for _ in range(WARM_UP - 1):
+            self._once()
+
+    def _compile_plainly(self, error: Exception) -> None:
+        """Compile without an analysis of tiles that raises in TorchInductor 2.11 for some sums, as of matrix EM."""
+        import torch._inductor.config
+
+        torch._dynamo.reset()
+        torch._inductor.config.triton.coalesce_tiling_analysis = False
+        self.losses = torch.compile(self._losses, dynamic=False)
+
+    def _do_not_compile(self, error: Exception) -> None:
+        warnings.warn(
+            f"torch.compile failed, so training is slower and takes more memory: {type(error).__name__}: {error}",
+            stacklevel=2,
+        )
+        self.losses, self.update = self._losses, self._update
+        self.routing = _routing(self.model, False, self.team)
+
     def _capture(self) -> None:
         """Capture one step as a CUDA graph after a warm-up on a side stream, then restore the state from before."""
         before = {name: tensor.clone() for name, tensor in self._everything().items()}
@@ -191,8 +223,7 @@ class TrainingStep:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self._once()
+            self._warm_up()
         torch.cuda.current_stream().wait_stream(side)
         self.optimizer.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()

@@ -76,5 +76,7 @@ def test_lengths_are_refused():
         def forward(self, images):
             return Capsules.of(torch.zeros(len(images), 2, 1))
 
-    with pytest.raises(ValueError, match=r"this network's activities are lengths; train it by Classify$"):
+    with pytest.raises(
+        ValueError, match=r"ClassifySpread needs .*scores, .* length is their activity; train it by Classify$"
+    ):
         ClassifySpread().losses(Lengths(), Batch(torch.zeros(2, 1, 3, 3), torch.tensor([0, 1])))
