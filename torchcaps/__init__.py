@@ -41,6 +41,7 @@ from torchcaps.models import (
     EMCapsNet,
     EMSentenceNet,
     MatrixCapsNet,
+    RoutingNet,
 )
 from torchcaps.ops import (
     LOSSES,
@@ -105,6 +106,7 @@ __all__ = [
     "PrimaryCapsules",
     "RankMask",
     "RoutedCapsules",
+    "RoutingNet",
     "SelfAttention",
     "SelfAttentionCapsules",
     "SelfRoutedCapsules",

@@ -137,7 +137,7 @@ def test_other_shapes_are_refused(shape):
         ({"n_in": None}, "one transform per pair needs to know n_in; give it, or share with sharing='inputs'"),
         ({"n_out": None}, "n_out may be None only with sharing='all'; give a number"),
         ({"sharing": "all"}, "one transform for all makes as many outputs as inputs; give n_out=None, got 3"),
-        ({"sharing": "places"}, "sharing must be one of none, inputs, all; got 'places'"),
+        ({"sharing": "types"}, "sharing must be one of none, places, inputs, all; got 'types'"),
         ({"cost": "free"}, "cost must be one of separate, tied, none; got 'free'"),
         ({"density": "cauchy"}, "density must be one of gaussian, student-t, laplace, k-means; got 'cauchy'"),
     ],

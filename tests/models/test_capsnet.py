@@ -16,6 +16,7 @@ from torchcaps.models import (
     InvertedCapsNet,
     LCapsNet,
     MatrixCapsNet,
+    RoutingNet,
     SparseCaps,
     StackedCaps,
     SupervisedCaps,
@@ -36,6 +37,7 @@ REGISTRY = {
     "sparsecaps": lambda reconstruction=None: SparseCaps((1, 12, 12), n_latent=3, d_latent=6, **SMALL_NET).eval(),
     "supcaps": lambda **options: SupervisedCaps((1, 12, 12), 3, **SMALL | options),
     "deep-capsnet": lambda **options: DeepCapsNet((1, 12, 12), 3, n_hidden=4, **SMALL | options),
+    "routing-net": lambda reconstruction=None: RoutingNet((1, 12, 12), 3, channels=8, n_types=2, n_parts=4).eval(),
     "stackedcaps": lambda reconstruction=None: StackedCaps(
         (1, 12, 12), n_latent=3, d_latent=6, n_layers=2, **SMALL_NET
     ).eval(),
@@ -53,6 +55,7 @@ REGISTRY = {
 LARGER = {"matrix-capsnet": 17}  # the paper's strides leave nothing of less
 ELSEWHERE = {
     "baseline",
+    "pooled-net",
     "experts",
     "rbm",
 }  # no capsules for classes; the last two learn part by part, most of it without gradients

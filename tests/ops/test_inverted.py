@@ -90,8 +90,8 @@ def test_it_compiles_whole(fresh_dynamo):
     [
         ({"n_iters": 0}, "needs at least one iteration, got n_iters=0"),
         (
-            {"weight": torch.ones(1, 3, 4, 5)},
-            r"expects poses \[\*b i d\] and a weight \[i j d e\]; got \[2, 6, 4\] and",
+            {"weight": torch.ones(4, 3, 4, 5)},
+            r"expects poses \[\*b i d\] and a weight \[i j d e\], .*; got \[2, 6, 4\] and",
         ),
         ({"scale": torch.ones(1)}, r"scale must be \[5\], got \[1\]"),
         ({"start": torch.ones(2, 1, 5)}, r"start must be \[2, 3, 5\], got \[2, 1, 5\]"),

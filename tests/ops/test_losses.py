@@ -95,9 +95,7 @@ def test_losses_take_capsules_and_refuse_those_that_they_do_not_fit():
     torch.testing.assert_close(cross_entropy_loss(scored, present), wanted)
     assert torch.equal(cross_entropy_loss(score, present), cross_entropy_loss(scored, present))
     assert torch.equal(spread_loss(scored, present), spread_loss(score.sigmoid(), present))
-    with pytest.raises(
-        ValueError, match=r"margin_loss wants .* length, got capsules with scores; use LOSSES"
-    ):
+    with pytest.raises(ValueError, match=r"margin_loss wants .* length, got capsules with scores; use LOSSES"):
         margin_loss(scored, present)
     with pytest.raises(ValueError, match=r"cross_entropy_loss wants .* scores, got .* length; use LOSSES"):
         cross_entropy_loss(lengths, present)

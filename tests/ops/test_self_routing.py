@@ -94,8 +94,8 @@ def test_it_compiles_whole(fresh_dynamo):
     ("change", "message"),
     [
         (
-            {"weight": torch.ones(1, 3, 4, 5)},
-            r"expects poses \[\*b i d\] and a weight \[i j d e\]; got \[2, 6, 4\] and",
+            {"weight": torch.ones(4, 3, 4, 5)},
+            r"expects poses \[\*b i d\] and a weight \[i j d e\], .*; got \[2, 6, 4\] and",
         ),
         ({"activity": torch.ones(2, 1)}, r"activity must be \[2, 6\] for poses \[2, 6, 4\] and .* got \[2, 1\]"),
         ({"route": torch.ones(6, 4, 1)}, r"route must be \[6, 4, 3\] for poses .* got \[6, 4, 1\]"),

@@ -37,6 +37,8 @@ SMALL = {
     "efficient-capsnet": {"channels": (8, 8, 8, 16), "hidden": (8, 8)},
     "inverted-capsnet": {"channels": (4, 4), "n_types": 2, "d_pose": 8},
     "em-capsnet": {"channels": 4, "strides": (2, 2, 2), "n_types": 1, "n_parts": 4},
+    "routing-net": {"channels": 4, "n_types": 2, "n_parts": 4, "strides": (2, 2, 2)},
+    "pooled-net": {"channels": 4, "strides": (2, 2, 2)},
     "lcapsnet": {"channels": 8, "n_types": 2, "n_kept": 3, "d_primary": 2, "d_class": 4},
     "baseline": {"preset": "small"},
     "sparsecaps": {"channels": 8, "n_types": 2, "hidden": (8, 8)},
@@ -65,7 +67,8 @@ COUNTS = {
     "mazzia2021": (5, 5),
     "tsai2020": (2, 2),
     "depth": (13, 13),
-    "smoke": (27, 0),
+    "routings": (28, 28),
+    "smoke": (29, 0),
 }
 
 

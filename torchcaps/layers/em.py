@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
-from torchcaps.layers.capsules import Capsules, matrices
+from torchcaps.layers.capsules import Capsules, checked_types, matrices, over_places
 from torchcaps.layers.initialisation import ASSUMED, GATE, LENGTH, SCORE, SIGNAL, alive_betas, check_init
 from torchcaps.ops import EMStep, em_routing, em_routing_backend, em_routing_steps, own_output_prior
 from torchcaps.ops.em.densities import density_named
 
-SHARING = ("none", "inputs", "all")
+SHARING = ("none", "places", "inputs", "all")
 COSTS = ("separate", "tied", "none")
 INF = float("inf")
 
@@ -22,8 +22,9 @@ class EMCapsules(nn.Module):
 
     The routing computes scores, the logits of the activities: -inf masks a capsule, +inf (the default for plain poses)
     is certain. Poses may also be vectors of rows · d_in dimensions. `sharing` of the transforms: `none` one per pair,
-    `inputs` one per output (`n_in` may be None), `all` a single one (`n_out` must be None; one output per input, masked
-    like it). `cost` of ignoring an input: `separate` parameters, `tied` to the benefit of using it, or `none`.
+    `places` one per input type and output (give `n_types`), `inputs` one per output (`n_in` may be None), `all` a
+    single one (`n_out` must be None; one output per input, masked like it). `cost` of ignoring an input: `separate`
+    parameters, `tied` to the benefit of using it, or `none`.
     `init` "paper": like the author's code; deep networks need "alive", and `calibrate` where `n_in` is None
     (starts as for 64 inputs).
     """
@@ -38,6 +39,7 @@ class EMCapsules(nn.Module):
         n_iters: int = 3,
         *,
         sharing: str = "none",
+        n_types: int | None = None,
         cost: str = "separate",
         density: str = "gaussian",
         bias: bool = True,
@@ -49,7 +51,7 @@ class EMCapsules(nn.Module):
         check_init("EMCapsules", init)
         if cost not in COSTS:
             raise ValueError(f"EMCapsules: cost must be one of {', '.join(COSTS)}; got {cost!r}")
-        shared = _shared_shape(n_in, n_out, sharing)
+        shared = _shared_shape(n_in, n_out, sharing, n_types)
         self.n_in, self.n_out, self.rows, self.d_in, self.d_out, self.n_iters = n_in, n_out, rows, d_in, d_out, n_iters
         self.sharing, self.cost, self.density, self.backend = sharing, cost, density, backend
         self.weight = nn.Parameter(torch.randn(*shared, d_in, d_out) / d_in)
@@ -72,14 +74,18 @@ class EMCapsules(nn.Module):
         signal = 1.0 if self.bias is None else min(1.0, SIGNAL / (self.rows * self.d_out))
         self.weight.normal_(std=size * signal * self.rows**0.5 / LENGTH)
         if self.bias is not None:
-            self.bias.normal_(std=size if self.sharing == "none" else size / n_votes**0.5)
-        if self.sharing != "none":
+            n_biases = len(self.bias) if self.sharing == "places" else 1
+            self.bias.normal_(std=size if self.sharing == "none" else size / (n_votes / n_biases) ** 0.5)
+        if self.sharing not in ("none", "places"):
             # scores sum n equal betas; those that cancel where inputs are shared evenly fit any n
             self.beta_use.normal_(std=SCORE / (GATE * n_votes))
             if self.beta_ignore is not None and self.sharing == "inputs" and self.n_out > 1:
                 self.beta_ignore.copy_(self.beta_use / (self.n_out - 1))
             return
-        alive_betas(*(beta for beta in (self.beta_use, self.beta_ignore) if beta is not None))
+        betas = [beta for beta in (self.beta_use, self.beta_ignore) if beta is not None]
+        alive_betas(*betas)
+        for beta in betas:
+            beta.mul_((len(beta) / n_votes) ** 0.5)  # a score sums them over places too
 
     @torch.no_grad()
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Capsules:
@@ -112,17 +118,23 @@ class EMCapsules(nn.Module):
         sizes = f"{self.n_in}x{self.rows}x{self.d_in} -> {self.n_out}x{self.rows}x{self.d_out}"
         return f"{sizes}, n_iters={self.n_iters}, sharing={self.sharing}, cost={self.cost}, density={self.density}"
 
+    def _by_input(self, parameter: Tensor | None) -> Tensor | None:
+        return parameter if parameter is None or self.sharing != "places" else over_places(parameter, self.n_in)
+
     def _arguments(self, capsules: Capsules | Tensor) -> dict:
         """Check the capsules and return the arguments of the op."""
         poses = matrices("EMCapsules", capsules, self.n_in, self.rows, self.d_in)
         scores = capsules.logit if isinstance(capsules, Capsules) else poses.new_full(poses.shape[:-2], INF)
-        beta_use = self.beta_use if self.sharing != "all" else self.beta_use.expand(poses.shape[-3])
-        beta_ignore = {"tied": beta_use, "none": torch.zeros_like(beta_use)}.get(self.cost, self.beta_ignore)
+        weight, bias, beta_use, beta_ignore = map(
+            self._by_input, (self.weight, self.bias, self.beta_use, self.beta_ignore)
+        )
+        beta_use = beta_use if self.sharing != "all" else beta_use.expand(poses.shape[-3])
+        beta_ignore = {"tied": beta_use, "none": torch.zeros_like(beta_use)}.get(self.cost, beta_ignore)
         return {
             "scores": scores,
             "poses": poses,
-            "weight": self.weight,
-            "bias": self.bias,
+            "weight": weight,
+            "bias": bias,
             "beta_use": beta_use,
             "beta_ignore": beta_ignore.expand_as(beta_use),
             "n_iters": self.n_iters,
@@ -131,7 +143,7 @@ class EMCapsules(nn.Module):
         }
 
 
-def _shared_shape(n_in: int | None, n_out: int | None, sharing: str) -> tuple[int, ...]:
+def _shared_shape(n_in: int | None, n_out: int | None, sharing: str, n_types: int | None) -> tuple[int, ...]:
     """Return the sizes of the axes i and j that the parameters have."""
     if sharing not in SHARING:
         raise ValueError(f"EMCapsules: sharing must be one of {', '.join(SHARING)}; got {sharing!r}")
@@ -145,6 +157,10 @@ def _shared_shape(n_in: int | None, n_out: int | None, sharing: str) -> tuple[in
         raise ValueError("EMCapsules: n_out may be None only with sharing='all'; give a number")
     if sharing == "inputs":
         return (n_out,)
+    if sharing == "places":
+        if n_types is None:
+            raise ValueError("EMCapsules: sharing='places' needs n_types that divides n_in; got n_types=None")
+        return (checked_types("EMCapsules", n_in, n_types), n_out)
     if n_in is None:
         raise ValueError(
             "EMCapsules: one transform per pair needs to know n_in; give it, or share with sharing='inputs'"

@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.layers.capsules import Capsules, flat_poses
+from torchcaps.layers.capsules import Capsules, checked_types, flat_poses
 from torchcaps.layers.initialisation import LENGTH, SCORE
 from torchcaps.ops import RoutingStep, inverted_routing, inverted_routing_steps
+from torchcaps.ops.votes import votes_of
 
 # Deviation of the logits, for inputs of LENGTH. A layer of the same kind before it gives poses about √d / 2 long, whose
 # logits deviate by that much more; with 1 the gradients of six layers would differ by 100.
@@ -20,13 +21,17 @@ class InvertedCapsules(nn.Module):
 
     Poses are normalised by a layer norm that all outputs share, and so is the linear map of a pose to its score. The
     paper has scores in the last layer alone; here inputs that have a score are scaled by their activity, -inf masks.
+    With `n_types` the inputs are (type, place), and a type's weights are shared by its places.
     """
 
-    def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int, n_iters: int = 2) -> None:
+    def __init__(
+        self, n_in: int, n_out: int, d_in: int, d_out: int, n_iters: int = 2, *, n_types: int | None = None
+    ) -> None:
         super().__init__()
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
+        n_weights = checked_types("InvertedCapsules", n_in, n_types)
         # products of normalised poses with votes have the deviation that is the votes' length
-        self.weight = nn.Parameter(torch.randn(n_in, n_out, d_in, d_out) * LOGIT / (LENGTH * d_out**0.5))
+        self.weight = nn.Parameter(torch.randn(n_weights, n_out, d_in, d_out) * LOGIT / (LENGTH * d_out**0.5))
         self.scale, self.bias = nn.Parameter(torch.ones(d_out)), nn.Parameter(torch.zeros(d_out))
         self.score = nn.Linear(d_out, 1)
         nn.init.normal_(self.score.weight, std=SCORE * d_out**-0.5)
@@ -41,7 +46,7 @@ class InvertedCapsules(nn.Module):
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         """Scale the transforms so that votes have length 1; return the outputs."""
         poses = self._checked(capsules)
-        size = torch.einsum("...id,ijde->...ije", poses, self.weight).float().square().sum(-1).mean().sqrt()
+        size = votes_of(poses, self.weight, self.n_out).float().square().sum(-1).mean().sqrt()
         if not torch.isfinite(size) or size == 0:
             raise ValueError(
                 "InvertedCapsules.calibrate: the inputs are all zero or not finite; give a batch of real inputs"

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
-from torchcaps.layers.capsules import Capsules, flat_poses
+from torchcaps.layers.capsules import Capsules, checked_types, flat_poses, over_places
 from torchcaps.layers.initialisation import ASSUMED, GATE, LENGTH, SCORE, alive_betas, check_init
 from torchcaps.ops import LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
 
@@ -21,6 +21,7 @@ class LazyRoutedCapsules(nn.Module):
     scaled by their activity where they have a score. An output's score is its summed credit, benefit minus cost, as in
     `EMCapsules`. `n_in` None: any number of inputs, with benefits and costs computed from the vectors instead of by
     position; the layer then starts as for 64 inputs, so call `calibrate` before training.
+    With `n_types` the inputs are (type, place), and a type's weights are shared by its places.
     `init` "paper": like the author's code; deep networks need "alive".
     """
 
@@ -33,13 +34,15 @@ class LazyRoutedCapsules(nn.Module):
         n_iters: int = 2,
         *,
         normalise: bool = True,
+        n_types: int | None = None,
         init: str = "alive",
     ) -> None:
         super().__init__()
         check_init("LazyRoutedCapsules", init)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         self.n_iters, self.normalise = n_iters, normalise
-        fixed = () if n_in is None else (n_in,)
+        n_weights = checked_types("LazyRoutedCapsules", n_in, n_types)
+        fixed = () if n_weights is None else (n_weights,)
         self.score = nn.Parameter(torch.randn(*fixed, d_in) * 2 * d_in**-0.5)
         self.score_bias = nn.Parameter(torch.zeros(fixed))
         self.vote_mix = nn.Parameter(torch.randn(n_out, d_in))
@@ -57,11 +60,13 @@ class LazyRoutedCapsules(nn.Module):
                 nn.init.normal_(self.betas.weight, std=SCORE / (GATE * LENGTH * ASSUMED**0.5))
                 nn.init.zeros_(self.betas.bias)  # a score would sum n_in of them
         else:
-            self.beta_use, self.beta_ignore = (nn.Parameter(torch.randn(n_in, n_out)) for _ in range(2))
+            self.beta_use, self.beta_ignore = (nn.Parameter(torch.randn(n_weights, n_out)) for _ in range(2))
             if init == "alive":
                 # a score sums n_in of them: with a deviation of 1 most activities would be 0 or 1
                 alive_betas(self.beta_use, self.beta_ignore)
                 with torch.no_grad():
+                    for beta in (self.beta_use, self.beta_ignore):
+                        beta.mul_((n_weights / n_in) ** 0.5)  # a score sums them over places too
                     self.vote.mul_(n_in**0.5 / LENGTH)  # as much longer as betas have made the credit smaller
 
     @torch.no_grad()
@@ -93,6 +98,9 @@ class LazyRoutedCapsules(nn.Module):
             f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}, n_iters={self.n_iters}, normalise={self.normalise}"
         )
 
+    def _by_input(self, parameter: Tensor) -> Tensor:
+        return parameter if self.n_in is None else over_places(parameter, self.n_in)
+
     def _arguments(self, capsules: Capsules | Tensor) -> dict:
         """Check the capsules and return the arguments of the op."""
         poses = flat_poses("LazyRoutedCapsules", capsules, self.n_in, self.d_in)
@@ -102,14 +110,22 @@ class LazyRoutedCapsules(nn.Module):
         if scored:
             poses = poses * capsules.activity.unsqueeze(-1).to(poses.dtype)
         n_there = (~gone).sum(-1, keepdim=True).clamp(min=1)
-        scores = (poses * self.score).sum(-1) * n_there.to(poses.dtype).rsqrt() + self.score_bias
-        betas = self.betas(poses).chunk(2, dim=-1) if self.n_in is None else (self.beta_use, self.beta_ignore)
+        score, score_bias = (self._by_input(self.score), self._by_input(self.score_bias))
+        scores = (poses * score).sum(-1) * n_there.to(poses.dtype).rsqrt() + score_bias
+        betas = (
+            self.betas(poses).chunk(2, dim=-1)
+            if self.n_in is None
+            else map(self._by_input, (self.beta_use, self.beta_ignore))
+        )
+        weights = {name: getattr(self, name) for name in LazyWeights._fields}
+        weights |= {name: self._by_input(weights[name]) for name in ("match", "match_bias")}
+        beta_use, beta_ignore = betas
         return {
             "scores": scores.masked_fill(gone, -INF),
             "poses": poses,
-            "weights": LazyWeights(*(getattr(self, name) for name in LazyWeights._fields)),
-            "beta_use": betas[0],
-            "beta_ignore": betas[1],
+            "weights": LazyWeights(**weights),
+            "beta_use": beta_use,
+            "beta_ignore": beta_ignore,
             "n_iters": self.n_iters,
             "normalise": self.normalise,
         }

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
-from torchcaps.layers.capsules import Capsules, matrices
+from torchcaps.layers.capsules import Capsules, checked_types, matrices
 from torchcaps.layers.initialisation import LONG, SHORT, check_init
 from torchcaps.ops import LocalGrid, MatrixEMStep, local_grid, matrix_em_routing, matrix_em_routing_steps
 from torchcaps.ops.matrix_em import RISE, MatrixEMRouted, grid_coordinates
@@ -115,7 +115,8 @@ class MatrixCapsules(_MatrixLayer):
     """Every input votes for every output. [*b i r d] -> [*b j r e], with the logits of the activities as scores.
 
     With a `grid` the inputs are (type, row, column): a type's transforms are shared by its places, whose coordinates
-    are added to the votes. `inverse_temperature`: the paper's 0.01 for all layers, or None: as the sizes want it.
+    are added to the votes. With `n_types` alone they are (type, place), and nothing is added.
+    `inverse_temperature`: the paper's 0.01 for all layers, or None: as the sizes want it.
     `density_power` below the paper's 1 makes assignments softer; None: as stacks want it, or 1 if `init` is "paper",
     with transforms near the identity. `recompute` takes less memory in eager training, and more time.
     """
@@ -130,6 +131,7 @@ class MatrixCapsules(_MatrixLayer):
         n_iters: int = 3,
         *,
         grid: tuple[int, int] | None = None,
+        n_types: int | None = None,
         inverse_temperature: float | None = None,
         density_power: float | None = None,
         recompute: bool = False,
@@ -141,7 +143,13 @@ class MatrixCapsules(_MatrixLayer):
                 f"MatrixCapsules: {n_in} inputs do not fill a grid of {grid[0]}x{grid[1]}; "
                 f"give n_in as types · {places}, or no grid"
             )
-        shape = (n_in // places, n_out, d_in, d_out)
+        if grid is not None and n_types not in (None, n_in // places):
+            raise ValueError(
+                f"MatrixCapsules: {n_in} inputs on a grid of {grid[0]}x{grid[1]} have {n_in // places} types, got "
+                f"n_types={n_types}; give one of them"
+            )
+        n_weights = checked_types("MatrixCapsules", n_in, n_in // places if n_types is None else n_types)
+        shape = (n_weights, n_out, d_in, d_out)
         super().__init__(n_in, rows, n_iters, shape, n_in, n_out, inverse_temperature, density_power, init)
         self.recompute = recompute
         self.n_out = n_out

@@ -33,8 +33,11 @@ class Routing(Protocol):
 
     loss: ClassVar[str]
 
-    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> nn.Module:
-        """Return a fresh layer with these sizes."""
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> nn.Module:
+        """Return a fresh layer with these sizes.
+
+        `n_types`: the inputs are (type, place), and the places of a type share its transforms.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +48,9 @@ class Dynamic:
     n_iters: int = 3
     couplings: str = "softmax"
 
-    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> RoutedCapsules:
-        return RoutedCapsules(n_in, n_out, d_in, d_out, self.n_iters, couplings=self.couplings)
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> RoutedCapsules:
+        shared = {"sharing": _sharing(n_types), "n_types": n_types}
+        return RoutedCapsules(n_in, n_out, d_in, d_out, self.n_iters, couplings=self.couplings, **shared)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +63,15 @@ class EM:
     cost: str = "separate"
     density: str = "gaussian"
 
-    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> EMCapsules:
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> EMCapsules:
         if d_in % self.rows or d_out % self.rows:
             raise ValueError(
                 f"EM routing has poses of {self.rows} rows; d_in={d_in} or d_out={d_out} is no multiple; "
                 "change the sizes, or give EM(rows=...)"
             )
         sizes = (self.rows, d_in // self.rows, d_out // self.rows)
-        return EMCapsules(n_in, n_out, *sizes, self.n_iters, cost=self.cost, density=self.density)
+        shared = {"sharing": _sharing(n_types), "n_types": n_types}
+        return EMCapsules(n_in, n_out, *sizes, self.n_iters, cost=self.cost, density=self.density, **shared)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +83,15 @@ class MatrixEM:
     rows: int = 4
     density_power: float | None = None  # the paper's is 1; None: as the sizes want it
 
-    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> MatrixCapsules:
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> MatrixCapsules:
         if d_in % self.rows or d_out % self.rows:
             raise ValueError(
                 f"matrix EM routing has poses of {self.rows} rows; d_in={d_in} or d_out={d_out} is no multiple; "
                 "change the sizes, or give MatrixEM(rows=...)"
             )
         sizes = (self.rows, d_in // self.rows, d_out // self.rows)
-        return MatrixCapsules(n_in, n_out, *sizes, self.n_iters, density_power=self.density_power)
+        options = {"density_power": self.density_power, "n_types": n_types}
+        return MatrixCapsules(n_in, n_out, *sizes, self.n_iters, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +101,8 @@ class Lazy:
     loss: ClassVar[str] = "cross-entropy"
     n_iters: int = 2
 
-    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> LazyRoutedCapsules:
-        return LazyRoutedCapsules(n_in, n_out, d_in, d_out, self.n_iters)
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> LazyRoutedCapsules:
+        return LazyRoutedCapsules(n_in, n_out, d_in, d_out, self.n_iters, n_types=n_types)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +113,12 @@ class Ladder:
     n_kept: int | None = 32
     width: int = 96
 
-    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> LadderCapsules:
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> LadderCapsules:
+        if n_types is not None:
+            raise ValueError(
+                f"a ladder keeps inputs by their activity and has no transforms per type, got n_types={n_types}; "
+                "leave it out, or take another routing"
+            )
         n_kept = n_in if self.n_kept is None else min(self.n_kept, n_in)
         return LadderCapsules(n_in, n_out, d_in, d_out, n_kept, shared=True, width=self.width)
 
@@ -118,8 +129,8 @@ class SelfAttention:
 
     loss: ClassVar[str] = "margin"
 
-    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> SelfAttentionCapsules:
-        return SelfAttentionCapsules(n_in, n_out, d_in, d_out)
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> SelfAttentionCapsules:
+        return SelfAttentionCapsules(n_in, n_out, d_in, d_out, n_types=n_types)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +139,8 @@ class SelfRouting:
 
     loss: ClassVar[str] = "likelihood"
 
-    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> SelfRoutedCapsules:
-        return SelfRoutedCapsules(n_in, n_out, d_in, d_out)
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> SelfRoutedCapsules:
+        return SelfRoutedCapsules(n_in, n_out, d_in, d_out, n_types=n_types)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +150,8 @@ class Inverted:
     loss: ClassVar[str] = "cross-entropy"
     n_iters: int = 2
 
-    def build(self, n_in: int, n_out: int, d_in: int, d_out: int) -> InvertedCapsules:
-        return InvertedCapsules(n_in, n_out, d_in, d_out, self.n_iters)
+    def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> InvertedCapsules:
+        return InvertedCapsules(n_in, n_out, d_in, d_out, self.n_iters, n_types=n_types)
 
 
 ROUTINGS: dict[str, Routing] = {
@@ -157,6 +168,10 @@ ROUTINGS: dict[str, Routing] = {
     "self-routing": SelfRouting(),
     "inverted": Inverted(),
 }
+
+
+def _sharing(n_types: int | None) -> str:
+    return "none" if n_types is None else "places"
 
 
 def routing_named(routing: str | Routing) -> Routing:
@@ -181,13 +196,23 @@ class CapsuleLayer(nn.Module):
 
     CapsuleLayer(288, 32, 8, 16, routing="em")
     CapsuleLayer(288, 32, 8, 16, routing=Dynamic(n_iters=1))
+    CapsuleLayer(288, 32, 8, 16, n_types=8)  # inputs of 8 types at 36 places, which share transforms
     """
 
-    def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int, routing: str | Routing = "dynamic") -> None:
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        d_in: int,
+        d_out: int,
+        routing: str | Routing = "dynamic",
+        *,
+        n_types: int | None = None,
+    ) -> None:
         super().__init__()
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         self.routing = routing_named(routing)
-        self.routed = self.routing.build(n_in, n_out, d_in, d_out)
+        self.routed = self.routing.build(n_in, n_out, d_in, d_out, n_types)
 
     def forward(self, capsules: Capsules | Tensor) -> Capsules:
         return self._flat(self.routed(capsules))

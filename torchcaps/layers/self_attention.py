@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
-from torchcaps.layers.capsules import Capsules, vectors
+from torchcaps.layers.capsules import Capsules, checked_types, over_places, vectors
 from torchcaps.layers.initialisation import LENGTH, LONG, MOST, SHORT, check_init
 from torchcaps.ops import RoutingStep, self_attention_routing, self_attention_routing_steps
 
@@ -23,18 +23,23 @@ class SelfAttentionCapsules(nn.Module):
     An output's length is its activity. `prior`: what is added to the couplings (paper: log priors b), learnt; it starts
     at zero, or as one number for all pairs where many outputs would leave each too small a share. `init` "paper": the
     start of `EfficientCapsNet`, whose one layer needs no other.
+    With `n_types` the inputs are (type, place), and a type's weights are shared by its places.
     """
 
-    def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int, *, init: str = "alive") -> None:
+    def __init__(
+        self, n_in: int, n_out: int, d_in: int, d_out: int, *, n_types: int | None = None, init: str = "alive"
+    ) -> None:
         super().__init__()
         check_init("SelfAttentionCapsules", init)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
+        n_weights = checked_types("SelfAttentionCapsules", n_in, n_types)
         length, prior = (_alive if init == "alive" else _paper)(n_in, n_out, d_out)
-        self.weight = nn.Parameter(torch.randn(n_in, n_out, d_in, d_out) * length / (LENGTH * d_out**0.5))
-        self.prior = nn.Parameter(torch.full((n_in, n_out), prior))
+        self.weight = nn.Parameter(torch.randn(n_weights, n_out, d_in, d_out) * length / (LENGTH * d_out**0.5))
+        self.prior = nn.Parameter(torch.full((n_weights, n_out), prior))
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
-        return Capsules.of(self_attention_routing(self._checked(capsules), self.weight, self.prior))
+        prior = over_places(self.prior, self.n_in)
+        return Capsules.of(self_attention_routing(self._checked(capsules), self.weight, prior))
 
     @torch.no_grad()
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
@@ -50,7 +55,8 @@ class SelfAttentionCapsules(nn.Module):
 
     def steps(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Iterator[RoutingStep]:
         """Yield the only step of the routing, for figures."""
-        return self_attention_routing_steps(self._checked(capsules), self.weight, self.prior)
+        prior = over_places(self.prior, self.n_in)
+        return self_attention_routing_steps(self._checked(capsules), self.weight, prior)
 
     def extra_repr(self) -> str:
         return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}"

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.layers.capsules import NEAR, Capsules, flat_poses
+from torchcaps.layers.capsules import NEAR, Capsules, checked_types, flat_poses
 from torchcaps.layers.initialisation import LENGTH, LONG
 from torchcaps.ops import SelfRoutingStep, self_routing, self_routing_steps
 
@@ -19,15 +19,17 @@ class SelfRoutedCapsules(nn.Module):
 
     Activities sum to one over the outputs; the score is their logit. The paper's loss is the negative logarithm of the
     true class's activity: log activity = logsigmoid of the score. In a last layer it does not depend on `weight`.
+    With `n_types` the inputs are (type, place), and a type's weights are shared by its places.
     """
 
-    def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int) -> None:
+    def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int, *, n_types: int | None = None) -> None:
         super().__init__()
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
+        n_weights = checked_types("SelfRoutedCapsules", n_in, n_types)
         # A mean of n random votes is shorter by √n; less so if couplings differ. Inputs of length LONG stay as long.
         size = math.exp(-(LOGIT**2) / 2) * (n_in / d_out) ** 0.5
-        self.weight = nn.Parameter(torch.randn(n_in, n_out, d_in, d_out) * size)
-        self.route = nn.Parameter(torch.randn(n_in, d_in, n_out) * LOGIT / LONG)
+        self.weight = nn.Parameter(torch.randn(n_weights, n_out, d_in, d_out) * size)
+        self.route = nn.Parameter(torch.randn(n_weights, d_in, n_out) * LOGIT / LONG)
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         activity, poses = self._checked(capsules)

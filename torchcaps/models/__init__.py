@@ -18,6 +18,7 @@ from torchcaps.models.lcapsnet import LCapsNet
 from torchcaps.models.matrix_capsnet import MatrixCapsNet
 from torchcaps.models.pooled_sentences import PooledSentences
 from torchcaps.models.rbm import NeuronNet
+from torchcaps.models.routing_net import PooledNet, RoutingNet
 from torchcaps.models.sparsecaps import SparseCaps, SupervisedCaps
 from torchcaps.models.stackedcaps import StackedCaps
 
@@ -29,6 +30,8 @@ MODELS: dict[str, type[nn.Module]] = {
     "em-capsnet": EMCapsNet,
     "inverted-capsnet": InvertedCapsNet,
     "matrix-capsnet": MatrixCapsNet,
+    "routing-net": RoutingNet,
+    "pooled-net": PooledNet,
     "lcapsnet": LCapsNet,
     "sparsecaps": SparseCaps,
     "supcaps": SupervisedCaps,
@@ -55,7 +58,9 @@ __all__ = [
     "LCapsNet",
     "MatrixCapsNet",
     "NeuronNet",
+    "PooledNet",
     "PooledSentences",
+    "RoutingNet",
     "SparseCaps",
     "StackedCaps",
     "SupervisedCaps",

@@ -17,6 +17,7 @@ from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.ops import EMStep
 
 KERNEL = 3
+STRIDES = (1, 2, 1, 2, 1, 2)
 
 
 class EMCapsNet(nn.Module):
@@ -32,7 +33,7 @@ class EMCapsNet(nn.Module):
         n_classes: int = 5,
         *,
         channels: int = 64,
-        strides: tuple[int, ...] = (1, 2, 1, 2, 1, 2),
+        strides: tuple[int, ...] = STRIDES,
         n_types: int = 64,
         n_parts: int = 64,
         d_pose: int = 4,
@@ -47,9 +48,7 @@ class EMCapsNet(nn.Module):
         self.d_pose, self.coordinates = d_pose, coordinates
         self.strides = tuple(strides)
         self.grid = self.places(*self.image[1:])
-        sizes = [self.image[0] + 2 * coordinates, *[channels] * len(self.strides)]
-        stages = [_stage(c_in, channels, stride) for c_in, stride in zip(sizes[:-1], self.strides, strict=True)]
-        self.maps = nn.Sequential(*stages)
+        self.maps = stem(self.image[0] + 2 * coordinates, channels, self.strides)
         self.scores = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, n_types, 1))
         self.poses = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, n_types * d_pose * d_pose, 1))
         rule = {"cost": cost, "density": density, "backend": backend, "init": "paper"}
@@ -63,7 +62,7 @@ class EMCapsNet(nn.Module):
         """Compute the primary capsules, ordered (type, row, column) over `places(h, w)`."""
         check_images("EMCapsNet", images, self.image, self.parts.weight.dtype, any_size=True)
         self.places(*images.shape[2:])
-        maps = self.maps(_with_coordinates(images) if self.coordinates else images)
+        maps = self.maps(with_coordinates(images) if self.coordinates else images)
         dtype = self.parts.weight.dtype  # back from autocast: scores are sums over thousands of capsules
         poses = rearrange(self.poses(maps), "b (n r d) h w -> b (n h w) r d", r=self.d_pose, d=self.d_pose)
         return Capsules.scored(poses.to(dtype), rearrange(self.scores(maps), "b n h w -> b (n h w)").to(dtype))
@@ -74,21 +73,37 @@ class EMCapsNet(nn.Module):
 
     def places(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns of capsules for an image size."""
-        grid = []
-        for size in (height, width):
-            for stride in self.strides:
-                size = (size - KERNEL) // stride + 1 if size >= KERNEL else 0
-            grid.append(size)
-        if min(grid) < 1:
-            least = 1
-            for stride in reversed(self.strides):
-                least = (least - 1) * stride + KERNEL
-            raise ValueError(
-                f"EMCapsNet: {len(self.strides)} convolutions of {KERNEL}x{KERNEL} with strides "
-                f"{', '.join(map(str, self.strides))} "
-                f"want images of at least {least}x{least}, got {height}x{width}; give larger images, or fewer strides"
-            )
-        return grid[0], grid[1]
+        return checked_grid("EMCapsNet", self.strides, height, width)
+
+
+def stem(c_in: int, channels: int, strides: tuple[int, ...]) -> nn.Sequential:
+    """Build 3x3 convolutions with these strides, each after a batch normalisation."""
+    sizes = [c_in, *[channels] * len(strides)]
+    return nn.Sequential(*(_stage(c, channels, stride) for c, stride in zip(sizes[:-1], strides, strict=True)))
+
+
+def grid_after(strides: tuple[int, ...], height: int, width: int) -> tuple[int, int]:
+    """Return the rows and columns of places that the convolutions leave; 0 where the image is too small."""
+    grid = []
+    for size in (height, width):
+        for stride in strides:
+            size = (size - KERNEL) // stride + 1 if size >= KERNEL else 0
+        grid.append(size)
+    return grid[0], grid[1]
+
+
+def checked_grid(model: str, strides: tuple[int, ...], height: int, width: int) -> tuple[int, int]:
+    """Return the rows and columns of places, or refuse an image that leaves none."""
+    grid = grid_after(strides, height, width)
+    if min(grid) < 1:
+        least = 1
+        for stride in reversed(strides):
+            least = (least - 1) * stride + KERNEL
+        raise ValueError(
+            f"{model}: {len(strides)} convolutions of {KERNEL}x{KERNEL} with strides {', '.join(map(str, strides))} "
+            f"want images of at least {least}x{least}, got {height}x{width}; give larger images, or fewer strides"
+        )
+    return grid
 
 
 def _stage(c_in: int, c_out: int, stride: int) -> nn.Sequential:
@@ -98,7 +113,7 @@ def _stage(c_in: int, c_out: int, stride: int) -> nn.Sequential:
     return nn.Sequential(nn.BatchNorm2d(c_in), convolution, nn.SiLU())
 
 
-def _with_coordinates(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
+def with_coordinates(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
     """Append two channels: column and row, each from -1 to 1."""
     height, width = images.shape[2:]
     rows, columns = (torch.linspace(-1, 1, size, device=images.device, dtype=images.dtype) for size in (height, width))

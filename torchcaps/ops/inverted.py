@@ -25,7 +25,7 @@ NormWeight = Float[Tensor, "e"] | None
 
 def inverted_routing(
     poses: Float[Tensor, "*b i d"],
-    weight: Float[Tensor, "i j d2 e2"],
+    weight: Float[Tensor, "n j d2 e2"],
     n_iters: int = 2,
     *,
     rows: int = 1,
@@ -36,6 +36,7 @@ def inverted_routing(
     """Share every input among the outputs that agree with its votes.
 
     `rows`: poses are matrices of so many rows, written row by row; a weight multiplies each row, [i j d/rows e/rows].
+    A weight for n types is shared by the inputs of a type, which follow each other.
     `scale` and `bias` of the layer norm. `start`: output poses that the first iteration agrees with, in place of none.
     Computed in float32 at least; the poses come back in the dtype of the poses.
     """
@@ -45,7 +46,7 @@ def inverted_routing(
 
 def inverted_routing_steps(
     poses: Float[Tensor, "*b i d"],
-    weight: Float[Tensor, "i j d2 e2"],
+    weight: Float[Tensor, "n j d2 e2"],
     n_iters: int = 2,
     *,
     rows: int = 1,

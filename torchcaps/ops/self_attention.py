@@ -21,22 +21,23 @@ from torchcaps.ops.votes import votes_of
 
 
 def self_attention_routing(
-    poses: Float[Tensor, "*b i d"], weight: Float[Tensor, "i j d e"], prior: Float[Tensor, "i j"] | None = None
+    poses: Float[Tensor, "*b i d"], weight: Float[Tensor, "n j d e"], prior: Float[Tensor, "i j"] | None = None
 ) -> Float[Tensor, "*b j e"]:
     """Route votes by their agreement with all votes; the length of an output is its activity.
 
-    Computed in float32 at least; the poses come back in the dtype of the poses.
+    A weight for n types is shared by the inputs of a type, which follow each other. Computed in float32 at least; the
+    poses come back in the dtype of the poses.
     """
     (step,) = self_attention_routing_steps(poses, weight, prior)
     return step.poses
 
 
 def self_attention_routing_steps(
-    poses: Float[Tensor, "*b i d"], weight: Float[Tensor, "i j d e"], prior: Float[Tensor, "i j"] | None = None
+    poses: Float[Tensor, "*b i d"], weight: Float[Tensor, "n j d e"], prior: Float[Tensor, "i j"] | None = None
 ) -> Iterator[RoutingStep]:
     """Yield the only step, as `self_attention_routing` computes it; its couplings have the prior added."""
     check_pairs("self_attention_routing", poses, weight)
-    n_in, n_out, _, d_out = weight.shape
+    n_in, (_, n_out, _, d_out) = poses.shape[-2], weight.shape
     if prior is not None and tuple(prior.shape) != (n_in, n_out):
         raise ValueError(f"self_attention_routing: the prior must be [{n_in}, {n_out}], got {list(prior.shape)}")
     votes = votes_of(poses, weight, n_out)  # [*b i j e]
@@ -50,8 +51,9 @@ def self_attention_routing_steps(
 
 
 def check_pairs(op: str, poses: Tensor, weight: Tensor) -> None:
-    """Refuse a weight that is not one transform for each pair; einsum broadcasts an axis of size 1 in silence."""
-    if poses.ndim < 2 or weight.ndim != 4 or tuple(weight.shape[::2]) != tuple(poses.shape[-2:]):
+    """Refuse a weight that is not a transform for each pair of a type, or of an input, and an output."""
+    if poses.ndim < 2 or weight.ndim != 4 or poses.shape[-2] % weight.shape[0] or poses.shape[-1] != weight.shape[2]:
         raise ValueError(
-            f"{op} expects poses [*b i d] and a weight [i j d e]; got {list(poses.shape)} and {list(weight.shape)}"
+            f"{op} expects poses [*b i d] and a weight [i j d e], or [n j d e] for n types of i / n inputs each; "
+            f"got {list(poses.shape)} and {list(weight.shape)}"
         )

@@ -39,13 +39,14 @@ class SelfRoutingStep(NamedTuple):
 def self_routing(
     activity: Float[Tensor, "*b i"],
     poses: Float[Tensor, "*b i d"],
-    weight: Float[Tensor, "i j d e"],
-    route: Float[Tensor, "i d j"],
+    weight: Float[Tensor, "n j d e"],
+    route: Float[Tensor, "n d j"],
 ) -> SelfRouted:
     """Send every input where a linear map of its own pose says, weighted by its activity.
 
-    An activity of 0 masks an input, unless all inputs of a sample have it: then all count alike. Computed in float32 at
-    least; the poses come back in the dtype of the poses.
+    Weights for n types are shared by the inputs of a type, which follow each other. An activity of 0 masks an input,
+    unless all inputs of a sample have it: then all count alike. Computed in float32 at least; the poses come back in
+    the dtype of the poses.
     """
     (step,) = self_routing_steps(activity, poses, weight, route)
     return SelfRouted(step.poses, step.log_activity)
@@ -54,14 +55,14 @@ def self_routing(
 def self_routing_steps(
     activity: Float[Tensor, "*b i"],
     poses: Float[Tensor, "*b i d"],
-    weight: Float[Tensor, "i j d e"],
-    route: Float[Tensor, "i d j"],
+    weight: Float[Tensor, "n j d e"],
+    route: Float[Tensor, "n d j"],
 ) -> Iterator[SelfRoutingStep]:
     """Yield the only step, as `self_routing` computes it."""
     _check(activity, poses, weight, route)
     dtype = torch.promote_types(poses.dtype, torch.float32)
     present = activity.to(dtype).clamp(min=torch.finfo(dtype).tiny).log()  # [*b i]
-    logits = torch.einsum("...id,idj->...ij", poses, route).to(dtype)
+    logits = votes_of(poses, route.unsqueeze(1), 1).squeeze(-2).to(dtype)  # [*b i j]
     arriving = logits.log_softmax(-1) + present.log_softmax(-1).unsqueeze(-1)  # log of c_ij a_i / Σ a_i
     votes = votes_of(poses, weight, weight.shape[1]).to(dtype)  # [*b i j e]
     parents = (arriving.softmax(-2).unsqueeze(-1) * votes).sum(-3)
@@ -71,8 +72,8 @@ def self_routing_steps(
 def _check(activity, poses, weight, route) -> None:
     """Refuse what einsum and broadcasting would let pass in silence."""
     check_pairs("self_routing", poses, weight)
-    n_in, n_out, d_in, _ = weight.shape
-    wanted = {"activity": poses.shape[:-1], "route": (n_in, d_in, n_out)}
+    n_types, n_out, d_in, _ = weight.shape
+    wanted = {"activity": poses.shape[:-1], "route": (n_types, d_in, n_out)}
     for name, given in {"activity": activity, "route": route}.items():
         if tuple(given.shape) != tuple(wanted[name]):
             raise ValueError(

@@ -9,6 +9,7 @@ from torchcaps.papers import (
     jeong2019,
     mazzia2021,
     rawlinson2018,
+    routings,
     sabour2017,
     smoke,
     tsai2020,
@@ -26,12 +27,14 @@ PAPERS = {
     "mazzia2021": mazzia2021.ROWS,
     "tsai2020": tsai2020.ROWS,
     "depth": depth.ROWS,
+    "routings": routings.ROWS,
     "digits": (digits,),
     "smoke": (smoke,),
 }
 # functions that draw the figures of each paper from results and checkpoints
 FIGURES = {
     "depth": depth.figures,
+    "routings": routings.figures,
     "sabour2017": sabour2017.figures,
     "heinsen2019": heinsen2019.figures,
     "hauser2019": hauser2019.figures,

@@ -9,6 +9,7 @@ A table stands between `<!-- table NAME -->` and `<!-- end -->`. NAME is a paper
 - `only ROW ...`: only these rows.
 `<!-- measures PAPER NAME ... -->` makes one column per metric NAME, for all rows or for those after `only`.
 `<!-- pairs GROUP -->` sets capsules beside baselines (against_cnn.py).
+`<!-- routings SET -->` sets routings beside each other (routings/table.py).
 
 A number in a sentence carries its source: `89.95<!-- hauser2019/mnist probe_accuracy -->`. The mark names a row, or a
 setting of tuning.csv, and a test metric, an extra, `PART.METRIC` or `seconds`. The number is the mean over the seeds
@@ -23,6 +24,7 @@ from statistics import mean, stdev
 
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.papers.against_cnn import table_of
+from torchcaps.papers.routings.table import routings_table
 from torchcaps.results import means
 from torchcaps.results.claims import Recipe, find
 from torchcaps.results.statistics import NOTE, UNCHECKED, by_seed, recomputable, spread
@@ -34,6 +36,7 @@ MARKS = {
     "table": rf"(?P<paper>\w+)(?P<how> ema| run)?(?P<bare> bare)?{ONLY}?",
     "measures": rf"(?P<paper>\w+)(?P<measures>( (?!only )\w+)+){ONLY}?",
     "pairs": r"(?P<group>\w+)",
+    "routings": r"(?P<set>\w+)",
 }
 # no comment inside: a mark without an end must not match the end of the next one
 MARKED = re.compile(
@@ -110,6 +113,8 @@ def _table(kind: str, words: str, results: Path) -> str:
         raise ValueError(f"`{kind} {words}` marks no table; torchcaps/papers/pages.py tells what stands in a mark")
     if kind == "pairs":
         return table_of(asked["group"], results)
+    if kind == "routings":
+        return routings_table(asked["set"], results)
     recipes = _recipes(asked["paper"], (asked["names"] or "").split())
     rows = table(recipes, results, "_ema" if kind == "table" and asked["how"] == " ema" else "")
     if kind == "table":

@@ -63,6 +63,20 @@ def inverted_capsnet() -> Run:
     return Run(data="generated-16", model="inverted-capsnet", model_args=args, augment=(Shift(2),), stages=(stage,))
 
 
+def routing_net() -> Run:
+    """Parts with shared transforms and classes on the stem of the EM network, by dynamic routing."""
+    stage = Stage(steps=20, batch=16, learning_rate=3e-3, ema=0.9)
+    args = {"channels": 8, "n_types": 4, "n_parts": 6, "d_pose": 8}
+    return Run(data="generated-16", model="routing-net", model_args=args, augment=(Shift(2),), stages=(stage,))
+
+
+def pooled_net() -> Run:
+    """Mean over places of the same stem, without capsules."""
+    stage = Stage(task=ClassifyLogits(), steps=20, batch=16, learning_rate=3e-3, ema=0.9)
+    args = {"channels": 8, "n_features": 32}
+    return Run(data="generated-16", model="pooled-net", model_args=args, augment=(Shift(2),), stages=(stage,))
+
+
 def capsnet_shared() -> Run:
     """Control without routing: one transform per class shared by all inputs, uniform couplings."""
     return _smoke(sharing="inputs", couplings="uniform")

@@ -1,0 +1,92 @@
+"""The comparison of routings: its rows differ in the routing alone, and its table and figure come from result files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchcaps.layers import ROUTINGS
+from torchcaps.papers import RECIPES
+from torchcaps.papers.pages import filled
+from torchcaps.papers.routings import figures
+from torchcaps.papers.routings.measured import measured, ms_per_step
+from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS
+from torchcaps.results.store import result_path, write_result
+from torchcaps.train.plain import to_plain
+from torchcaps.train.tasks.classify import Classify
+
+
+def write(folder: Path, which: str, name: str, error: float, ms: float, seed: int = 0) -> None:
+    """Write a result of a row that took so long a step."""
+    part, metric = METRICS[which].split(".")
+    recipe = f"routings/{which}-{name}"
+    curve = [{"step": step, "seconds": 30 + step * ms / 1000, "loss": 1.0} for step in (50, 100, 1000)]
+    result = {"recipe": recipe, "seed": seed, "run": to_plain(RECIPES[recipe].make()), "curve": curve}
+    result |= {
+        "metrics": {part: {metric: error}},
+        "peak_memory_bytes": 2**30,
+        "predictions": {},
+        "data": {},
+        "steps": 1000,
+        "seconds": 60.0,
+    }
+    write_result(result_path(folder, recipe, seed), result)
+
+
+@pytest.mark.parametrize("which", METRICS)
+def test_rows_differ_in_routing_loss_and_learning_rate_alone(which):
+    assert set(ROUTINGS) == {*LEFT_OUT} | {name for name in COMPARED if name in ROUTINGS}
+    runs = {name: RECIPES[f"routings/{which}-{name}"].make() for name in (*COMPARED, "pooled", "cnn")}
+    alike = {
+        repr(
+            replace(
+                run,
+                model="",
+                model_args={},
+                stages=tuple(replace(stage, task=Classify(), learning_rate=1.0) for stage in run.stages),
+            )
+        )
+        for run in runs.values()
+    }
+    assert len(alike) == 1
+    assert all(set(run.model_args) == {"routing"} for run in runs.values() if run.model == "routing-net")
+
+
+def test_a_table_has_errors_and_costs_and_says_what_was_not_run(tmp_path):
+    marked = "<!-- routings smallnorb -->\n<!-- end -->"
+    _, _, *rows = filled(marked, tmp_path).splitlines()[1:-1]
+    assert len(rows) == len(COMPARED) + 2 and all(
+        "not run yet" in row.replace("\N{NO-BREAK SPACE}", " ") for row in rows
+    )
+    write(tmp_path, "smallnorb", "em", 2.0, 7.0)
+    write(tmp_path, "smallnorb", "em", 3.0, 9.0, seed=1)
+    write(tmp_path, "smallnorb", "cnn", 1.5, 4.0)
+    first, second, *_ = [row.replace("\N{NO-BREAK SPACE}", " ") for row in filled(marked, tmp_path).splitlines()[3:]]
+    assert first.startswith("| no capsules: CNN | 1.50 (1) | - | 271,545 | 4.00 | 1,024 |")
+    assert second.startswith("| em | 2.50 ± 0.71 (2) | - | 228,440 | 8.00 | 1,024 |")
+    with pytest.raises(ValueError, match="there is no set 'cifar10' of routings; there are smallnorb, like"):
+        filled(marked.replace("smallnorb", "cifar10"), tmp_path)
+
+
+def test_the_time_of_a_step_leaves_out_compiling():
+    curve = [{"step": 50, "seconds": 40.0, "loss": 1.0}, {"step": 250, "seconds": 41.0, "loss": 1.0}, {"step": 250}]
+    assert ms_per_step({"curve": curve}) == pytest.approx(5.0)
+    assert ms_per_step({"curve": curve[:1]}) is None
+
+
+@pytest.mark.slow
+def test_no_label_of_the_figure_covers_another(tmp_path):
+    """Many routings have nearly the same error."""
+    assert figures(tmp_path, tmp_path, None, torch.device("cpu")) == {}
+    for n, row in enumerate(measured("like", tmp_path)):
+        write(tmp_path, "like", row.name, 10 + 0.01 * n + 5 * (n == 3), 2 + n % 4)
+    ((name, (figure, _)),) = figures(tmp_path, tmp_path, None, torch.device("cpu")).items()
+    assert name == "like-error-against-time"
+    figure.canvas.draw()
+    from matplotlib.text import Text
+
+    boxes = [Text.get_window_extent(text) for text in figure.axes[0].texts]  # without the lines to the points
+    assert len(boxes) == len(COMPARED) + 2
+    assert not any(one.overlaps(other) for n, one in enumerate(boxes) for other in boxes[:n])
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)

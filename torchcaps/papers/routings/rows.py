@@ -1,0 +1,74 @@
+"""Every routing on one stem with one training: smallNORB, and MNIST with affine test digits (docs/which-routing.md).
+
+Rows of a set differ in the routing, in the loss that fits it and in the learning rate; baselines have no capsules.
+"""
+
+from torchcaps.data.augment import Crop, Light, Shift
+from torchcaps.layers.routings import EM, ROUTINGS, MatrixEM, Routing
+from torchcaps.results.claims import Variant, Variants, variants
+from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.schedules import Cosine
+from torchcaps.train.tasks.by_routing import task_for
+from torchcaps.train.tasks.logits import ClassifyLogits
+
+LEFT_OUT = {
+    "ladder": "keeps the most active inputs: no transforms to share over places, and ladders do not stack",
+    "leaky": "dynamic routing with one logit more",
+}
+# matrix routings have transforms of 4x4; with one row they have 16x16, as many parameters as the others
+FULL: dict[str, Routing] = {"em-full": EM(rows=1), "matrix-em-full": MatrixEM(rows=1)}
+COMPARED: dict[str, str | Routing] = {name: name for name in ROUTINGS if name not in LEFT_OUT} | FULL
+BASELINES = {
+    "pooled": {"model": "pooled-net", "model_args": {}, "task": ClassifyLogits()},
+    "cnn": {"model": "baseline", "model_args": {"preset": "smallnorb"}, "task": ClassifyLogits()},
+}
+ABOUT = {"em-full": "em, 16x16 transforms", "matrix-em-full": "matrix-em, 16x16 transforms"} | {
+    "pooled": "no capsules: mean pooling",
+    "cnn": "no capsules: CNN",
+}
+# To be chosen from 1e-3 and 3e-3 on held-out images (smallnorb-folds; warped digits): results/routings/tuning.csv.
+LEARNING_RATE = 1e-3
+LEARNING_RATES: dict[str, dict[str, float]] = {"smallnorb": {}, "like": {}}
+SETS = {"smallnorb": "smallNORB", "like": "affine digits, trained on MNIST"}
+METRICS = {"smallnorb": "test.error_percent", "like": "affnist-like.error_percent"}
+CONTROL = "uniform"  # capsules without routing, which the others are compared with
+
+
+def _smallnorb() -> Run:
+    """smallNORB at 96x96, both cameras as channels."""
+    stage = Stage(epochs=40, batch=64, schedule=Cosine(warmup=0.05), precision="float32")
+    return Run(
+        data="smallnorb",
+        model="routing-net",
+        model_args={},
+        augment=(Light(contrast=0.5), Crop(96, border=16)),
+        stages=(stage,),
+    )
+
+
+def _like() -> Run:
+    """MNIST placed at random on 40x40, tested on affine digits too, as in sabour2017/like-r3-end."""
+    stage = Stage(epochs=30, batch=128, schedule=Cosine(warmup=0.05), precision="float32")
+    return Run(
+        data="mnist-40",
+        model="routing-net",
+        model_args={},
+        augment=(Shift(6),),  # every place of a 28x28 image within the frame
+        tests=("affnist-like",),
+        stages=(stage,),
+    )
+
+
+def _rows(which: str) -> Variants:
+    """Make the rows of a set: every routing compared, then the baselines."""
+    changes = {name: {"routing": given, "task": task_for(given)} for name, given in COMPARED.items()} | BASELINES
+    rates = {name: {"learning_rate": LEARNING_RATES[which].get(name, LEARNING_RATE)} for name in changes}
+    made = {
+        f"{which}-{name}": Variant(f"{SETS[which]}: {ABOUT.get(name, name)}", change | rates[name])
+        for name, change in changes.items()
+    }
+    return variants(_smallnorb if which == "smallnorb" else _like, made, table=SETS[which], metric=METRICS[which])
+
+
+SMALLNORB = _rows("smallnorb")
+LIKE = _rows("like")
