@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules, flat_poses
 from torchcaps.layers.initialisation import LENGTH, SCORE
+from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import RoutingStep, inverted_routing, inverted_routing_steps
 
 # Deviation of the logits, for inputs of LENGTH. A layer of the same kind before it gives poses about √d / 2 long, whose
@@ -24,6 +25,7 @@ class InvertedCapsules(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int, n_iters: int = 2) -> None:
         super().__init__()
+        check_sizes("InvertedCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
         # products of normalised poses with votes have the deviation that is the votes' length
         self.weight = nn.Parameter(torch.randn(n_in, n_out, d_in, d_out) * LOGIT / (LENGTH * d_out**0.5))
