@@ -1,6 +1,7 @@
 """The command line as a user meets it: what works, and one clear line with exit code 2 for what does not."""
 
 import contextlib
+import inspect
 import json
 import os
 import shutil
@@ -45,6 +46,17 @@ def trained_once(tmp_path_factory) -> Path:
 def trained(command, trained_once):
     """Where `torchcaps train smoke/capsnet` puts its files by default."""
     return shutil.copytree(trained_once, Path("runs/smoke/capsnet/0"))
+
+
+def test_help_breaks_lines_where_the_terminal_does():
+    """The first paragraph is joined by typer; a line break in a later one would be printed as it is."""
+    commands = [*cli.app.registered_commands]
+    for group in cli.app.registered_groups:
+        commands += group.typer_instance.registered_commands
+    assert len(commands) > 20
+    for command in commands:
+        _, *later = inspect.getdoc(command.callback).split("\n\n")
+        assert not [paragraph for paragraph in later if "\n" in paragraph.strip()], command.callback.__name__
 
 
 def test_show_gives_the_run_the_parameters_and_the_backend(command):
