@@ -43,6 +43,7 @@ def command(capsys, monkeypatch, tmp_path):
 
 LISTS = {
     "ls": len(PAPERS),
+    "table": len(PAPERS),
     "ls --all": len(RECIPES),
     "ls --routings": len(ROUTINGS),
     "ls mnist --run": sum("mnist" in name for name in means.shipped()),
