@@ -68,7 +68,8 @@ def test_a_text_is_cut_between_words():
     assert cut("one two three", 12) == "one two…"
     assert cut("one, two three", 6) == "one…"
     assert cut("unbreakable", 6) == "unbre…"
-    assert cut("CapsNet, 3 iterations", 20) == "CapsNet, 3 iteratio…"  # "CapsNet, 3…" would waste half of the room
+    assert cut("CapsNet, 3 iterations", 20) == "CapsNet, 3…"
+    assert cut("Routing by expectation-maximization", 34) == "Routing by expectation…"
     assert lines_of(("a", "b"), [("whole-name", "some words that go on")], 40)[1] == "whole-name  some words that go on"
     assert lines_of(("a", "b"), [("whole-name", "some words that go on")], 32) == [
         "a           b",
