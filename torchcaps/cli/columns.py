@@ -47,6 +47,7 @@ def apart(texts: Sequence[str], width: int) -> list[str]:
         if alike:
             shown[text] = _from_difference(text, alike, width, first_word=False)
     _keep_differing_words(shown, width)
+    _refine(shown, width)
     return [shown[text] for text in texts]
 
 
@@ -62,6 +63,29 @@ def _keep_differing_words(shown: dict[str, str], width: int) -> None:
             if others:
                 rivals[text] = others + [other for other in rivals[text] if other not in others]
                 shown[text] = _differing(text, rivals[text], width)
+
+
+def _refine(shown: dict[str, str], width: int) -> None:
+    """Replace a short form that other texts would have too, where the words that differ fit no other text."""
+    for text, short in shown.items():
+        rivals = [other for other in shown if other != text and _fits(short, other)] if short != text else []
+        better = _differing(text, rivals, width) if rivals else ""
+        if better and not any(_fits(better, other) for other in shown if other != text):
+            shown[text] = better
+
+
+def _fits(short: str, text: str) -> bool:
+    """Tell whether a text may have been shortened to this: its pieces follow each other there."""
+    first, *rest = short.split("…")
+    if not text.startswith(first) or (rest and not text.endswith(rest[-1])):
+        return False
+    at = len(first)
+    for piece in rest:
+        found = text.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return bool(rest) or text == short
 
 
 def _differing(text: str, rivals: Iterable[str], width: int) -> str:
