@@ -1,6 +1,7 @@
 """The command line as a user meets it: what works, and one clear line with exit code 2 for what does not."""
 
 import contextlib
+import inspect
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from commands import refuses, run
 from torchcaps import cli
 from torchcaps.data import DataError, load
 from torchcaps.papers import RECIPES
+from torchcaps.pretrained import open_model
 from torchcaps.probes.kinds import FrozenClassifier, Linear
 from torchcaps.results.claims import Claim, Recipe
 from torchcaps.results.store import pack, read_result
@@ -45,6 +47,17 @@ def trained_once(tmp_path_factory) -> Path:
 def trained(command, trained_once):
     """Where `torchcaps train smoke/capsnet` puts its files by default."""
     return shutil.copytree(trained_once, Path("runs/smoke/capsnet/0"))
+
+
+def test_help_breaks_lines_where_the_terminal_does():
+    """The first paragraph is joined by typer; a line break in a later one would be printed as it is."""
+    commands = [*cli.app.registered_commands]
+    for group in cli.app.registered_groups:
+        commands += group.typer_instance.registered_commands
+    assert len(commands) > 20
+    for command in commands:
+        _, *later = inspect.getdoc(command.callback).split("\n\n")
+        assert not [paragraph for paragraph in later if "\n" in paragraph.strip()], command.callback.__name__
 
 
 def test_show_gives_the_run_the_parameters_and_the_backend(command):
@@ -249,6 +262,42 @@ def test_eval_says_what_the_routing_does_and_keeps_it(command, trained):
     assert f"test: error {kept['test']['error_percent']:.2f} % (" in out and "error_percent" not in out
     assert kept["test"]["error_percent"] == read_result(trained / "result.json")["metrics"]["test"]["error_percent"]
     assert len(kept["diagnostics"]["passes"]) == 5
+
+
+def test_the_folder_of_a_run_stands_for_its_checkpoint(command, trained):
+    code, out, _ = command("eval", str(trained), "--device", "cpu")
+    assert code == 0 and "smoke/capsnet seed 0" in out
+    refuses(command("eval", str(trained.parent)), "is a folder without checkpoint.safetensors", "--out folder of a run")
+
+
+def test_show_of_a_checkpoint_gives_model_settings_and_dead_layers(command, trained, monkeypatch):
+    code, out, err = command("show", str(trained), "--device", "cpu")
+    assert code == 0, err
+    assert "smoke/capsnet seed 0" in out and '"data": "generated-16"' in out and "PrimaryCapsules(" in out
+    assert out.splitlines()[-1] == "dead layers: none"
+    _, out, _ = command("show", str(trained), "--json")
+    assert json.loads(out)["data"] == "generated-16"
+
+    def killed(*place):
+        model, *rest = open_model(*place)
+        model.primary.weight.data.zero_()
+        model.primary.bias.data.zero_()
+        return model, *rest
+
+    monkeypatch.setattr("torchcaps.cli.checkpoints.open_model", killed)
+    for words in ("show", "eval"):
+        code, out, err = command(words, str(trained / "checkpoint.safetensors"), "--device", "cpu")
+        assert code == 0 and "layer primary: all activities below 0.0001" in out, err
+    refuses(command("show", "nowhere.safetensors"), "no checkpoint at nowhere.safetensors")
+
+
+def test_show_of_a_checkpoint_needs_no_data(command, trained, monkeypatch):
+    def missing(*_):
+        raise DataError("there is no file:\n  look elsewhere")
+
+    monkeypatch.setattr("torchcaps.data.load", missing)
+    code, out, _ = command("show", str(trained), "--device", "cpu")
+    assert code == 0 and out.splitlines()[-1].endswith("there is no file (--data FOLDER)")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 from commands import refuses, run
 
 from torchcaps import cli
+from torchcaps.cli.image_folder import tell_by_class
+from torchcaps.data import OwnImages
 from torchcaps.data.augment import Flip, Warp
 from torchcaps.data.sets.generated import generate
 from torchcaps.data.sets.image_folder import survey
@@ -123,6 +126,28 @@ def test_predict_skips_a_bad_file_and_the_exit_code_says_so(command, trained, fo
     assert code == 1 and "Traceback" not in err
     assert [line.split(":")[0] for line in said.splitlines()] == [str(mixed / "00.png"), str(mixed / "02.png")]
     assert "1 of 3 images cannot be read and were skipped:" in err and f"{mixed / '01.png'}: not an image" in err
+
+
+def test_predict_prints_an_object_per_image_for_scripts(command, trained, folder, tmp_path):
+    (tmp_path / "bad.png").write_bytes((folder / "flat" / "01.png").read_bytes()[:60])
+    files = [folder / "flat" / "00.png", tmp_path / "bad.png"]
+    checkpoint = trained[0] / "checkpoint.safetensors"
+    code, said, err = command("predict", checkpoint, *files, "--device", "cpu", "--best", "2", "--json")
+    assert code == 1 and "1 of 2 images" in err
+    good, bad = json.loads(said)
+    assert good["path"] == str(files[0]) and good["classes"][0] == "flat" and len(good["classes"]) == 2
+    assert 1 > good["probabilities"][0] > good["probabilities"][1] > 0
+    assert bad.keys() == {"path", "error"} and bad["path"] == str(files[1]) and "not an image" in bad["error"]
+
+
+def test_the_class_that_is_always_answered_is_quoted_within_80_columns(capsys, monkeypatch):
+    monkeypatch.setattr(cli.console, "_width", 80)
+    always, labels = torch.zeros(9, dtype=torch.long), torch.arange(9) // 3
+    for name, quoted in (("a", '"a"'), ("cat of the neighbours " * 4, '"cat of the neighbours cat of…"')):
+        tell_by_class(always, labels, OwnImages(classes=(name, "b", "c"), shape=(1, 16, 16), n_train=9, n_test=9))
+        lines = capsys.readouterr().out.splitlines()[-2:]
+        assert lines[0].startswith("at chance: ") and lines[1].endswith(f"the answer is always {quoted}"), lines
+        assert max(map(len, lines)) <= 80
 
 
 def test_a_training_that_ends_at_chance_says_so_in_train_and_eval(command, folder, trained, tmp_path):

@@ -13,6 +13,7 @@ from commands import refuses, run
 
 import torchcaps
 from torchcaps.cli.columns import apart, cut, lines_of
+from torchcaps.cli.listing import recipes_of_paper
 from torchcaps.data import DATASETS
 from torchcaps.layers import ROUTINGS
 from torchcaps.papers import PAPERS, RECIPES
@@ -43,6 +44,7 @@ def command(capsys, monkeypatch, tmp_path):
 
 LISTS = {
     "ls": len(PAPERS),
+    "table": len(PAPERS),
     "ls --all": len(RECIPES),
     "ls --routings": len(ROUTINGS),
     "ls mnist --run": sum("mnist" in name for name in means.shipped()),
@@ -67,7 +69,8 @@ def test_a_text_is_cut_between_words():
     assert cut("one two three", 12) == "one two…"
     assert cut("one, two three", 6) == "one…"
     assert cut("unbreakable", 6) == "unbre…"
-    assert cut("CapsNet, 3 iterations", 20) == "CapsNet, 3 iteratio…"  # "CapsNet, 3…" would waste half of the room
+    assert cut("CapsNet, 3 iterations", 20) == "CapsNet, 3…"
+    assert cut("Routing by expectation-maximization", 34) == "Routing by expectation…"
     assert lines_of(("a", "b"), [("whole-name", "some words that go on")], 40)[1] == "whole-name  some words that go on"
     assert lines_of(("a", "b"), [("whole-name", "some words that go on")], 32) == [
         "a           b",
@@ -86,6 +89,24 @@ def test_a_cut_text_shows_what_tells_it_from_the_others():
         "…two, red",
     ]
     assert apart(["alone, and long", "another text"], 8) == ["alone…", "another…"]
+
+
+def test_rows_that_would_read_alike_keep_the_words_in_which_they_differ(command):
+    """Every table and list of every paper: no two different descriptions are cut to the same."""
+    lines = {line.split()[0]: line for line in command("ls", "sabour2017", "--printed").splitlines() if line}
+    assert lines["mnist-r3-recon"].endswith("3…reconstruction") and lines["mnist-r3"].endswith("3 iterations")
+    lines = {line.split()[0]: line for line in command("table", "sabour2017").splitlines() if line}
+    assert "CapsNet, placed" in lines["like-anywhere-r3-end"] and "CNN, placed" in lines["like-anywhere-cnn-end"]
+    for paper in PAPERS:
+        groups = {}
+        for recipe in recipes_of_paper(paper).values():
+            if recipe.claim:
+                groups.setdefault(recipe.claim.table, set()).add(recipe.claim.row)
+        for texts in map(sorted, groups.values()):
+            for width in (21, 26, 37):
+                shown = apart(texts, width)
+                assert len(set(shown)) == len(texts), (paper, width, shown)
+                assert max(map(len, shown)) <= width
 
 
 def test_no_two_printed_rows_of_a_paper_read_alike(command):

@@ -341,6 +341,44 @@ def test_conv_routed_refuses_other_shapes_and_rules():
         ConvRoutedCapsules((2, 8), 2, 3, 4, 5)
 
 
+# Sizes
+
+DENSE = [RoutedCapsules, EMCapsules, MatrixCapsules, SelfAttentionCapsules, SelfRoutedCapsules, InvertedCapsules]
+DENSE += [LazyRoutedCapsules, LadderCapsules, ExpertCapsules, CapsuleLayer]
+LOCAL = [ConvRoutedCapsules, ConvMatrixCapsules]
+
+
+@pytest.mark.parametrize("wrong", [0, -2, 2.5])
+@pytest.mark.parametrize("name", ["n_in", "n_out", "d_in", "d_out"])
+@pytest.mark.parametrize("layer", DENSE)
+def test_a_layer_has_at_least_one_capsule_and_dimension(layer, name, wrong):
+    sizes = {"n_in": 6, "n_out": 3, "d_in": 4, "d_out": 4} | {name: wrong}
+    rows = {"rows": 2} if layer in (EMCapsules, MatrixCapsules) else {}
+    message = f"{layer.__name__}: {name} must be a whole number of at least 1, got {wrong}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        layer(**sizes, **rows)
+
+
+@pytest.mark.parametrize("grid, hint", [(6, "(6, 6)"), ((6,), "(6, 6)"), ((0, 6), "(6, 6)"), ((2, 3, 4), "(6, 6)")])
+@pytest.mark.parametrize("layer", LOCAL)
+def test_a_grid_is_rows_and_columns(layer, grid, hint):
+    message = f"{layer.__name__}: grid must be (rows, columns) of at least 1, got {grid}; give such as {hint}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        layer(grid, 8, 8) if layer is ConvMatrixCapsules else layer(grid, 8, 8, 8, 8)
+    with pytest.raises(ValueError, match="n_out_types must be a whole number of at least 1, got 0"):
+        layer((6, 6), 8, 0, d_in=4, d_out=4)
+
+
+@pytest.mark.parametrize(
+    "shape, do",
+    [((2, 3, 20, 20), "PrimaryCapsules(3, ...)"), ((64, 20, 20), "features.unsqueeze(0)"), ((64,), "a batch")],
+)
+def test_primary_refuses_other_channels_and_says_what_to_do(shape, do):
+    message = f"PrimaryCapsules expects features [b, 64, height, width], got {list(shape)}; "
+    with pytest.raises(ValueError, match=re.escape(message) + ".*" + re.escape(do)):
+        PrimaryCapsules(64, 8, 8)(torch.rand(shape))
+
+
 # Decoder
 
 

@@ -85,6 +85,28 @@ def test_a_missing_axis_is_named():
     refuses(lambda: model(torch.zeros(5, 28, 28, device="meta")), "add the channel axis: images.unsqueeze(1)")
 
 
+def test_a_missing_batch_axis_is_named_where_any_size_will_do():
+    refuses(lambda: built("em-capsnet")(torch.zeros(1, 64, 80, device="meta")), "images.unsqueeze(0)")
+
+
+@pytest.mark.parametrize("image, first", [((28, 28, 1), "(1, 28, 28)"), ((240, 320, 3), "(3, 240, 320)")])
+@pytest.mark.parametrize("name", MODELS)
+def test_channels_come_first(name, image, first):
+    refuses(lambda: MODELS[name](image, 10), f"got {image}; channels come first: give {first}")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_array_is_no_tensor(name):
+    images = torch.zeros(2, 1, 28, 28).numpy()
+    refuses(lambda: built(name)(images), "expects images as a torch.Tensor, got numpy.ndarray", "torch.from_numpy(")
+
+
+@pytest.mark.parametrize("name", SENTENCE_MODELS)
+def test_an_array_of_embeddings_is_no_tensor(name):
+    embeddings = torch.zeros(2, 4, 2, 8).numpy()
+    refuses(lambda: SENTENCE_MODELS[name](2, 8, 3)(embeddings), "expects embeddings as a torch.Tensor", "numpy.ndarray")
+
+
 def test_sentences_of_another_dtype_are_refused():
     model = SENTENCE_MODELS["pooled-sentences"](2, 8, 3)
     refuses(

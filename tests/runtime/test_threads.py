@@ -8,7 +8,7 @@ import torch
 from torchcaps.cli.threads import small_step
 from torchcaps.papers import RECIPES
 from torchcaps.runtime import threads
-from torchcaps.runtime.environment import device_name, threads_of
+from torchcaps.runtime.environment import device_in_words, device_name, threads_of
 from torchcaps.train import Options, train
 from torchcaps.train.checkpoint import load_checkpoint
 
@@ -83,3 +83,12 @@ def test_a_resumed_run_takes_the_threads_that_it_began_with(unset, tmp_path, cap
     assert threads_of(trained(12)) == 4
     assert "begun with 2 CPU threads, goes on with 4: last digits may differ" in capfd.readouterr().err
     assert threads_of("NVIDIA H200") is None
+
+
+def test_one_thread_is_said_in_the_singular_and_stored_in_the_plural():
+    with threads.using_threads(1):
+        stored = device_name(CPU)
+    assert threads_of(stored) == 1 and stored.endswith("CPU, 1 threads")  # results of earlier runs are compared with it
+    assert device_in_words(stored) == stored.removesuffix("s")
+    for other in ("x86_64 CPU, 11 threads", "NVIDIA H200"):
+        assert device_in_words(other) == other

@@ -12,7 +12,7 @@ from rich.table import Table
 from torch import Tensor
 
 from torchcaps.bench.memory import free, growth_on_cpu, needed, peak_on_cuda
-from torchcaps.runtime.environment import commit, device_name, versions
+from torchcaps.runtime.environment import commit, device_in_words, device_name, versions
 
 LEAST_REPEATS = 3  # repeats of slow work, unless fewer are requested
 SLOW_S = 1.0  # work that takes this long is warm after one call
@@ -112,7 +112,7 @@ def here(device: torch.device) -> str:
     made_by = commit()
     changed = " with changes" if made_by["dirty"] else ""
     code = "" if made_by["commit"] == "unknown" else f", commit {made_by['commit'][:12]}{changed}"
-    return f"{device_name(device)}, torch {versions()['torch']}{code}"
+    return f"{device_in_words(device_name(device))}, torch {versions()['torch']}{code}"
 
 
 def print_table(console: Console, lines: Table) -> None:

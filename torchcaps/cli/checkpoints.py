@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import torch
 import typer
+from torch import nn
 
 from torchcaps import data as datasets
 from torchcaps.analysis.alive import dead_on, obituary
@@ -20,6 +22,8 @@ from torchcaps.pretrained import locate, open_model
 from torchcaps.runtime.environment import pick_device
 from torchcaps.runtime.files import write_whole
 from torchcaps.runtime.metrics_log import read_metrics
+from torchcaps.train.plain import to_plain
+from torchcaps.train.recipe import Run
 from torchcaps.train.tasks import Extras
 
 # data sets made from MNIST by moving or overlaying digits; equivariance is measured on the plain digits
@@ -59,7 +63,7 @@ def evaluate(
     extras = task.extras(model, pictures, where, run.augment) if isinstance(task, Extras) else {}
     name = f"{on} {split}" if on else split
     kind = datasets.info(run.data).kind
-    console.print(f"{about['name']} seed {about['seed']}, {about['step']:,} training steps", soft_wrap=True)
+    console.print(_title(about), soft_wrap=True)
     console.print(f"{name}: {in_words(metrics)} ({len(said.predictions):,} {kind})", soft_wrap=True)
     if isinstance(run.data, datasets.OwnImages):
         tell_by_class(said.predictions.long(), pictures.labels, run.data)
@@ -81,6 +85,31 @@ def evaluate(
                 "diagnostics": found,
             },
         )
+
+
+def show_checkpoint(checkpoint: str, device: torch.device, data: Path | None) -> None:
+    """Print a trained model, the settings of its run and the names of dead layers."""
+    model, run, about = open_model(checkpoint, device)
+    console.print(_title(about), soft_wrap=True)
+    console.print_json(json.dumps(to_plain(run)))
+    console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
+    for line in _health(model, run, device, data, about["seed"]):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _health(model: nn.Module, run: Run, device: torch.device, data: Path | None, seed: int) -> list[str]:
+    """Name the dead layers, or say why they are not known: settings can be shown without the data."""
+    try:
+        images = datasets.load(run.data, "test", data, seed)
+    except datasets.DataError as error:
+        return [f"dead layers: not known, {str(error).splitlines()[0].rstrip(':')} (--data FOLDER)"]
+    if not isinstance(images, datasets.Labelled):
+        return ["dead layers: not known, since they are looked for with labelled images alone"]
+    return [obituary(name) for name in dead_on(model, images, device, run.augment)] or ["dead layers: none"]
+
+
+def _title(about: dict[str, Any]) -> str:
+    return f"{about['name']} seed {about['seed']}, {about['step']:,} training steps"
 
 
 def figures(

@@ -1,4 +1,4 @@
-"""Plain columns that fit the terminal: one line per row, cut between words where that leaves enough of a text."""
+"""Plain columns that fit the terminal: one line per row, cut between words."""
 
 import json
 import re
@@ -11,19 +11,21 @@ from torchcaps.cli.options import console
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 LEAST = 20  # a last column that is cut to less than this says nothing, and is left out
-ENOUGH = 0.6  # part of the room that whole words must fill; else the cut goes through a word
+ENOUGH = 0.6  # part of the room that whole words must fill; else the cut goes through a compound, at its hyphen
 GAP = "  "
 PART = re.compile(r"[,:;] ")  # between the parts of a description
 LEAST_PART = 12  # characters of a part that differs beside the first word; with fewer, the word is left out
 
 
 def cut(text: str, width: int) -> str:
-    """Shorten a text to `width` characters, between two words if that fills most of them; an ellipsis marks it."""
+    """Shorten a text to `width` characters, between two words; an ellipsis marks it. Only a first word is broken."""
     if len(text) <= width:
         return text
     head = text[: width - 1]
     whole = head if text[width - 1] == " " else head.rpartition(" ")[0]
-    return (whole if len(whole) >= ENOUGH * len(head) else head).rstrip(" ,;:(") + "…"
+    if len(whole) < ENOUGH * len(head):
+        whole = max(whole, head if text[width - 1] == "-" else head.rpartition("-")[0], key=len)
+    return (whole or head).rstrip(" ,;:(-") + "…"
 
 
 def apart(texts: Sequence[str], width: int) -> list[str]:
@@ -44,7 +46,72 @@ def apart(texts: Sequence[str], width: int) -> list[str]:
         alike = {other for other in texts if before[other] == short} - {text}
         if alike:
             shown[text] = _from_difference(text, alike, width, first_word=False)
+    _keep_differing_words(shown, width)
+    _refine(shown, width)
     return [shown[text] for text in texts]
+
+
+def _keep_differing_words(shown: dict[str, str], width: int) -> None:
+    """Show texts that still read alike by the words in which they differ, with an ellipsis for those between."""
+    rivals: dict[str, list[str]] = {text: [] for text in shown}
+    for _ in shown:  # a text that is changed may come to read like another one
+        alike = {text: [other for other in shown if shown[other] == shown[text] != text] for text in shown}
+        alike = {text: [other for other in others if other != text] for text, others in alike.items()}
+        if not any(alike.values()):
+            return
+        for text, others in alike.items():
+            if others:
+                rivals[text] = others + [other for other in rivals[text] if other not in others]
+                shown[text] = _differing(text, rivals[text], width)
+
+
+def _refine(shown: dict[str, str], width: int) -> None:
+    """Replace a short form that other texts would have too, where the words that differ fit no other text."""
+    for text, short in shown.items():
+        rivals = [other for other in shown if other != text and _fits(short, other)] if short != text else []
+        better = _differing(text, rivals, width) if rivals else ""
+        if better and not any(_fits(better, other) for other in shown if other != text):
+            shown[text] = better
+
+
+def _fits(short: str, text: str) -> bool:
+    """Tell whether a text may have been shortened to this: its pieces follow each other there."""
+    first, *rest = short.split("…")
+    if not text.startswith(first) or (rest and not text.endswith(rest[-1])):
+        return False
+    at = len(first)
+    for piece in rest:
+        found = text.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return bool(rest) or text == short
+
+
+def _differing(text: str, rivals: Iterable[str], width: int) -> str:
+    """Cut a text to the first word that differs from each rival, as far as they fit, and words that follow."""
+    words = text.split()
+    kept: set[int] = set()
+    for rival in rivals:
+        pairs = enumerate(zip(words, rival.split(), strict=False))
+        place = next((at for at, (one, two) in pairs if one.strip(",:;") != two.strip(",:;")), len(words) - 1)
+        if not kept or len(_joined(words, kept | {place})) <= width:
+            kept.add(min(place, len(words) - 1))
+    for place in range(min(kept), len(words)):
+        if len(_joined(words, kept | {place})) > width:
+            break
+        kept.add(place)
+    return cut(_joined(words, kept), width)
+
+
+def _joined(words: Sequence[str], kept: Iterable[int]) -> str:
+    """Join the words at these places; an ellipsis stands for others."""
+    text, before = "", -1
+    for place in sorted(kept):
+        gap = "…" if place > before + 1 else " " if text else ""
+        text = (text.rstrip(",:;") if gap == "…" else text) + gap + words[place]
+        before = place
+    return text if before == len(words) - 1 else text.rstrip(",:;") + "…"
 
 
 def _from_difference(text: str, alike: Iterable[str], width: int, first_word: bool = True) -> str:

@@ -12,7 +12,7 @@ from torchcaps.figures import all_figures
 from torchcaps.figures.canvas import canvas
 from torchcaps.figures.report import write_report
 from torchcaps.papers import RECIPES
-from torchcaps.runtime.environment import device_name, make_folder
+from torchcaps.runtime.environment import device_in_words, device_name, make_folder
 from torchcaps.train import Interrupted, Options, Trained, train
 
 UNFINISHED = "unfinished"  # folder of the checkpoints, within that of the report
@@ -63,11 +63,7 @@ def _facts(trained: dict[str, Trained], n_test: int) -> list[tuple[str, str]]:
     facts = [(f"Test accuracy, {about}", f"{_accuracy(trained[name]):.2f} %") for name, about in SPLITS.items()]
     facts.append(("Test images each", f"{n_test:,}"))
     facts.append(("Parameters", f"{sum(p.numel() for p in model.parameters()):,}"))
-    facts.append(
-        (
-            "Training",
-            f"{sum(part.seconds for part in trained.values()):.0f} s in all on {device_name(torch.device('cpu'))}",
-        )
-    )
+    device = device_in_words(device_name(torch.device("cpu")))
+    facts.append(("Training", f"{sum(part.seconds for part in trained.values()):.0f} s in all on {device}"))
     facts.append(("Images", "scikit-learn's handwritten digits, 8x8, enlarged to 16x16"))
     return facts

@@ -7,6 +7,7 @@ import torch
 import typer
 
 from torchcaps import data as datasets
+from torchcaps.cli.columns import AsJson, cut, tell_json
 from torchcaps.cli.options import Device, Trained, console, in_words
 from torchcaps.cli.options import table as make_table
 from torchcaps.cli.sweep import Failed
@@ -102,11 +103,12 @@ def tell_by_class(predictions: torch.Tensor, labels: torch.Tensor, data: OwnImag
     console.print(lines)
     _say(f"mean over the classes: {mean_over_classes(numbers):.2f} % correct")
     if at_chance(numbers, predictions):
-        only = f", and the answer is always {data.classes[predictions[0]]}" if len(predictions.unique()) == 1 else ""
-        _say(
-            "at chance: train longer or lower the learning rate (--epochs, --learning-rate); "
-            f"guessing gives {100 / len(numbers):.1f} %{only}"
-        )
+        _say("at chance: train longer or lower the learning rate (--epochs, --learning-rate)")
+        guessing = f"guessing gives {100 / len(numbers):.1f} %"
+        if len(predictions.unique()) == 1:
+            guessing += ", and the answer is always "
+            guessing += f'"{cut(data.classes[predictions[0]], max(console.width - len(guessing) - 2, 1))}"'
+        _say(guessing)
 
 
 def _say(line: str) -> None:
@@ -118,11 +120,13 @@ def predict(
     image: Annotated[list[Path], typer.Argument(help="image files, or folders of them")],
     device: Device = "auto",
     best: Annotated[int, typer.Option(help="number of classes to print for each image")] = 3,
+    as_json: AsJson = False,
 ) -> None:
     """Classify image files with a trained model.
 
-    Images are resized as in training. One line per image lists the best classes. Unreadable files are skipped and
-    named at the end, with exit code 1.
+    Images are resized as in training; one line per image lists the best classes.
+
+    Unreadable files are skipped and named at the end, with exit code 1.
     """
     where = pick_device(device)
     model, run, _ = open_model(checkpoint, where)
@@ -141,21 +145,38 @@ def predict(
     image_module()  # a missing Pillow must not be reported as a broken file
     files = list(dict.fromkeys(file for path in image for file in _image_files(path)))
     read, bad = _read_all(files, about.shape)
+    answers = {}
+    if read:
+        unlabelled = Labelled(torch.stack(list(read.values())), torch.zeros(len(read), dtype=torch.long))
+        scores = task.evaluate(model, unlabelled, where, run.augment).answers
+        # capsule lengths are probabilities already; logits are not
+        shares = scores if isinstance(task, Classify) else scores.softmax(-1)
+        answers = dict(zip(read, _best_classes(shares, class_names(run.data), best), strict=True))
+    if as_json:
+        tell_json([_answer_json(file, answers.get(file), bad.get(file)) for file in files])
+    else:
+        for file, classes in answers.items():
+            print(f"{file}: {', '.join(f'{name} {value:.3f}' for name, value in classes.items())}")
+    named = "".join(f"\n  {file}: {reason}" for file, reason in bad.items())
     if not read:
-        raise ValueError(f"none of the images can be read:{bad}\ngive another file")
-    unlabelled = Labelled(torch.stack(list(read.values())), torch.zeros(len(read), dtype=torch.long))
-    scores = task.evaluate(model, unlabelled, where, run.augment).answers
-    # capsule lengths are probabilities already; logits are not
-    shares = scores if isinstance(task, Classify) else scores.softmax(-1)
-    names = class_names(run.data)
-    for file, row in zip(read, shares, strict=True):
-        values, which = row.topk(min(best, len(names)))
-        said = ", ".join(
-            f"{names[label]} {value:.3f}" for value, label in zip(values.tolist(), which.tolist(), strict=True)
-        )
-        print(f"{file}: {said}")
+        raise ValueError(f"none of the images can be read:{named}\ngive another file")
     if bad:
-        raise Failed(f"{len(files) - len(read)} of {len(files):,} images cannot be read and were skipped:{bad}")
+        raise Failed(f"{len(bad)} of {len(files):,} images cannot be read and were skipped:{named}")
+
+
+def _best_classes(shares: torch.Tensor, names: tuple[str, ...], best: int) -> list[dict[str, float]]:
+    """Return the probabilities of the best classes of each image, by name, highest first."""
+    values, which = shares.topk(min(best, len(names)))
+    return [
+        {names[label]: value for label, value in zip(labels, row, strict=True)}
+        for labels, row in zip(which.tolist(), values.tolist(), strict=True)
+    ]
+
+
+def _answer_json(file: Path, classes: dict[str, float] | None, error: str | None) -> dict[str, Any]:
+    if classes is None:
+        return {"path": str(file), "error": error}
+    return {"path": str(file), "classes": list(classes), "probabilities": list(classes.values())}
 
 
 def _image_files(path: Path) -> list[Path]:
@@ -169,14 +190,14 @@ def _image_files(path: Path) -> list[Path]:
     return found
 
 
-def _read_all(files: list[Path], shape: tuple[int, int, int]) -> tuple[dict[Path, torch.Tensor], str]:
-    """Read images by file, and name those that cannot be read, a line each."""
+def _read_all(files: list[Path], shape: tuple[int, int, int]) -> tuple[dict[Path, torch.Tensor], dict[Path, str]]:
+    """Read images by file, and tell of the others why they cannot be read."""
     c, h, w = shape
     assert h == w
-    read, bad = {}, ""
+    read, bad = {}, {}
     for file in files:
         try:
             read[file] = torch.from_numpy(read_image(file, h, c).copy())
         except datasets.DataError as error:
-            bad += f"\n  {file}: {error}"
+            bad[file] = str(error)
     return read, bad

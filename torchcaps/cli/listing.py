@@ -17,6 +17,7 @@ from torchcaps.results import means
 from torchcaps.results.claims import Recipe, find
 from torchcaps.results.statistics import NOTE
 from torchcaps.results.tables import Row, markdown, table
+from torchcaps.runtime.environment import device_in_words
 
 Folder = Annotated[
     Path | None,
@@ -66,13 +67,18 @@ def list_recipes(
 
 
 def print_table(
-    paper: str,
+    paper: Annotated[str | None, typer.Argument(help="a paper such as sabour2017; left out: the papers")] = None,
     results: Folder = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown")] = False,
     as_json: AsJson = False,
     ema: Annotated[bool, typer.Option(help="show results of the averaged (EMA) weights")] = False,
 ) -> None:
     """Print a paper's numbers beside ours: mean, standard deviation and number of seeds."""
+    if paper is None:
+        if as_markdown or ema:
+            raise ValueError(f"--markdown and --ema need a paper; there are {', '.join(PAPERS)}")
+        _tell_tables(results, as_json)
+        return
     if paper not in PAPERS:
         raise ValueError(f"no paper {paper!r}; there are {', '.join(PAPERS)}")
     rows = _rows(recipes_of_paper(paper), results, "_ema" if ema else "")
@@ -128,6 +134,22 @@ def _tell_remarks(rows: list[Row]) -> None:
         console.print(f"{some}ours: mean (number of seeds), as shipped with torchcaps {__version__}", highlight=False)
 
 
+def _tell_tables(results: Path | None, as_json: bool) -> None:
+    """Print one line per paper: its rows, and how many of them were run."""
+    counts = {}
+    for paper in PAPERS:
+        rows = _rows(recipes_of_paper(paper), results)
+        counts[paper] = (len(rows), sum(bool(row.values) for row in rows))
+    if as_json:
+        tell_json(
+            [{"paper": name, "rows": n, "run": n_run, "title": title_of(name)} for name, (n, n_run) in counts.items()]
+        )
+        return
+    cells = [(name, *map(str, numbers), title_of(name)) for name, numbers in counts.items()]
+    tell(("paper", "rows", "run", "what it is"), cells)
+    console.print("\ntorchcaps table PAPER   its numbers beside ours", highlight=False, soft_wrap=True)
+
+
 def _tell_papers(rows: Mapping[str, Row]) -> None:
     """Print one line per paper."""
     cells = []
@@ -171,7 +193,7 @@ def _tell_one(recipe: Recipe, row: Row | None) -> None:
     if row:
         facts += [("printed", row.printed()), ("ours", row.ours(bare=True))]
     if row and row.values:
-        facts += [("device", row.device), ("minutes", f"{row.minutes:.2g} a seed")]
+        facts += [("device", device_in_words(row.device)), ("minutes", f"{row.minutes:.2g} a seed")]
         facts += [("from", f"torchcaps {__version__}, as shipped" if row.shipped else "result files")]
     run = recipe.make()
     facts.append(("data", str(run.data)))

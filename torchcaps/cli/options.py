@@ -15,7 +15,10 @@ console = Console(markup=False, emoji=False)
 say = partial(print, file=sys.stderr, flush=True)  # progress goes to stderr, so that piped output stays clean
 
 Trained = Annotated[
-    Path, typer.Argument(metavar="CHECKPOINT", help="a checkpoint, or a name from `torchcaps pretrained`")
+    Path,
+    typer.Argument(
+        metavar="CHECKPOINT", help="a checkpoint, the --out folder of a run, or a name from `torchcaps pretrained`"
+    ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 Root = Annotated[

@@ -10,24 +10,42 @@ import torch
 import typer
 from rich.markup import escape
 
+from torchcaps.cli.checkpoints import show_checkpoint
 from torchcaps.cli.columns import AsJson, tell_facts, tell_json
 from torchcaps.cli.options import Device, Results, Root, console
 from torchcaps.cli.options import table as make_table
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.papers import RECIPES
+from torchcaps.pretrained import entries, open_model
 from torchcaps.results.claims import find
 from torchcaps.results.compare import compare
 from torchcaps.results.history import History
 from torchcaps.results.store import read_result
 from torchcaps.results.verify import verify, verify_all
+from torchcaps.runtime.environment import pick_device
 from torchcaps.train.plain import to_plain
+
+SUFFIX = ".safetensors"  # of checkpoints, so that a missing one is not taken for a recipe
 
 
 def show(
-    recipe: str,
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE|CHECKPOINT", help="a recipe, a checkpoint or the --out folder of a run")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="print only the run, as JSON")] = False,
+    device: Device = "auto",
+    data: Root = None,
 ) -> None:
-    """Show a recipe: its claim, hyperparameters, model and the routing backend on this machine."""
+    """Show a recipe: its claim, hyperparameters, model and the routing backend on this machine.
+
+    Of a checkpoint: the settings of its run, its model, and layers that died, if its data are here.
+    """
+    if recipe not in RECIPES and (recipe in entries() or Path(recipe).suffix == SUFFIX or Path(recipe).exists()):
+        if as_json:
+            print(json.dumps(to_plain(open_model(recipe, torch.device("cpu"))[1]), indent=1))
+        else:
+            show_checkpoint(recipe, pick_device(device), data)
+        return
     found = find(recipe, RECIPES)
     run = found.make()
     if as_json:
@@ -42,10 +60,10 @@ def show(
     with torch.device("meta"):
         model = network.build()
     console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
-    for device in ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]:
+    for kind in ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]:
         routed = [layer for layer in model.modules() if isinstance(layer, EMCapsules | ExpertCapsules | RoutedCapsules)]
-        taken = {layer.to_empty(device=device).backend_here() for layer in routed}
-        console.print(f"routing on {device}: {', '.join(sorted(taken)) or 'none'}", highlight=False)
+        taken = {layer.to_empty(device=kind).backend_here() for layer in routed}
+        console.print(f"routing on {kind}: {', '.join(sorted(taken)) or 'none'}", highlight=False)
 
 
 def verify_result(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchcaps.layers.calibration import scale_votes
 from torchcaps.layers.capsules import Capsules, vectors
 from torchcaps.layers.initialisation import Lengths, alive_bias, alive_lengths, alive_std, is_aligned
+from torchcaps.layers.sizes import check_grid, check_sizes
 from torchcaps.ops import LocalGrid, local_grid, local_routing
 from torchcaps.ops.couplings import coupling_rule
 
@@ -35,6 +36,8 @@ class ConvRoutedCapsules(nn.Module):
         couplings: str = "softmax",
     ) -> None:
         super().__init__()
+        check_grid("ConvRoutedCapsules", grid)
+        check_sizes("ConvRoutedCapsules", n_in_types=n_in_types, n_out_types=n_out_types, d_in=d_in, d_out=d_out)
         if couplings == "random":
             raise ValueError(
                 "ConvRoutedCapsules has no prior logits for random couplings; use softmax, leaky, max-min or uniform"

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, matrices, over_places
 from torchcaps.layers.initialisation import ASSUMED, GATE, LENGTH, SCORE, SIGNAL, alive_betas, check_init
+from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import EMStep, em_routing, em_routing_backend, em_routing_steps, own_output_prior
 from torchcaps.ops.em.densities import density_named
 
@@ -49,6 +50,7 @@ class EMCapsules(nn.Module):
         super().__init__()
         density_named(density)
         check_init("EMCapsules", init)
+        check_sizes("EMCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out, rows=rows)
         if cost not in COSTS:
             raise ValueError(f"EMCapsules: cost must be one of {', '.join(COSTS)}; got {cost!r}")
         shared = _shared_shape(n_in, n_out, sharing, n_types)

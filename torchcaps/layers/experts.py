@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules, vectors
+from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops.experts import Phase, Rule, agreement_routing, firing, on_probability
 
 STD = 0.01  # "e.g. N(0, 0.01)", read as a standard deviation
@@ -30,6 +31,7 @@ class ExpertCapsules(nn.Module):
         n_plain: int = 0,
     ) -> None:
         super().__init__()
+        check_sizes("ExpertCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
         if not 0 <= n_plain < d_out:
             raise ValueError(
                 f"ExpertCapsules: of {d_out} numbers at least one lies on the sphere; got n_plain={n_plain}"

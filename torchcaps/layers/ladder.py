@@ -13,6 +13,7 @@ from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, vectors
 from torchcaps.layers.code_nets import FAINT, CodeNets, MatrixLayer
 from torchcaps.layers.initialisation import check_init
+from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import length, squash, unsquash
 from torchcaps.ops.ladder import (
     SHARPNESS,
@@ -89,6 +90,7 @@ class LadderCapsules(nn.Module):
     ) -> None:
         super().__init__()
         check_init("LadderCapsules", init)
+        check_sizes("LadderCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
         n_kept = n_in if n_kept is None else n_kept
         _check(n_in, n_kept, agreement, code)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_kept = n_in, n_out, d_in, d_out, n_kept

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, flat_poses, over_places
 from torchcaps.layers.initialisation import ASSUMED, GATE, LENGTH, SCORE, alive_betas, check_init
+from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
 
 INF = float("inf")
@@ -39,6 +40,7 @@ class LazyRoutedCapsules(nn.Module):
     ) -> None:
         super().__init__()
         check_init("LazyRoutedCapsules", init)
+        check_sizes("LazyRoutedCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         self.n_iters, self.normalise = n_iters, normalise
         n_weights = checked_types("LazyRoutedCapsules", n_in, n_types)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, matrices
 from torchcaps.layers.initialisation import LONG, SHORT, check_init
+from torchcaps.layers.sizes import check_grid, check_sizes
 from torchcaps.ops import LocalGrid, MatrixEMStep, local_grid, matrix_em_routing, matrix_em_routing_steps
 from torchcaps.ops.matrix_em import RISE, MatrixEMRouted, grid_coordinates
 
@@ -137,6 +138,9 @@ class MatrixCapsules(_MatrixLayer):
         recompute: bool = False,
         init: str = "alive",
     ) -> None:
+        check_sizes("MatrixCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out, rows=rows)
+        if grid is not None:
+            check_grid("MatrixCapsules", grid)
         places = 1 if grid is None else prod(grid)
         if n_in % places:
             raise ValueError(
@@ -189,6 +193,10 @@ class ConvMatrixCapsules(_MatrixLayer):
         recompute: bool = False,
         init: str = "alive",
     ) -> None:
+        check_grid("ConvMatrixCapsules", grid)
+        check_sizes(
+            "ConvMatrixCapsules", n_in_types=n_in_types, n_out_types=n_out_types, d_in=d_in, d_out=d_out, rows=rows
+        )
         with torch.device("cpu"):  # counting needs numbers, which a layer on the meta device has not
             tables = local_grid(*grid, kernel, stride, padding)
             pairs = int((tables.seen < tables.places).sum())  # of a parent's place and a child's; padding is no child

@@ -8,6 +8,7 @@ from torch.nn.functional import pad
 
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules
+from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import convolve, squash
 
 
@@ -32,6 +33,7 @@ class PrimaryCapsules(nn.Module):
         rectify: bool = False,
     ) -> None:
         super().__init__()
+        check_sizes("PrimaryCapsules", c_in=c_in, n_types=n_types, d_out=d_out)
         self.n_types, self.d_out, self.share, self.rectify = n_types, d_out, share, rectify
         self.kernel, self.stride, self.padding = kernel, stride, padding
         self.weight = nn.Parameter(torch.empty(n_types * d_out, c_in, kernel, kernel))
@@ -39,6 +41,14 @@ class PrimaryCapsules(nn.Module):
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
     def forward(self, features: Float[Tensor, "b c h w"]) -> Capsules:
+        c_in = self.weight.shape[1]
+        if features.ndim != 4 or features.shape[1] != c_in:
+            came = list(features.shape)
+            if features.ndim == 4:
+                do = f"give features of {c_in} channels, or build PrimaryCapsules({came[1]}, ...) for such ones"
+            else:
+                do = "add the batch axis: features.unsqueeze(0)" if features.ndim == 3 else "give a batch of features"
+            raise ValueError(f"PrimaryCapsules expects features [b, {c_in}, height, width], got {came}; {do}")
         # columns first, the order of pad
         around = [n for size in (features.shape[3], features.shape[2]) for n in self._around(size)]
         cut = convolve(pad(features, around) if any(around) else features, self.weight, stride=self.stride) / self.share

@@ -18,6 +18,7 @@ from torchcaps.layers.initialisation import (
     check_init,
     is_aligned,
 )
+from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import (
     RoutingStep,
     dynamic_routing,
@@ -74,6 +75,7 @@ class RoutedCapsules(nn.Module):
         super().__init__()
         coupling_rule(couplings)
         check_init("RoutedCapsules", init)
+        check_sizes("RoutedCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
         self.couplings, self.detach, self.backend = couplings, detach, backend
         self.weight = nn.Parameter(torch.empty(_weight_shape(n_in, n_out, d_in, d_out, sharing, n_types)))

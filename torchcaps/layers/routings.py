@@ -21,6 +21,7 @@ from torchcaps.layers.matrix_em import MatrixCapsules
 from torchcaps.layers.routed import RoutedCapsules
 from torchcaps.layers.self_attention import SelfAttentionCapsules
 from torchcaps.layers.self_routing import SelfRoutedCapsules
+from torchcaps.layers.sizes import check_sizes
 
 
 @runtime_checkable
@@ -210,6 +211,7 @@ class CapsuleLayer(nn.Module):
         n_types: int | None = None,
     ) -> None:
         super().__init__()
+        check_sizes("CapsuleLayer", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         self.routing = routing_named(routing)
         self.routed = self.routing.build(n_in, n_out, d_in, d_out, n_types)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, over_places, vectors
 from torchcaps.layers.initialisation import LENGTH, LONG, MOST, SHORT, check_init
+from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import RoutingStep, self_attention_routing, self_attention_routing_steps
 
 LOGIT = 0.7  # deviation of the logits at most, for inputs of LENGTH
@@ -31,6 +32,7 @@ class SelfAttentionCapsules(nn.Module):
     ) -> None:
         super().__init__()
         check_init("SelfAttentionCapsules", init)
+        check_sizes("SelfAttentionCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         n_weights = checked_types("SelfAttentionCapsules", n_in, n_types)
         length, prior = (_alive if init == "alive" else _paper)(n_in, n_out, d_out)

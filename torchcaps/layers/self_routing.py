@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers.capsules import NEAR, Capsules, checked_types, flat_poses
 from torchcaps.layers.initialisation import LENGTH, LONG
+from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import SelfRoutingStep, self_routing, self_routing_steps
 
 LOGIT = 0.5  # deviation of the first routing logits, for inputs of length LONG
@@ -24,6 +25,7 @@ class SelfRoutedCapsules(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int, *, n_types: int | None = None) -> None:
         super().__init__()
+        check_sizes("SelfRoutedCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         n_weights = checked_types("SelfRoutedCapsules", n_in, n_types)
         # A mean of n random votes is shorter by √n; less so if couplings differ. Inputs of length LONG stay as long.

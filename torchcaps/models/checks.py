@@ -15,6 +15,11 @@ def checked_image(model: str, image: Any) -> tuple[int, int, int]:
     except TypeError:
         sizes = ()
     if len(sizes) == 3 and min(sizes) >= 1:
+        if sizes[2] in (1, 3) and min(sizes[:2]) > sizes[2]:  # a width that small beside its height is a channel axis
+            raise ValueError(
+                f"{model}: image must be (channels, height, width), got {image!r}; "
+                f"channels come first: give {(sizes[2], *sizes[:2])}, and images.permute(0, 3, 1, 2)"
+            )
         return sizes
     hint = f"{(1, *sizes)} for grey images" if len(sizes) == 2 else "(1, 28, 28) for MNIST"
     raise ValueError(f"{model}: image must be (channels, height, width), got {image!r}; give {hint}")
@@ -48,18 +53,30 @@ def check_images(
 
     `any_size`: only the number of channels must match.
     """
+    check_tensor(model, "images", images)
     shape = tuple(images.shape)
     fits = len(shape) == 4 and (shape[1] == image[0] if any_size else shape[1:] == tuple(image))
     if not fits:
         wanted = f"{image[0]}, height, width" if any_size else ", ".join(map(str, image))
         raise ValueError(
-            f"{model} expects images [b, {wanted}], got {list(shape)}; {_advice(model, shape, tuple(image))}"
+            f"{model} expects images [b, {wanted}], got {list(shape)}; {_advice(model, shape, tuple(image), any_size)}"
         )
     check_dtype(model, "images", images, dtype)
 
 
+def check_tensor(model: str, what: str, given: Any) -> None:
+    """Refuse an input that is no tensor, such as an array."""
+    if not isinstance(given, Tensor):
+        kind = type(given)
+        do = "torch.from_numpy" if kind.__module__ == "numpy" else "torch.as_tensor"
+        raise ValueError(
+            f"{model} expects {what} as a torch.Tensor, got {kind.__module__}.{kind.__name__}; give {do}({what})"
+        )
+
+
 def check_dtype(model: str, what: str, given: Tensor, dtype: torch.dtype) -> None:
     """Refuse an input whose dtype is not that of the weights; inside autocast any floating dtype will do."""
+    check_tensor(model, what, given)
     if given.dtype == dtype or (given.is_floating_point() and _casts(given.device.type)):
         return
     if given.is_floating_point():
@@ -73,8 +90,10 @@ def _casts(device: str) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
-def _advice(model: str, shape: tuple[int, ...], image: tuple[int, ...]) -> str:
+def _advice(model: str, shape: tuple[int, ...], image: tuple[int, ...], any_size: bool) -> str:
     """Say how images of this shape can be made to fit."""
+    if any_size and len(shape) == 3:
+        image = (image[0], *shape[1:])
     if len(shape) == 3 and shape == image:
         return "add the batch axis: images.unsqueeze(0)"
     if len(shape) == 3 and (1, *shape[1:]) == image:

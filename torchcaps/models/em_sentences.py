@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from torchcaps.layers import Capsules, EMCapsules
-from torchcaps.models.checks import check_dtype, checked_classes
+from torchcaps.models.checks import check_dtype, check_tensor, checked_classes
 from torchcaps.ops import EMStep
 
 Present = Float[Tensor, "b n"] | Bool[Tensor, "b n"] | Int64[Tensor, "b n"]
@@ -58,6 +58,7 @@ class EMSentenceNet(nn.Module):
 
     def primary_capsules(self, embeddings: Float[Tensor, "b n l m"], present: Present | None = None) -> Capsules:
         """Compute the primary capsules, ordered (token, layer). `present` None: no padding."""
+        check_tensor("EMSentenceNet", "embeddings", embeddings)
         self._check(embeddings, present)
         if present is None:
             present = embeddings.new_ones(embeddings.shape[:2])

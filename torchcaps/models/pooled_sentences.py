@@ -9,7 +9,7 @@ from itertools import pairwise
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from torchcaps.models.checks import check_dtype, checked_classes
+from torchcaps.models.checks import check_dtype, check_tensor, checked_classes
 
 Present = Float[Tensor, "b n"] | Bool[Tensor, "b n"] | Int64[Tensor, "b n"]
 LAYERS = ("all", "last")
@@ -47,6 +47,7 @@ class PooledSentences(nn.Module):
 
     def features(self, embeddings: Float[Tensor, "b n l m"], present: Present | None = None) -> Float[Tensor, "b f"]:
         """Compute the normalised means over tokens, weighted by `present`."""
+        check_tensor("PooledSentences", "embeddings", embeddings)
         if (
             embeddings.ndim != 4
             or tuple(embeddings.shape[2:]) != (self.n_layers, self.d_embedding)

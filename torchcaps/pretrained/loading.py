@@ -13,6 +13,7 @@ from torchcaps.pretrained.registry import entries, entry, file_of
 from torchcaps.train.loading import load_model
 from torchcaps.train.plain import to_plain
 from torchcaps.train.recipe import Run, stored_run
+from torchcaps.train.state import checkpoint_path
 
 
 def load(name: str | Path, device: str | torch.device = "cpu", *, n_classes: int | None = None) -> nn.Module:
@@ -37,14 +38,21 @@ def open_model(name: str | Path, device: torch.device) -> tuple[nn.Module, Run, 
 def locate(name: str | Path) -> Path:
     """Return the file of a pretrained model after checking its hash, or else the path as given.
 
-    The name of a pretrained model takes precedence over a file of that name; give the full path to load the file.
+    The folder of a run stands for the checkpoint in it. The name of a pretrained model takes precedence over a file of
+    that name; give the full path to load the file.
     """
     given, path = str(name), Path(name)
     if given in entries():
         return file_of(given)
     if not path.exists() and path.name == given and not path.suffix:
         entry(given)  # looks like a name, not a path: raises an error that lists the known names
-    return path
+    if not path.is_dir():
+        return path
+    if not checkpoint_path(path).exists():
+        raise ValueError(
+            f"{path} is a folder without {checkpoint_path(path).name}; give a checkpoint, or the --out folder of a run"
+        )
+    return checkpoint_path(path)
 
 
 def describe(model: nn.Module, run: Run, about: dict[str, Any]) -> None:

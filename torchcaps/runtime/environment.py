@@ -129,6 +129,11 @@ def device_name(device: torch.device) -> str:
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
+def device_in_words(name: str) -> str:
+    """Return the name of a device as a sentence wants it; result files and checkpoints keep "1 threads"."""
+    return re.sub(r"(?<= CPU, 1 )threads$", "thread", name)
+
+
 def threads_of(name: str) -> int | None:
     """Read the thread count from the name of a CPU, as `device_name` writes it; None for a GPU."""
     found = re.search(r" CPU, (\d+) threads$", name)

@@ -19,6 +19,7 @@ from torchcaps.layers.norm import share_statistics
 from torchcaps.runtime.distributed import Team, joined
 from torchcaps.runtime.environment import (
     algorithms,
+    device_in_words,
     device_name,
     made_by,
     make_folder,
@@ -190,7 +191,7 @@ def _stage(
         state.made_by.append(maker)
     state.model.train()
     title = f"{state.name} seed {state.seed}" + (f" stage {state.stage + 1}" if len(state.run.stages) > 1 else "")
-    title += f" on {device_name(device)}, routing: {step.routing}"
+    title += f" on {device_in_words(device_name(device))}, routing: {step.routing}"
     state.routing = step.routing
     with progress_bar(title, n_steps, at, state.options.progress and state.team.leads) as show:
         while at < stop:

@@ -1,0 +1,29 @@
+"""Checks of the sizes that a layer is built with."""
+
+from operator import index
+from typing import Any
+
+
+def check_sizes(layer: str, **sizes: Any) -> None:
+    """Refuse numbers of capsules or dimensions below 1; None, where a layer allows it, is left to the layer."""
+    for name, size in sizes.items():
+        if size is not None and _whole(size) < 1:
+            raise ValueError(f"{layer}: {name} must be a whole number of at least 1, got {size!r}")
+
+
+def check_grid(layer: str, grid: Any) -> None:
+    """Refuse a grid that is not two numbers of places."""
+    try:
+        sizes = [_whole(size) for size in grid]
+    except TypeError:
+        sizes = []
+    if len(sizes) != 2 or min(sizes) < 1:
+        hint = f"({grid}, {grid})" if _whole(grid) >= 1 else "(6, 6)"
+        raise ValueError(f"{layer}: grid must be (rows, columns) of at least 1, got {grid!r}; give such as {hint}")
+
+
+def _whole(number: Any) -> int:
+    try:
+        return index(number)
+    except TypeError:
+        return 0
