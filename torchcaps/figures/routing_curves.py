@@ -14,7 +14,7 @@ else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
 Curve = list[dict[str, Any]]
-COLOURS = {1: ORANGE, 2: GREEN, 3: BLUE, 4: SKY, 5: MUTED}  # of a curve, by routing iterations
+COLOURS = {1: ORANGE, 2: GREEN, 3: BLUE, 4: SKY, 5: MUTED}  # colour of a curve, by routing iterations
 WIDE = 10  # ratio of the largest to the smallest error above which the scale is logarithmic
 
 

@@ -133,7 +133,7 @@ def all_rows(paper: str, results: Path) -> str:
     """Write the page of a paper's result files: every row with results and the command that reproduces it."""
     title = f"# {paper}: every row\n\n"
     page = Path("docs/papers") / f"{paper}.md"
-    links = f"What holds and what does not: [the paper's page](../../{page}). " if page.exists() else ""
+    links = f"Verdicts: [the paper's page](../../{page}). " if page.exists() else ""
     rows = [row for row in table(_recipes(paper, []), results) if row.values]
     about = "Mean ± sd over the seeds; generated from the files in this folder by `make table`."
     return f"{title}{links}{about}\n\n{markdown(rows, bare=True)}"

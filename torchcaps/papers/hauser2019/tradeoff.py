@@ -13,7 +13,7 @@ else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
 MARKERS = "o", "D", "^"
-SIZE = 5.5  # of a marker, in points
+SIZE = 5.5  # size of a marker, in points
 SIZES = {"^": 1.7 * SIZE}  # visible below an overlapping dot
 TEXT = 7.5
 Box = tuple[float, float, float, float]  # left, low, right, high
