@@ -58,6 +58,7 @@ def loss_curves(runs: Mapping[int, Curve]) -> tuple[Figure, str]:
             smoothed = smooth(losses, len(losses) // 50)
             axes.plot(steps, smoothed, marker=marker(steps), color=colour, label=_iterations(n_iters))
             ends.append(f"{_end(steps, losses):.3g} with {_iterations(n_iters)}")
+        axes.plot([], [], color=MUTED, linewidth=0.8, alpha=0.6, label="thin lines: as logged")
         axes.set(xlabel="training step", ylabel="training loss (log scale)")
         axes.set_xlim(left=0)
         log_scale(axes)
