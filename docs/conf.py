@@ -21,7 +21,7 @@ myst_heading_anchors = 3  # links to headings, as [that](page.md#heading)
 # a page that is put together from others may begin with a heading of any level
 suppress_warnings = ["myst.header"]
 autodoc_typehints_format = "short"
-autodoc_inherit_docstrings = False  # what torch says of every module is not repeated
+autodoc_inherit_docstrings = False  # torch's words on every module are not repeated
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True

@@ -1,7 +1,7 @@
 """Draw the figures of how-routing-works, other-routings and deep-networks, and README's GIF: `python docs/pictures.py`.
 
 Needs `torchcaps[experiments]`. The hand-sized examples are those of the page, whose code is run for them; the trained
-networks come with the package, accuracy against depth from the result files. Nothing is downloaded or trained. The GIF
+networks come with the package, error against depth from the result files. Nothing is downloaded or trained. The GIF
 needs the MNIST files (`torchcaps data get mnist`) and is left as it is without them.
 """
 
@@ -151,7 +151,7 @@ def overlap() -> Any:
 
 
 def depth() -> Any:
-    """Draw test accuracy against the number of routed layers."""
+    """Draw test error against the number of routed layers."""
     return figures(HERE.parent / "results", HERE, None, torch.device("cpu"))["depth"][0]
 
 

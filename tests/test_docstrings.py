@@ -1,4 +1,4 @@
-"""Code in docstrings, which the pages of the reference show, runs too."""
+"""Code in docstrings, which the pages of the reference show, runs too; docstrings and code keep the style."""
 
 import ast
 import re
@@ -23,6 +23,7 @@ FORMULAS = {
     "ops/self_attention.py",
     "ops/self_routing.py",
 }  # of a paper, in its letters
+OPENERS = re.compile(r"(?:\A|(?<=[.!?:]\s)|(?<=\n\n))\s*(?:- )?((?:Of|That|Those|Whose|What)\b[^\n]{,40})")
 
 
 def codes_of(source: str) -> dict[str, str]:
@@ -84,3 +85,55 @@ def test_code_of_a_docstring_runs(name, tmp_path, monkeypatch):
     pytest.importorskip(module, reason=f"pip install 'torchcaps[{extra}]'")
     monkeypatch.chdir(tmp_path)
     exec(compile(codes()[name], name, "exec"), given(name))
+
+
+def is_boolean(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in ("bool", "isinstance", "any", "all")
+    return isinstance(node, ast.Compare | ast.BoolOp) or (
+        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    )
+
+
+def is_sequence(node: ast.expr) -> bool:
+    text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return text or isinstance(node, ast.JoinedStr | ast.Tuple | ast.List)
+
+
+def faults_of(source: str) -> list[str]:
+    """Line and fault: a docstring's sentence with a bad opening, a sequence times a boolean, a conditional as statement."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            sentences = OPENERS.findall(ast.get_docstring(node) or "")
+            found += [f"{getattr(node, 'lineno', 1)}: {sentence}" for sentence in sentences]
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.IfExp):
+            found.append(f"{node.lineno}: a conditional expression as a statement")
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            sides = (node.left, node.right)
+            if any(map(is_boolean, sides)) and any(map(is_sequence, sides)):
+                found.append(f"{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""Of a tile."""',
+        '"""One.\n\nWhat follows\n"""',
+        'class A:\n    """A set. That is all."""',
+        'def f():\n    """F:\n    - Those of a tile."""',
+        'name = "-quick" * (a == b)',
+        "names = not_first and (not a) * [1]",
+        "f() if a else None",
+    ],
+)
+def test_a_fault_of_style_is_found(source):
+    assert len(faults_of(source)) == 1
+    assert not faults_of('"""Tiles of what is seen. One: that. Offers."""\nx = (a == b) * c\ny = f() if a else "-" * 3')
+
+
+def test_code_and_docstrings_keep_the_style():
+    files = sorted(HOME.rglob("*.py"))
+    faults = [f"{path.relative_to(HOME)}:{fault}" for path in files for fault in faults_of(path.read_text())]
+    assert not faults, "\n".join(faults)

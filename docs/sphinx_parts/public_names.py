@@ -1,8 +1,8 @@
 """Pages of names that nobody lists by hand: `<!-- names torchcaps.ops -->` stands for all that the module offers.
 
-A module offers what its `__all__` says, or else what it defines itself, has no underscore and has a docstring. What a
-package takes from its files stands under the name of the file, with that file's own docstring. A name that another
-page describes too, as with those of `torchcaps` itself, gets a line and a link.
+A module offers what its `__all__` says, or else what it defines itself, has no underscore and has a docstring. Names
+that a package takes from its files stand under the name of the file, with that file's own docstring. A name that
+another page describes too, as with those of `torchcaps` itself, gets a line and a link.
 `<!-- names torchcaps.layers first capsules primary -->` puts these files first, in the order in which they are best
 learnt; the others follow by name.
 """
@@ -94,7 +94,7 @@ def _summary(thing: Any) -> str:
 def _place(module: ModuleType, name: str, first: Sequence[str]) -> tuple[int, str, int, str]:
     home = _home(module, name)
     named = [number for number, each in enumerate(first) if f"{home}.".startswith(f"{module.__name__}.{each}.")]
-    # what belongs to no file has no heading of its own: it stands before the first one
+    # a name that belongs to no file has no heading of its own: it stands before the first one
     taught = -1 if home == module.__name__ else min(named, default=len(first))
     return taught, home, _line(getattr(module, name)), name
 

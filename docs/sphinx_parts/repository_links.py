@@ -26,7 +26,9 @@ class RepositoryLinks(SphinxTransform):
 
     def _lead(self, node: nodes.Element) -> None:
         docs = Path(self.env.srcdir).resolve()
-        target = node["reftarget"] + ".md" * (node.get("refdomain") == "doc")  # myst has taken the ending off
+        target = node["reftarget"]
+        if node.get("refdomain") == "doc":
+            target += ".md"  # myst has taken the ending off
         page = self.env.doc2path(self.env.docname)
         written_in = Path(node.source or page)  # another file, where a page shows one
         path = (

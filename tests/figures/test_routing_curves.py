@@ -26,12 +26,13 @@ def test_raw_losses_stand_faint_behind_the_smoothed_ones():
     one, three = falling(0.99), falling(0.97)
     figure, caption = loss_curves({1: one, 3: three})
     (axes,) = figure.axes
-    raw, mean, _, other = axes.lines
+    raw, mean, _, other, _ = axes.lines
     assert list(raw.get_ydata()) == [line["loss"] for line in one] and raw.get_alpha() < 0.5
     assert list(mean.get_ydata()) == pytest.approx(smooth([line["loss"] for line in one], 2))
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "1 routing iteration",
         "3 routing iterations",
+        "thin lines: as logged",
     ]
     assert other.get_label() == "3 routing iterations"
     ends = [sum(line["loss"] for line in journal[-10:]) / 10 for journal in (one, three)]

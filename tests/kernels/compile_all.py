@@ -57,5 +57,6 @@ def more() -> None:
 if __name__ == "__main__":
     with compiled_instead_of_run() as names:
         some()
-        more() if "more" in sys.argv else None
+        if "more" in sys.argv:
+            more()
     sys.stdout.write(" ".join(sorted(set(names))))

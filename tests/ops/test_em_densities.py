@@ -158,7 +158,8 @@ def assert_nearly_equal(found, wanted, context=""):
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_padding_with_masked_capsules_changes_nothing(weight, name):
     """Five capsules more, masked and full of NaN: values and gradients stay within 1e-12 of what they were, in float64."""
-    longer, per_input = problem(weight, i=N_IN + 5), ("weight", "bias", "beta_use", "beta_ignore") * (weight == "ijde")
+    longer = problem(weight, i=N_IN + 5)
+    per_input = ("weight", "bias", "beta_use", "beta_ignore") if weight == "ijde" else ()
     longer["scores"][:, N_IN:] = -inf
     longer["poses"][:, N_IN:] = float("nan")
     short = {

@@ -183,7 +183,7 @@ def test_padding_with_masked_inputs_changes_nothing(match):
     longer = problem(i=N_IN + 5, match=match, betas=betas)
     longer["scores"][:, N_IN:] = -inf
     longer["poses"][:, N_IN:] = float("nan")
-    by_input = ("match", "match_bias", "beta_use", "beta_ignore") * (match == "ij")
+    by_input = ("match", "match_bias", "beta_use", "beta_ignore") if match == "ij" else ()
 
     def cut(name, x):
         return x[:, :N_IN] if name in ("scores", "poses") else x[:N_IN] if name in by_input else x

@@ -49,7 +49,7 @@ def test_numbers_off_the_sphere_have_a_panel_of_their_own_with_the_others_in_gre
         and here[95.5, 2.0] != here[96.0, 13.0] == here[96.5, 15.0]
     )
     assert set(dots(axes, "D")) == {(96.0, 14.0)}  # another l2
-    assert words(axes) == ["2, goal 0.2", "4", "4", "both high", "on the sphere"]
+    assert words(axes) == ["2, target 0.2", "4", "4", "both high", "on the sphere"]
 
 
 def test_settings_on_one_dot_share_its_words():

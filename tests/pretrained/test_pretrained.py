@@ -70,7 +70,8 @@ def test_files_registry_result_and_card_agree(name):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * ("pairs" in name)) for name in NAMES if "digits" in name]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if "pairs" in name else []) for name in NAMES if "digits" in name],
 )
 def test_its_errors_recompute(name):
     pytest.importorskip("sklearn")

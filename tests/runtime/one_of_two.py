@@ -176,4 +176,7 @@ if __name__ == "__main__":
         lambda *args, **how: {}
     )  # looks at every image in every pass; losses and weights do not depend on it
     folder, names = Path(sys.argv[1]), sys.argv[2:]
-    main_of(names, folder) if names else main(folder)
+    if names:
+        main_of(names, folder)
+    else:
+        main(folder)

@@ -32,7 +32,7 @@ class DataSpec:
     """
 
     source: str  # "mnist", "smallnorb", "sst", "generated": a file of sets/ reads it
-    n_classes: int | None = None  # of a source with several numberings: 5 or 2 for sst
+    n_classes: int | None = None  # for a source with several numberings: 5 or 2 for sst
     encoder: str = ""  # short name of the transformer that embeds sentences
     size: int | None = None  # pixels along a side
     thinned: bool = False  # made smaller by leaving out pixels, not by averaging them
@@ -40,7 +40,7 @@ class DataSpec:
     examples: str = ""  # "pairs" of overlapping images, or "sentences"
     shift: int | None = None  # most pixels that each image of a pair moves by
     split: str = "standard"  # how the test part is chosen, one of SPLITS
-    familiar: bool = False  # of a viewpoint split: test on the viewpoints trained on, in another light
+    familiar: bool = False  # in a viewpoint split: test on the viewpoints trained on, in another light
 
     def __str__(self) -> str:
         words = (
@@ -81,7 +81,7 @@ class DataInfo:
     n_labels: int = 1  # classes in one image
     n_validation: int = 0  # size of the official validation part, where the set has one
     kind: str = "images"  # or "sentences"
-    groups: str = "images"  # what the test examples show: those of one digit or toy are right or wrong together
+    groups: str = "images"  # things that the test examples show: examples of one digit or toy err together
     class_names: tuple[str, ...] = ()  # in the order of the labels; none: their numbers
 
 
@@ -93,4 +93,4 @@ class DataSet(NamedTuple):
     files: FileSet | None = None
     needs: str | None = None  # an optional module that reading imports
     formats: tuple[Format, ...] = ()  # instead of files, where the set can be had in several ways
-    encoder: Encoder | None = None  # what embeds sentences: its files are needed too
+    encoder: Encoder | None = None  # embeds the sentences: its files are needed too

@@ -26,11 +26,11 @@ from torchcaps.data.sets.affnist_like import N_DIGITS
 from torchcaps.data.sets.pairs import Pairs, PairSource
 from torchcaps.data.sources.formats import Labelled
 
-N_TRANSFORMS = 8  # of the 32 transforms of each digit, used for portions
+N_TRANSFORMS = 8  # transforms used for portions, out of 32 for each digit
 N_FIT_DIGITS, N_OTHER_TRANSFORMS = 7_500, 4
 PORTION_SEED = 42_2018
 N_WARPED = 8  # transforms of every held-out digit
-VIEW_SEED = 41_2017  # of no test set, and of no run
+VIEW_SEED = 41_2017  # used by no test set and by no run
 
 
 def hold_out(data: Labelled | PairSource, n: int, seed: int) -> tuple[Labelled | PairSource, Labelled | Pairs]:

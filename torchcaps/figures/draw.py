@@ -249,7 +249,7 @@ def _iterations(grid: Any, view: numbers.RoutingView, shown: list[int], label: i
     number = {"ha": "center", "fontsize": 7.5, "color": BLUE}
     room = 0.3 * max(float((mass - even).abs().max()), 0.05 * even)
     for (top, middle, bottom), t in zip(grid.T, shown, strict=True):
-        bare(top).imshow(gain[t].numpy(), cmap=gains(), vmin=-reach, vmax=reach)
+        maps = bare(top).imshow(gain[t].numpy(), cmap=gains(), vmin=-reach, vmax=reach)
         top.spines[:].set(visible=True, color=FAINT)
         top.set_title(f"Iteration {t + 1}")
         middle.bar(range(n_classes), mass[t].numpy() - even, bottom=even, color=colours)
@@ -264,7 +264,10 @@ def _iterations(grid: Any, view: numbers.RoutingView, shown: list[int], label: i
             axes.set_xlim(-1, n_classes)
             axes.tick_params(axis="x", length=0, labelsize=7.5)
             axes.tick_params(axis="y", labelleft=t == shown[0])
-    gained = f"coupling to class {label}\n(blue: more than at first)"
+    bar = top.figure.colorbar(maps, ax=list(grid[0]), aspect=16, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.set_label("change since iteration 1,\npoints (orange: less)")
+    gained = f"coupling to class {label},\nby position"
     for axes, words in zip(grid[:, 0], (gained, "couplings, %", "capsule length"), strict=True):
         axes.set_ylabel(words)
 

@@ -36,20 +36,20 @@ SECTIONS = {
         "the image. So it learns form, not only class.",
     ),
     "confusion_matrix": Section(
-        "What it gets right",
+        "Correct and wrong answers",
         "A table of true against predicted classes; correct predictions are blue, errors orange",
         "The prediction is the class with the longest capsule. Rows are true classes, columns predictions: blue is "
         "correct, orange is wrong. Many errors in one cell mean that two classes look alike to the network.",
     ),
     "reconstructions": Section(
-        "What a capsule encodes",
+        "Reconstructions",
         "Input images above their reconstructions from one class capsule",
         "A decoder reconstructs the image from the pose of one class capsule alone. The reconstruction shows what the "
         "capsule encodes. A misclassified image is reconstructed twice, from the true and from the predicted class. "
         "Often both look plausible.",
     ),
     "dimension_sweeps": Section(
-        "What the pose dimensions mean",
+        "Pose dimensions",
         "Rows of reconstructions in which one pose dimension changes from left to right",
         "One pose dimension of the predicted class is changed, all others stay, and the image is reconstructed. A "
         "dimension with a meaning changes one property: slant, width, thickness, the size of a loop. The network was "

@@ -14,7 +14,7 @@ else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
 Curve = list[dict[str, Any]]
-COLOURS = {1: ORANGE, 2: GREEN, 3: BLUE, 4: SKY, 5: MUTED}  # of a curve, by routing iterations
+COLOURS = {1: ORANGE, 2: GREEN, 3: BLUE, 4: SKY, 5: MUTED}  # colour of a curve, by routing iterations
 WIDE = 10  # ratio of the largest to the smallest error above which the scale is logarithmic
 
 
@@ -58,6 +58,7 @@ def loss_curves(runs: Mapping[int, Curve]) -> tuple[Figure, str]:
             smoothed = smooth(losses, len(losses) // 50)
             axes.plot(steps, smoothed, marker=marker(steps), color=colour, label=_iterations(n_iters))
             ends.append(f"{_end(steps, losses):.3g} with {_iterations(n_iters)}")
+        axes.plot([], [], color=MUTED, linewidth=0.8, alpha=0.6, label="thin lines: as logged")
         axes.set(xlabel="training step", ylabel="training loss (log scale)")
         axes.set_xlim(left=0)
         log_scale(axes)

@@ -70,7 +70,7 @@ def vectors(layer: str, capsules: Capsules | Tensor, n_in: int | None, d_in: int
     """Return checked vector poses whose length is the activity: where there is a score, poses are scaled to it."""
     poses = flat_poses(layer, capsules, n_in, d_in)
     if isinstance(capsules, Capsules) and capsules.score is not None:
-        # what is masked may hold NaN, and 0 · NaN is not 0
+        # masked capsules may hold NaN, and 0 · NaN is not 0
         poses = poses.masked_fill((capsules.activity == 0).unsqueeze(-1), 0)
         return direction(poses) * capsules.activity.unsqueeze(-1)
     return poses
@@ -122,7 +122,7 @@ def _fit(poses: Tensor, n_in: int | None, rows: int, d_in: int) -> bool:
 def _are_matrices(capsules: Capsules | Tensor, n_in: int | None, d: int) -> bool:
     if isinstance(capsules, Capsules):
         return capsules.poses.ndim == capsules.activity.ndim + 2
-    # of a plain tensor only the declared sizes tell
+    # a plain tensor tells by the declared sizes alone
     shape = capsules.shape
     # sizes of poses first: asking about the batch would fix it in an exported program
     return len(shape) > 2 and shape[-2] * shape[-1] == d != shape[-1] and n_in == shape[-3]

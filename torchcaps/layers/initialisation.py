@@ -25,7 +25,7 @@ LENGTH = 0.6  # typical length of an input
 # gradients of six layers vanish.
 SHORT, LEAST, LONG, MOST = 0.3, 0.38, 0.9, 0.77
 ASSUMED = 64  # number of inputs that a layer for any number of them starts with
-# of capsules with scores: typical activity of an input; deviation of a score if inputs came and went at random, and if
+# for capsules with scores: typical activity of an input; deviation of a score if inputs came and went at random, and if
 # they changed outputs; share of votes that depends on the inputs, times the dimensions of a pose
 GATE, SCORE, CHANGE, SIGNAL = 0.5, 1.4, 0.4, 2.0
 
@@ -33,7 +33,7 @@ GATE, SCORE, CHANGE, SIGNAL = 0.5, 1.4, 0.4, 2.0
 class Lengths(NamedTuple):
     """Lengths in an alive layer."""
 
-    sum: float  # of the first sum of votes, per length of an input
+    sum: float  # length of the first sum of votes, per length of an input
     bias: float
 
 

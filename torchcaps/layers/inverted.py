@@ -68,5 +68,5 @@ class InvertedCapsules(nn.Module):
         poses = flat_poses("InvertedCapsules", capsules, self.n_in, self.d_in)
         if not isinstance(capsules, Capsules) or capsules.score is None:
             return poses
-        gone = (capsules.activity == 0).unsqueeze(-1)  # what is masked may hold NaN, and 0 · NaN is not 0
+        gone = (capsules.activity == 0).unsqueeze(-1)  # masked capsules may hold NaN, and 0 · NaN is not 0
         return poses.masked_fill(gone, 0) * capsules.activity.unsqueeze(-1).to(poses.dtype)

@@ -24,8 +24,8 @@ from torchcaps.ops import LocalGrid, MatrixEMStep, local_grid, matrix_em_routing
 from torchcaps.ops.matrix_em import RISE, MatrixEMRouted, grid_coordinates
 
 INF = float("inf")
-NOISE = 0.2  # of transforms, around the identity
-# of an alive start: activity of a child, between one half and certain; what it saves a parent, in nats a number;
+NOISE = 0.2  # noise of transforms around the identity
+# for an alive start: activity of a child, between one half and certain; its gain for a parent, in nats a number;
 # deviation of the logs of a parent's densities
 THERE, GAIN, SOFT = 0.75, 1.0, 0.7
 PRICE = 1.0  # score of a parent that explains nothing, with a minus; one that explains what it expects starts at 0
@@ -58,7 +58,7 @@ class _MatrixLayer(nn.Module):
         if warmth is None:
             warmth = PRICE / (explained * GAIN * (1 - RISE**n_iters)) if alive else n_reached / n_seen
         self.density_power, self.inverse_temperature = density_power, warmth
-        # what a parent saves where it explains what it expects, in nats a number
+        # gain of a parent that explains as many children as it expects, in nats a number
         self.gain = PRICE / (explained * self._warmth())
         if alive:
             start, size = torch.randn(shape) * d_out**-0.5, log(SHORT * LONG / numbers) / 2
@@ -199,7 +199,7 @@ class ConvMatrixCapsules(_MatrixLayer):
         )
         with torch.device("cpu"):  # counting needs numbers, which a layer on the meta device has not
             tables = local_grid(*grid, kernel, stride, padding)
-            pairs = int((tables.seen < tables.places).sum())  # of a parent's place and a child's; padding is no child
+            pairs = int((tables.seen < tables.places).sum())  # places of parent and child; padding is no child
         n_seen, n_reached = n_in_types * pairs / prod(tables.shape), n_out_types * pairs / len(tables.reach)
         # four axes, types and offsets in one: PyTorch cannot bring a tensor of five to channels last
         shape = (n_in_types * kernel * kernel, n_out_types, d_in, d_out)

@@ -16,7 +16,7 @@ from torchcaps.layers import Capsules
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.ops import inverted_routing
 
-KERNEL, STRIDE = 3, 2  # of capsule layers on a grid
+KERNEL, STRIDE = 3, 2  # for capsule layers on a grid
 
 Poses = Float[Tensor, "b p n d"]  # places of a grid, types at each
 Above = Float[Tensor, "b q j d"]  # the same of the next layer

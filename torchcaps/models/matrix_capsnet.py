@@ -15,8 +15,8 @@ from torchcaps.layers.calibration import calibrate
 from torchcaps.layers.matrix_em import ConvMatrixCapsules, MatrixCapsules
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 
-KERNEL, STRIDE = 5, 2  # of the convolution on the image
-FIELD = 3  # of both convolutional capsule layers; the first has a stride of 2
+KERNEL, STRIDE = 5, 2  # for the convolution on the image
+FIELD = 3  # kernel of both convolutional capsule layers; the first has a stride of 2
 
 
 class MatrixCapsNet(nn.Module):

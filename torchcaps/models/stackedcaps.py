@@ -80,7 +80,7 @@ class StackedCaps(nn.Module):
                     f"StackedCaps: sparse EM routing must know what was used, which no {backend} backend tells; "
                     "leave it at auto"
                 )
-            backend = "reference"  # what `steps` runs, so that logs name it
+            backend = "reference"  # `steps` runs it, so logs should name it
         self.image, self.n_classes = checked_image("StackedCaps", image), checked_classes("StackedCaps", n_classes)
         self.routing, self.n_types, self.d_primary = routing, n_types, d_primary
         self.conv = nn.Conv2d(self.image[0], channels, kernel)

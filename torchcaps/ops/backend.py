@@ -50,7 +50,7 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
 def without_kernels() -> Iterator[None]:
     """Run no Triton kernel inside: to measure their gain, and for second derivatives, which they lack."""
     compiling = torch.compiler.is_compiling()
-    before = None if compiling else _switched_off.set(True)  # of this thread or task alone
+    before = None if compiling else _switched_off.set(True)  # in this thread or task alone
     _regions.n += 1
     try:
         yield
@@ -123,7 +123,7 @@ def inside_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-# what torch.compiler.assume_constant_result does, without importing the compiler: a compiled program asks once
+# like torch.compiler.assume_constant_result, without importing the compiler: a compiled program asks once
 _has_room._dynamo_marked_constant = inside_transform._dynamo_marked_constant = True
 
 

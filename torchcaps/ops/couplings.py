@@ -16,7 +16,7 @@ Logits = Float[Tensor, "*b j"]
 Couplings = Float[Tensor, "*b j"]
 
 
-LEAST_SPAN, ROUNDINGS = 1e-12, 16  # of max-min: the smallest difference of logits that counts
+LEAST_SPAN, ROUNDINGS = 1e-12, 16  # for max-min: the smallest difference of logits that counts
 
 
 class CouplingRule(NamedTuple):
@@ -70,7 +70,7 @@ COUPLINGS: dict[str, Callable[..., Tensor]] = {
     "leaky": leaky,
     "max-min": max_min,
     "uniform": uniform,
-    "random": softmax,  # of the prior alone, which the layer draws once from a standard normal
+    "random": softmax,  # takes the prior alone, which the layer draws once from a standard normal
 }
 FIXED = ("uniform", "random")
 

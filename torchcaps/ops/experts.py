@@ -22,7 +22,7 @@ Poses = Float[Tensor, "*b i d"]
 Parents = Float[Tensor, "*b j e"]
 Weight = Float[Tensor, "i j d e"]
 Couplings = Float[Tensor, "*b i j"]
-AXES = {"inputs": -2, "outputs": -1}  # of the couplings: over what they sum to 1
+AXES = {"inputs": -2, "outputs": -1}  # axis of the couplings over which they sum to 1
 STARTS = ("zero", "lengths")
 
 

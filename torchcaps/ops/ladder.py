@@ -42,7 +42,7 @@ class Kept(NamedTuple):
     poses: Float[Tensor, "*b k d"]
     code: Float[Tensor, "*b i"]  # 1 for a capsule that is kept, 0 for the others
     index: Int64[Tensor, "*b k"]  # rising
-    weights: Float[Tensor, "*b k"]  # of the rows in means: 1
+    weights: Float[Tensor, "*b k"]  # weight of each row in means: 1
 
 
 def keep_most_active(poses: Float[Tensor, "*b i d"], activity: Float[Tensor, "*b i"], n_kept: int) -> Kept:

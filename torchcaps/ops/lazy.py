@@ -49,7 +49,7 @@ class LazyRouted(NamedTuple):
     """Output poses, and the credit that made them."""
 
     poses: Float[Tensor, "*b j e"]
-    credit: Float[Tensor, "*b i j"]  # what output j owes to input i; below zero where it is the worse for it
+    credit: Float[Tensor, "*b i j"]  # gain of output j by input i; below zero where the input harms it
 
 
 class LazyStep(NamedTuple):
@@ -101,7 +101,7 @@ def lazy_routing_steps(
     )
     gates = scores.to(dtype).sigmoid().unsqueeze(-1)  # [*b i 1]
     gone = gates == 0
-    vectors = poses.to(dtype).masked_fill(gone, 0)  # what is masked may hold NaN, and 0 · NaN is not 0
+    vectors = poses.to(dtype).masked_fill(gone, 0)  # masked inputs may hold NaN, and 0 · NaN is not 0
     scale = (~gone).sum(-2, keepdim=True).clamp(min=1).to(dtype).rsqrt()  # [*b 1 1]
     probabilities = gates.new_full((*scores.shape, n_out), 1 / n_out)
     for t in range(n_iters):

@@ -158,7 +158,7 @@ class _Field:
     def votes(self, poses, weight, coordinates) -> Float[Tensor, "s v h m"]:
         """Multiply what each parent sees by the transforms; sums of the votes are taken in float32 at least."""
         rows = self.rows
-        # what is masked may hold NaN, and 0 · NaN is not 0
+        # masked children may hold NaN, and 0 · NaN is not 0
         poses = poses.masked_fill(rearrange(self.gone, "... i -> ... i 1 1"), 0)
         if poses.dtype == torch.float16:  # votes could overflow
             poses, weight = poses.float(), weight.float()

@@ -17,7 +17,7 @@ from torchcaps.ops.dynamic.reference import recover_couplings
 from torchcaps.ops.votes import Poses, Weight, in_blocks
 
 SHARPNESS = 12.0
-FREQUENCIES = (0.04, 0.1)  # of winning: a capsule below is boosted, one above loses its boost
+FREQUENCIES = (0.04, 0.1)  # range of winning: a capsule below is boosted, one above loses its boost
 GROUPS = ("places", "runs")
 
 
@@ -30,8 +30,8 @@ def fair_frequencies(n: int) -> tuple[float, float]:
 class Winning(NamedTuple):
     """State over the batches so far."""
 
-    frequency: Float[Tensor, "j"]  # of being first, an average over many batches
-    boost: Float[Tensor, "j"]  # what the support is multiplied by before it is ranked; never below 1
+    frequency: Float[Tensor, "j"]  # share of wins, an average over many batches
+    boost: Float[Tensor, "j"]  # multiplies the support before it is ranked; never below 1
     n_batches: Int64[Tensor, ""]
 
 

@@ -11,7 +11,7 @@ from torchcaps.ops.backend import autocast_dtype
 from torchcaps.ops.tiles import ceil_div
 
 Poses = Float[Tensor, "*b i d"]
-BLOCK_BYTES = 64 << 20  # that `agreements` forms at a time
+BLOCK_BYTES = 64 << 20  # most that `agreements` forms at a time
 Weight = Float[Tensor, "i j d e"] | Float[Tensor, "n j d e"] | Float[Tensor, "j d e"] | Float[Tensor, "d e"]
 
 
@@ -54,7 +54,7 @@ def votes_of(poses: Poses, weight: Weight, n_out: int) -> Float[Tensor, "*b i j 
 def agreements(poses: Poses, weight: Weight, parents: Float[Tensor, "*b j e"]) -> Float[Tensor, "*b i j"]:
     """Sum votes times parents over e, without the votes: a parent goes back through the transform to meet the pose.
 
-    That takes a tensor [b i j d] where every pair has a transform of its own, formed for a block of images at a time;
+    It forms a tensor [b i j d] where every pair has a transform of its own, for a block of images at a time;
     [b n j d] where transforms are shared by places and [b j d] where by all inputs. Sums are float32 at least.
     """
     dtype = torch.promote_types(poses.dtype, torch.float32)

@@ -135,11 +135,12 @@ def _recipes(paper: str, names: list[str]) -> dict[str, Recipe]:
 
 
 def all_rows(paper: str, results: Path) -> str:
-    """Write the page of a paper's result files: every row with results and the command that reproduces it."""
+    """Write the page of a paper's result files: rows with results (all, if none has any) and their commands."""
     title = f"# {paper}: every row\n\n"
     page = Path("docs/papers") / f"{paper}.md"
-    links = f"What holds and what does not: [the paper's page](../../{page}). " if page.exists() else ""
-    rows = [row for row in table(_recipes(paper, []), results) if row.values]
+    links = f"Verdicts: [the paper's page](../../{page}). " if page.exists() else ""
+    every = table(_recipes(paper, []), results)
+    rows = [row for row in every if row.values] or every
     about = "Mean ± sd over the seeds; generated from the files in this folder by `make table`."
     return f"{title}{links}{about}\n\n{markdown(rows, bare=True)}"
 

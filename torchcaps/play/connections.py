@@ -21,7 +21,7 @@ def guarded_protocol() -> type:
     class Guarded(H11Protocol):
         """HTTP/1.1 connection that closes itself when headers do not arrive in time."""
 
-        address: str | None = None  # of a counted connection
+        address: str | None = None  # client of a counted connection
         waiting: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:

@@ -21,7 +21,7 @@ from torchcaps.train.state import Outcome
 REPLAYED = 200  # first steps with all losses stored, for `torchcaps verify --replay`
 CURVE_POINTS = 100
 DEFAULT_SEEDS = "0,1,2"
-MOST_BYTES = 1 << 28  # of predictions or scores in one part; ten million pairs have 20 MB
+MOST_BYTES = 1 << 28  # limit for predictions or scores of one part; ten million pairs have 20 MB
 REQUIRED = "recipe", "seed", "metrics", "run", "predictions", "data", "curve"
 TYPES: dict[str, Any] = {
     "recipe": str,

@@ -89,7 +89,7 @@ def tuned(results: Path, paper: str, run: str, metric: str) -> dict[int, float]:
         raise ValueError(
             f"{run} of {paper} is not measured by {metric}; it has {', '.join(line.metric for line in lines)}"
         )
-    return dict(found[-1].by_seed)  # of the latest run of that name
+    return dict(found[-1].by_seed)  # the latest run of that name
 
 
 def run_sha256(plain: Mapping[str, Any]) -> str:

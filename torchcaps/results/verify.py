@@ -40,7 +40,7 @@ DRAWN_TOLERANCE = 0.25
 
 
 class Part(NamedTuple):
-    """What a check needs of a part of the data."""
+    """Labels and hash of one part of the data."""
 
     labels: Tensor
     sha256: str

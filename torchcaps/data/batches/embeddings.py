@@ -29,7 +29,7 @@ HALF = torch.bfloat16
 AT_ONCE = 16_384  # tokens, padding included, that an encoder sees at once
 PER_SHARD = 256  # sentences
 SMALL = 2**28  # bytes: on a CPU what is smaller is not worth a file
-SHARE = 0.6  # of a GPU's free memory that embeddings may take; the rest is for the step
+SHARE = 0.6  # share of a GPU's free memory that embeddings may take; the rest is for the step
 WINDOW = 2**33  # bytes of embeddings that are computed ahead where they do not all fit
 
 Loaded = TransformerEncoder | GeneratedEncoder

@@ -82,6 +82,6 @@ def sentences_in_order(data: Sentences, batch: int, device: torch.device) -> Ite
         picks = torch.arange(start, min(start + batch, len(data.labels)))
         store.prepare(picks[None])
         picks = picks.to(device)
-        # of one length on CUDA, so that kernels are made once
+        # one length for all on CUDA, so that kernels are made once
         n = store.longest if device.type == "cuda" else int(store.lengths[picks].max())
         yield SentenceBatch(*store.take(picks, n), data.labels[start : start + batch].to(device))

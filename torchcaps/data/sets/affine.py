@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
 FRAME = 40
-BRIGHT = 85  # what is brighter stays inside the frame; inferred, 80 to 90 fits
+BRIGHT = 85  # brighter pixels stay inside the frame; inferred, 80 to 90 fits
 ROTATION, SHEAR, SCALE = 20.0, 0.2, (0.8, 1.2)  # uniform in ±degrees, in ±, in this range for each axis
 FACTORS = (
     "rotation",

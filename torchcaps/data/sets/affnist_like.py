@@ -12,7 +12,7 @@ from torchcaps.data.sets import mnist
 from torchcaps.data.sets.affine import FRAME, SEED, warped
 from torchcaps.data.specs import DataInfo, DataSet, DataSpec
 
-N_DIGITS = 10_000  # of MNIST's test part
+N_DIGITS = 10_000  # all digits of MNIST's test part
 N_EACH = 32  # transforms of each digit
 
 

@@ -20,7 +20,7 @@ from torchcaps.data.specs import DataInfo, DataSet, DataSpec
 N_CLASSES = 10
 N_TRAIN, N_TEST = 512, 256
 LARGE = 96  # pixels from which on an eighth of them will do: networks of that size take a second a image on a CPU
-LENGTH = 18.0  # of a bar, and the diameter of a ring, in pixels of a 28x28 image
+LENGTH = 18.0  # length of a bar and diameter of a ring, in pixels of a 28x28 image
 OFFSET = 2.0  # the centre moves by up to this along each axis
 THICKNESS = (1.5, 3.5)
 NOISE = 16.0  # standard deviation, in grey levels
@@ -79,7 +79,7 @@ def _distance_to_shape(
     return torch.where(is_ring[:, None, None], half_ring, bar)
 
 
-SIZE, PAIR_SIZE = 28, 16  # of `generated`, and of each image of `generated-pairs`
+SIZE, PAIR_SIZE = 28, 16  # for `generated`, and for each image of `generated-pairs`
 CHANNELS = {"": 1, "stereo": 2, "rgb": 3}
 SPECS = (
     DataSpec(source="generated"),

@@ -50,7 +50,7 @@ class Listing(NamedTuple):
 class FolderImages(NamedTuple):
     images: UInt8[Tensor, "n c h w"]
     labels: Int64[Tensor, " n"]
-    sha256: str  # of the files' names below the folder, and of their bytes
+    sha256: str  # hash of the files' names below the folder and of their bytes
     unreadable: tuple[Unreadable, ...]
     copies: int  # files whose bytes are those of another
 
@@ -64,7 +64,7 @@ class OwnImages:
     n_train: int
     n_test: int
     skip_unreadable: bool = False
-    sha256: str = ""  # of the folder it was trained on: others would be split otherwise, and training images tested
+    sha256: str = ""  # hash of the training folder: another one splits differently, and would test training images
 
     def __str__(self) -> str:
         return "own images"

@@ -36,7 +36,7 @@ class Pairs(NamedTuple):
     digits: UInt8[Tensor, "m c h w"]
     classes: Int64[Tensor, " m"]
     picks: Int64[Tensor, "n 2"]  # base and partner
-    moves: Int8[Tensor, "n 2 2"]  # of each, down and right
+    moves: Int8[Tensor, "n 2 2"]  # moves of both images, down and right
     shift: int  # the most that anything may move
 
     @property

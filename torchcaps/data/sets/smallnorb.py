@@ -7,7 +7,7 @@ results on it should say so.
 Viewpoint splits follow Hinton, Sabour and Frosst 2018 (section 5.1): azimuths of 300 to 40 degrees to train on and 60
 to 280 to test on, or the three lowest elevations and the other six. They trained on the training toys and tested on
 the others; here both sides show the toys of the official test part, since only its viewpoints were at hand. So such a
-split is about viewpoints alone. Of the familiar views one light in six is held out, another one for every toy,
+split is about viewpoints alone. One light in six of the familiar views is held out, another one for every toy,
 elevation and azimuth in turn: a network that fails on those fails for another reason than the viewpoint.
 """
 
@@ -34,7 +34,7 @@ from torchcaps.data.sources.image_archives import decode_images, tar_members
 from torchcaps.data.specs import VIEWPOINTS, DataInfo, DataSet, DataSpec
 
 SIZE = 96
-TOYS = (4, 6, 7, 8, 9)  # of each category in the training part
+TOYS = (4, 6, 7, 8, 9)  # numbers of the toys in the training part, for each category
 HELD_TOY = 9
 CATEGORIES = ("animal", "human", "airplane", "truck", "car")  # as the official files number them
 PARTS = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}

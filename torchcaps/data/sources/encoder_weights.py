@@ -18,7 +18,7 @@ class JoinedPackages:
     """Zip file cut into parts, each in a package of its own."""
 
     packages: tuple[Package, ...]
-    folder: str  # of the files within the zip
+    folder: str  # where the files lie within the zip
 
     def __str__(self) -> str:
         return f"{self.packages[0]} and {len(self.packages) - 1} more"

@@ -87,8 +87,8 @@ def import_transformers() -> Any:
 class TransformerEncoder:
     """Model and tokenizer of the transformers library: texts -> token numbers -> all hidden states.
 
-    On CUDA it computes in bfloat16, else in float32; the model is moved and frozen. Of a sequence-to-sequence model
-    the encoder is taken.
+    On CUDA it computes in bfloat16, else in float32; the model is moved and frozen. A sequence-to-sequence
+    model gives its encoder.
     """
 
     def __init__(self, name: str, model: nn.Module, tokenizer: Any, device: torch.device | str = "cpu") -> None:

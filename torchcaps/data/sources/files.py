@@ -63,7 +63,7 @@ def verified(raw: bytes, sha256: str, name: str = "") -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"damaged gzip file of {len(raw):,} bytes ({error})") from error
     if not sha256:
-        if content is not raw:  # what is known by the hash of its .gz must not slip through here with another one
+        if content is not raw:  # a file known by the hash of its .gz must not slip through here with another one
             raise DataError("a compressed copy is taken only with the published hash; unpack it if you trust it")
         return content
     got = hashlib.sha256(content).hexdigest()
@@ -106,7 +106,7 @@ def read(files: FileSet, names: Iterable[str], root: str | Path | None = None) -
 def get(files: FileSet, root: str | Path | None = None, progress: Callable[[str], object] = print) -> list[Path]:
     """Find every file, fetch what is missing into the cache, and return where each file lies.
 
-    What is bad stays where it is; in the cache a verified copy takes its place, and only once that copy is whole.
+    A bad file stays where it is; in the cache a verified copy takes its place, and only once that copy is whole.
     """
     paths, looked, tried = {}, {}, []
     for name in files.sha256:

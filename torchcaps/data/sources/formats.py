@@ -1,7 +1,7 @@
 """A set that can be had in several formats: the official files, a package of a registry, a copy stored as images.
 
-Each format is a whole way to have the set, with its own table of files; the first one that is at hand is read. What
-takes long to decode is decoded once and kept in the cache under the hash of its source: another source has another
+Each format is a whole way to have the set, with its own table of files; the first one that is at hand is read. Slow
+formats are decoded once and kept in the cache under the hash of its source: another source has another
 name, so it is never mistaken. The file holds the hash of its images and labels, which is checked whenever it is read.
 """
 

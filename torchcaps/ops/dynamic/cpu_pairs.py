@@ -21,7 +21,7 @@ from torchcaps.ops.squash import squash
 from torchcaps.ops.votes import has_transform_per_pair
 
 MANY_CALLS = not torch.backends.mkl.is_available()  # for a batch of small products: MKL takes it in one
-BLOCK_BYTES = 12 << 20  # of the tensor [j b d i] made at once
+BLOCK_BYTES = 12 << 20  # size of the tensor [j b d i] made at once
 
 
 class Settings(NamedTuple):

@@ -14,7 +14,7 @@ NARROW_TILE = 32  # the same in float32, and where three tiles are kept in regis
 ROWS = 64  # images of a tile
 WIDE_ROWS = 16  # the same in float32 where poses or transforms are wide, whose tiles fill the chip's memory
 WIDE, WIDE_TRANSFORM = 64, 512  # dimensions of an output pose, entries of a transform
-PROGRAMS = 396  # that the chunks of a sum make, about: three for each of an H200's 132 multiprocessors
+PROGRAMS = 396  # programs that the chunks of a sum make, about: three for each of an H200's 132 multiprocessors
 # input tiles of a chunk that are a constant of the program; more are counted at run time, so that few are compiled
 UNROLLED = 8
 # couplings and gradients of logits of all iterations are kept for the weight's gradient while they are this few

@@ -35,7 +35,7 @@ Model = Float[Tensor, "*b j r e"]
 class Density(NamedTuple):
     """Functions in which the models differ."""
 
-    log: Callable[[Votes, Model], Float[Tensor, "*b i j"]]  # of a vote that is so far off, by variances
+    log: Callable[[Votes, Model], Float[Tensor, "*b i j"]]  # log density of a vote at this distance, by variances
     # Σ over the inputs; divided by the data used it is var, or √var if `linear`
     spread: Callable[[Share, Votes, Votes | None], Model]
     trust: Callable[[Votes, Model], Votes] | None = None  # u, or None where every vote counts in full

@@ -75,7 +75,7 @@ def em_routing_steps(
     model, dtype, n_out = DENSITIES[density], torch.promote_types(poses.dtype, torch.float32), beta_use.shape[-1]
     beta_use, beta_ignore = beta_use.to(dtype), beta_ignore.to(dtype)
     gates = scores.to(dtype).sigmoid().unsqueeze(-1)  # [*b i 1]
-    # what is masked may hold NaN, and 0 · NaN is not 0
+    # masked inputs may hold NaN, and 0 · NaN is not 0
     votes = _votes(poses.masked_fill((gates == 0).unsqueeze(-1), 0), weight, bias, n_out, dtype)  # [*b i j r e]
     shape, trust = votes.shape[:-2], None
     probabilities = votes.new_full(shape, 1 / n_out) if prior is None else prior.to(dtype).softmax(-1).expand(shape)

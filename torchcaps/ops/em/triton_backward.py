@@ -81,7 +81,7 @@ def slopes_of(
     tl.store(slopes + (3 * RE + 1) * J + at_one, grad_score, mask=is_one)
     tally = used * (p + 2.0 * q * off)
     tallies += b * ((RE + 2) * J)
-    # what reaches the next iteration's votes through this mean reaches the bias as well
+    # the gradient that reaches the next iteration's votes through this mean reaches the bias as well
     tl.store(tallies + at, tally if LAST else tally - grad_mean, mask=here)
     tl.store(tallies + RE * J + at_one, grad_score * used, mask=is_one)
     tl.store(tallies + (RE + 1) * J + at_one, -grad_score * ignored, mask=is_one)

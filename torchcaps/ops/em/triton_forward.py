@@ -1,7 +1,7 @@
 """Forward kernels of EM routing.
 
 A tile is one-dimensional: either a lane is an input and the program walks over the outputs, or a lane is an output and
-the program walks over inputs. What belongs to the other side is then a plain number, the same for all lanes. So no sum
+the program walks over inputs. Values of the other side are then plain numbers, the same for all lanes. So no sum
 over a pose or over the capsules walked over ever crosses lanes; poses and transforms are tuples of R·D, D·E, R·E
 registers per lane. Capital letters are known when a kernel is compiled: R rows, D and E columns of a pose, BLOCK lanes,
 PAIRS whether every pair has its own parameters, BIAS whether every pair has a bias, FIRST whether it is the first

@@ -13,7 +13,7 @@ else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
 MARKERS = "o", "D", "^"
-SIZE = 5.5  # of a marker, in points
+SIZE = 5.5  # size of a marker, in points
 SIZES = {"^": 1.7 * SIZE}  # visible below an overlapping dot
 TEXT = 7.5
 Box = tuple[float, float, float, float]  # left, low, right, high
@@ -93,9 +93,9 @@ def _frame(axes: Axes, settings: Sequence[Setting], wanted: Wanted) -> None:
     axes.text(right, wanted.n_capsules - 0.3, "both high ", ha="right", va="top", fontsize=8, color=MUTED)
     axes.set(xlim=(left, right), ylim=(0, wanted.n_capsules), xlabel="linear probe on held-out digits, % correct")
     if any(setting.n_plain for setting in settings):
-        axes.set_title("Some pose dimensions off the sphere (label: how many)")
+        axes.set_title("Some pose dimensions off the sphere\n(label: how many)")
     else:
-        axes.set_title("All pose dimensions on the sphere (label: goal)")
+        axes.set_title("All pose dimensions on the sphere\n(label: target fraction on)")
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.grid()
 
@@ -163,7 +163,7 @@ def _said(setting: Setting, usual: float) -> str:
     """Format the label of a dot: dimensions off the sphere, or else the goal, or both if the goal is unusual."""
     about = f"{setting.goal:g}"
     if setting.n_plain:
-        about = f"{setting.n_plain}" if setting.goal == usual else f"{setting.n_plain}, goal {about}"
+        about = f"{setting.n_plain}" if setting.goal == usual else f"{setting.n_plain}, target {about}"
     return f"{about}: {setting.row}" if setting.row else about
 
 
@@ -208,7 +208,7 @@ def _words(settings: Sequence[Setting], wanted: Wanted) -> str:
     both = sum(map(wanted.met, settings))
     return (
         "Each dot is a setting on held-out digits. Colour: the force on the experts. Shape: the decoder's l2. Label: "
-        "the goal of the force, a fraction of the images, or the number of pose dimensions off the sphere. Rows have "
+        "target fraction of images with an expert on, or the number of pose dimensions off the sphere. Rows have "
         f"a ring. {both or 'none'} of {len(settings)} settings {'have' if both > 1 else 'has'} {wanted.n_pure} "
         f"pure capsules and a probe accuracy of {wanted.probe_accuracy:g} %."
     )

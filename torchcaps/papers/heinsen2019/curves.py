@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from torchcaps.data.sets.smallnorb import FAMILIAR
-from torchcaps.figures.canvas import BLUE, FAINT, GREEN, INK, ORANGE, SKY, canvas
+from torchcaps.figures.canvas import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, SKY, canvas
 from torchcaps.figures.numbers import series
 from torchcaps.papers.heinsen2019.poses import in_degrees
 
@@ -131,6 +131,8 @@ def errors_by_view(found: Mapping[str, Mapping[str, Sequence[ByView]]]) -> tuple
                 _network(axes, vary, name, runs, colours[name])
             axes.set(xlabel=f"{vary}, degrees", ylabel="test error, %", title=f"Error by {vary}")
             axes.set_ylim(bottom=0)
+        if any(len(runs) > 1 for networks in found.values() for runs in networks.values()):
+            axes.plot([], [], "o", color=MUTED, markersize=3, alpha=0.6, label="small dots: one seed")
         handles, words = axes.get_legend_handles_labels()
         figure.legend(handles, words, loc="outside lower center", ncols=len(words))
     n_runs = "; ".join(
@@ -146,8 +148,8 @@ def errors_by_view(found: Mapping[str, Mapping[str, Sequence[ByView]]]) -> tuple
 def _network(axes: Axes, vary: str, name: str, runs: Sequence[ByView], colour: str) -> None:
     views = sorted(set.intersection(*(set(run) for run in runs)))
     degrees = [in_degrees(vary, view) for view in views]
-    for run in runs if len(runs) > 1 else ():
+    several = len(runs) > 1
+    for run in runs if several else ():
         axes.plot(degrees, [run[view] for view in views], "o", color=colour, markersize=3, alpha=0.4)
-    axes.plot(
-        degrees, [mean(run[view] for run in runs) for view in views], color=colour, marker="o", markersize=3, label=name
-    )
+    means = [mean(run[view] for run in runs) for view in views]
+    axes.plot(degrees, means, color=colour, marker=None if several else "o", markersize=3, label=name)

@@ -74,7 +74,7 @@ def _change_words(found: Tracks, moved: Changes, vary: str, number: int) -> str:
         f"{len(found.toys)} toys of the test set, {len(found.degrees)} views each, {_kept(vary)}. Poses are those of "
         f"the capsule of the toy's own class, which is predicted for {sure} of {n} images; a toy that is ever "
         f"misclassified is orange. Dark blue is the mean over toys; over toys and vectors: {at}. "
-        f"After figure {number} of Heinsen (2019)."
+        f"Curves beyond the frame are cut. After figure {number} of Heinsen (2019)."
     )
 
 

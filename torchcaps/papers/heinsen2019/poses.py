@@ -28,7 +28,7 @@ class Tracks(NamedTuple):
     """Images and poses of toys under ordered views."""
 
     toys: list[tuple[int, int]]  # category, instance
-    degrees: list[int]  # of the views
+    degrees: list[int]  # angles of the views
     indices: Int64[Tensor, "k v"]  # index of each view in the data set
     poses: Float[Tensor, "k v r e"]  # poses of the capsule of the toy's class
     right: Bool[Tensor, "k v"]  # whether that class is predicted

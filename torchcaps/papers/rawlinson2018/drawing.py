@@ -55,23 +55,29 @@ def single_capsules(model: nn.Module, data: Labelled, words: str) -> tuple[Figur
     changes = without[1:] - without[:1]
     shown = as_input(model, image).cpu()
     first = torch.cat([shown.unsqueeze(0), alone])
-    n = len(first)
-    tile, left = 0.42, 0.1
-    with canvas(left + n * tile + 0.1, 3 * (tile + 0.32) + 0.1, layout="none") as figure:
-        rows = [
-            ("(a) input, reconstruction from all capsules, then from each capsule alone", first, 0),
-            ("(b) reconstruction without one capsule", without[1:], 2),
-        ]
-        for number, (heading, pictures, start) in enumerate(rows):
-            top = number * (tile + 0.32) + 0.05
-            write(figure, left, top, heading, fontsize=8.5)
-            axes = bare(place(figure, left + start * tile, top + 0.24, len(pictures) * tile, tile))
-            _sheet(axes, pictures[None], cmap="gray_r", vmin=0, vmax=1)
-        top = 2 * (tile + 0.32) + 0.05
-        write(figure, left, top, "(c) change when it is left out: blue is more ink, orange is less", fontsize=8.5)
-        axes = bare(place(figure, left + 2 * tile, top + 0.24, len(changes) * tile, tile))
+    tile, left, head, pitch = 0.42, 0.1, 0.3, 0.72  # inches; a title is nearer to its own row than to the one above
+    with canvas(left + len(first) * tile + 0.1, head + 3 * pitch + 0.1, layout="none") as figure:
+        write(figure, left, 0.1, "capsule", fontsize=7.5, color=MUTED)
+        for number in range(len(changes)):
+            middle = left + (number + 2.5) * tile
+            write(figure, middle, 0.1, f"{number + 1}", ha="center", fontsize=7.5, color=MUTED)
         most = max(float(changes.abs().max()), 1e-6)
-        _sheet(axes, changes[None], cmap=gains(), vmin=-most, vmax=most)
+        grey, tinted = {"cmap": "gray_r", "vmin": 0, "vmax": 1}, {"cmap": gains(), "vmin": -most, "vmax": most}
+        rows = [
+            ("(a) input, reconstruction from all capsules, then from each capsule alone", first, 0, grey),
+            ("(b) reconstruction without one capsule", without[1:], 2, grey),
+            ("(c) change when it is left out: blue is more ink, orange is less", changes, 2, tinted),
+        ]
+        for number, (heading, pictures, start, colours) in enumerate(rows):
+            top = head + number * pitch
+            write(figure, left, top, heading, fontsize=8.5)
+            axes = bare(place(figure, left + start * tile, top + 0.15, len(pictures) * tile, tile))
+            sheet = _sheet(axes, pictures[None], **colours)
+        bar = figure.colorbar(
+            sheet, cax=place(figure, left + 0.1, top + 0.32, 1.4 * tile, 0.07), orientation="horizontal"
+        )
+        bar.set_ticks([-most, 0, most], labels=[f"{-most:.2f}", "0", f"{most:.2f}"], fontsize=6)
+        bar.outline.set_visible(False)
     spread = changes.abs().sum((1, 2, 3))
     share = float(spread.max() / spread.sum().clamp(min=1e-12))
     said = f"{words}, first test image. The strongest capsule makes {100 * share:.0f} % of all changes in (c)."
@@ -200,8 +206,8 @@ def by_depth(extras: Mapping[str, Mapping[str, Any]]) -> tuple[Figure, str]:
     return figure, f"Three latent layers. Activity of the middle rank in the last layer: {middle}."
 
 
-def _sheet(axes: Axes, images: Float[Tensor, "r k c h w"], **colours: Any) -> None:
-    axes.imshow(montage(images)[0].numpy(), interpolation="nearest", aspect="auto", **colours)
+def _sheet(axes: Axes, images: Float[Tensor, "r k c h w"], **colours: Any) -> Any:
+    return axes.imshow(montage(images)[0].numpy(), interpolation="nearest", aspect="auto", **colours)
 
 
 def _in_order(numbered: Mapping[str, Any]) -> list[Any]:

@@ -113,7 +113,7 @@ _FITS = {
         f"sparse as in the released code + SVM (a), affnist-like (printed: affNIST), pre-mask; {_SHARED}",
         "like-released", _AFFINE, AFFINE_TEST, 9.88, "code",
     ),
-    # what moves (a): other boosts do not, other places of the training digits do
+    # other boosts do not change the error of (a), other places of the training digits do
     "like-steered-svm-a": _Fit(
         f"sparse, boosts that follow the wins of every batch + SVM (a), affnist-like, pre-mask; {_SHARED}",
         "like-steered", _AFFINE, AFFINE_TEST, table="ablation",

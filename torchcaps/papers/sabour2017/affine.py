@@ -4,7 +4,7 @@ Rows end in the protocol: `stopped` is the paper's, which stops when the placed 
 on test; `end` trains to the end of the schedule and selects nothing.
 "Placed at random" means the 13x13 places of a 28x28 image in the frame. Affine digits lie up to 20 pixels from the
 middle, and nearly all errors are out there. So rows "placed anywhere" train on every place that keeps the ink inside
-the frame. That idea came from errors on the test set.
+the frame. The idea came from errors on the test set.
 """
 
 from torchcaps.data.augment import Anywhere, Shift
