@@ -228,10 +228,11 @@ def _source(module: pkgutil.ModuleInfo) -> str:
 
 
 def _thing(name: str) -> object:
-    """By its whole name: modules as far as there are any, then attributes."""
+    """By its whole name: modules as far as there are any, then attributes; a function may hide a module of its name."""
     module, *rest = name.split(".")
     thing = importlib.import_module(module)
-    for part in rest:
-        module = f"{module}.{part}"
-        thing = getattr(thing, part, None) or importlib.import_module(module)
+    for number, part in enumerate(rest, 1):
+        module, found = f"{module}.{part}", getattr(thing, part, None)
+        further = number < len(rest) and not hasattr(found, rest[number])
+        thing = importlib.import_module(module) if found is None or further else found
     return thing

@@ -165,6 +165,16 @@ def inverted_capsnet(model=models.InvertedCapsNet):
     differentiate(made(torch.rand(2, 1, 13, 14)))
 
 
+def routing_net(model=models.RoutingNet):
+    made, images = model((1, 17, 18), 3, channels=4, n_types=2, n_parts=3, d_pose=4), torch.rand(2, 1, 17, 18)
+    made.calibrate(images)
+    differentiate(made(images))
+
+
+def pooled_net(model=models.PooledNet):
+    differentiate(model((1, 17, 18), 3, channels=4, n_features=5)(torch.rand(2, 1, 17, 18)))
+
+
 def matrix_capsnet(model=models.MatrixCapsNet):
     made, images = model((1, 17, 18), 3, channels=4, n_types=(2, 3, 2)), torch.rand(2, 1, 17, 18)
     made.calibrate(images)
@@ -275,7 +285,7 @@ MODELS |= {"stackedcaps": stackedcaps, "experts": expert_net, "rbm": neuron_net}
 MODELS |= {"efficient-capsnet": efficient_capsnet, "inverted-capsnet": inverted_capsnet}
 LAYERS |= dict(SelfAttentionCapsules=attentive, SelfRoutedCapsules=attentive, InvertedCapsules=attentive)
 LAYERS |= dict(MatrixCapsules=matrix_em, ConvMatrixCapsules=conv_matrix_em)
-MODELS |= {"matrix-capsnet": matrix_capsnet}
+MODELS |= {"matrix-capsnet": matrix_capsnet, "routing-net": routing_net, "pooled-net": pooled_net}
 LAYERS |= dict(ConvAutoencoder=autoencoder, ExpertCapsules=expert_capsules)
 public = {name: getattr(layers, name) for name in layers.__all__}
 found = {name for name, thing in public.items() if isinstance(thing, type) and issubclass(thing, nn.Module)}
@@ -304,4 +314,4 @@ def test_the_shapes_in_the_signatures_are_true():
         [sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split("\n")[0] == "17 layers 13 models 4 caught"
+    assert done.stdout.split("\n")[0] == "17 layers 15 models 4 caught"
