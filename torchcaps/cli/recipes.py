@@ -38,7 +38,7 @@ def show(
 ) -> None:
     """Show a recipe: its claim, hyperparameters, model and the routing backend on this machine.
 
-    Of a checkpoint: the settings of its run, its model, and layers that died, if its data are here.
+    For a checkpoint: the settings of its run, its model, and layers that died, if its data are here.
     """
     if recipe not in RECIPES and (recipe in entries() or Path(recipe).suffix == SUFFIX or Path(recipe).exists()):
         if as_json:
