@@ -166,10 +166,9 @@ def test_a_check_on_another_problem_is_of_that_problem(monkeypatch):
 def test_the_head_names_device_version_and_commit(table, monkeypatch):
     monkeypatch.setenv("TORCHCAPS_COMMIT", "0123456789abcdef")
     head = table(squashing(2, 7, 4)).splitlines()[0]
-    assert (
-        f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}, commit 0123456789ab; medians of at most 2"
-        in head
-    )
+    n = torch.get_num_threads()
+    threads = f"{n} thread" if n == 1 else f"{n} threads"
+    assert f"CPU, {threads}, torch {torch.__version__}, commit 0123456789ab; medians of at most 2" in head
     monkeypatch.setenv("TORCHCAPS_DIRTY", "1")
     assert "commit 0123456789ab with changes;" in table(squashing(2, 7, 4))
     monkeypatch.setattr(timing, "commit", lambda: {"commit": "unknown", "dirty": True})

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 
+MANY = 8  # channels that hardly any image has
+
+
 def checked_image(model: str, image: Any) -> tuple[int, int, int]:
     """Return an image shape as a tuple of channels, height and width, or refuse it."""
     try:
@@ -15,7 +18,7 @@ def checked_image(model: str, image: Any) -> tuple[int, int, int]:
     except TypeError:
         sizes = ()
     if len(sizes) == 3 and min(sizes) >= 1:
-        if sizes[2] in (1, 3) and min(sizes[:2]) > sizes[2]:  # a width that small beside its height is a channel axis
+        if sizes[2] in (1, 3) and min(sizes[:2]) >= MANY:  # so narrow, and so many channels: the axes were mixed up
             raise ValueError(
                 f"{model}: image must be (channels, height, width), got {image!r}; "
                 f"channels come first: give {(sizes[2], *sizes[:2])}, and images.permute(0, 3, 1, 2)"
