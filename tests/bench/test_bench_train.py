@@ -33,6 +33,7 @@ def test_a_step_is_timed_beside_the_reference():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong", [lambda poses: poses.detach(), lambda poses: 1.05 * poses, lambda poses: poses * math.nan]
 )

@@ -98,6 +98,7 @@ def test_a_decoder_cannot_redraw_two_classes_from_one():
         Classify().losses(model, batch)
 
 
+@pytest.mark.slow
 def test_a_step_with_mixed_images_compiles_whole(fresh_dynamo, rng):
     batch = Batch(
         torch.rand(2, 1, 4, 4, generator=rng), torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([0.7, 0.2])

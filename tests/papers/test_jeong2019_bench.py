@@ -55,6 +55,7 @@ def test_every_network_is_timed_with_and_without_the_optimiser(small):
     assert "batch 16" in found["text"]
 
 
+@pytest.mark.slow
 def test_a_network_that_learns_otherwise_gets_no_time(small, monkeypatch):
     blocked = cpu.routed
     monkeypatch.setattr(cpu, "routed", lambda **args: tuple(part * math.nan for part in blocked(**args)))

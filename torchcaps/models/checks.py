@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
 MANY = 8  # channels that hardly any image has
 
 
