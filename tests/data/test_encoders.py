@@ -137,7 +137,7 @@ def test_it_is_found_and_loaded_from_a_folder_and_refused_if_it_is_another(tmp_p
     ids, present = padded(loaded.tokenise(TEXTS), loaded.pad)
     again = TransformerEncoder("tiny", made, tokenizer("encoder"))
     torch.testing.assert_close(loaded.hidden(ids, present)[present], again.hidden(ids, present)[present])
-    with pytest.raises(DataError, match=r"tiny has 9 hidden states of 16 numbers; what lies in .* has 3 of 16"):
+    with pytest.raises(DataError, match=r"tiny has 9 hidden states of 16 dimensions; what lies in .* has 3 of 16"):
         replace(encoder, n_layers=9).load(CPU)
 
 

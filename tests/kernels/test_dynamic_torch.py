@@ -86,7 +86,7 @@ def test_what_it_cannot_do_is_refused(rng, device):
         ({"prior": torch.zeros(4, 3, device=device)}, "without prior logits, got softmax and a prior"),
         ({"detach": True}, "passes gradients through every iteration; leave out detach=True"),
         ({name: x.double() for name, x in args.items()}, "computes in float32 or bfloat16, got torch.float64"),
-        ({"poses": torch.zeros(2, 4, 65), "weight": torch.zeros(4, 3, 65, 3)}, "takes poses of 1 to 64 numbers"),
+        ({"poses": torch.zeros(2, 4, 65), "weight": torch.zeros(4, 3, 65, 3)}, "takes poses of 1 to 64 dimensions"),
         (
             {"poses": args["poses"].bfloat16()},
             "needs poses and weight of one type outside autocast, got torch.bfloat16 and torch.float32",

@@ -87,7 +87,7 @@ def test_calibration_takes_inputs_of_any_length(size):
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_shapes_and_silent_inputs_are_refused(layer):
-    message = f"{layer.__name__} expects [..., 6 capsules, 4 numbers each], got [2, 1, 4]"
+    message = f"{layer.__name__} expects [..., 6 capsules, 4 dimensions each], got [2, 1, 4]"
     with pytest.raises(ValueError, match=re.escape(message)):
         layer(6, 3, 4, 5)(torch.ones(2, 1, 4))
     with pytest.raises(ValueError, match="calibrate: the inputs are all zero or not finite; give a batch"):

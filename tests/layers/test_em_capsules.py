@@ -126,7 +126,7 @@ def test_the_backend_is_handed_on_and_named():
 
 @pytest.mark.parametrize("shape", [(2, 1, 2, 4), (2, 7, 2, 4), (2, 6, 1, 4), (2, 6, 2, 1), (2, 4)])
 def test_other_shapes_are_refused(shape):
-    message = f"EMCapsules expects [..., 6 capsules, 2 rows, 4 numbers each], or vectors of 8; got {list(shape)}"
+    message = f"EMCapsules expects [..., 6 capsules, 2 rows, 4 dimensions each], or vectors of 8; got {list(shape)}"
     with pytest.raises(ValueError, match=re.escape(message)):
         EMCapsules(6, 3, 2, 4, 5)(torch.ones(shape))
 

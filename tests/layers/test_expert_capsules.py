@@ -51,7 +51,7 @@ def test_filters_that_do_not_fit_are_refused():
 def test_weights_are_scaled_to_a_mean_length(rng, n_plain):
     layer = ExpertCapsules(12, 5, 4, 6, n_plain=n_plain)
     poses = squash(torch.randn(32, 12, 4, generator=rng))
-    assert layer(poses).activity.mean() < 1e-3  # the paper's first weights are asleep
+    assert layer(poses).activity.mean() < 1e-3  # the paper's initialisation is silent
     layer.scale_to(poses, 0.2)
     assert layer(poses).activity.mean().item() == pytest.approx(0.2, abs=1e-4)
 
@@ -68,7 +68,7 @@ def test_capsules_are_as_long_as_they_are_on(rng):
 def test_errors_say_what_was_wanted(rng):
     layer = ExpertCapsules(12, 5, 4, 6)
     with pytest.raises(
-        ValueError, match=re.escape("ExpertCapsules expects [..., 12 capsules, 4 numbers each], got [3, 11, 4]")
+        ValueError, match=re.escape("ExpertCapsules expects [..., 12 capsules, 4 dimensions each], got [3, 11, 4]")
     ):
         layer(torch.randn(3, 11, 4, generator=rng))
     with pytest.raises(ValueError, match="length 0"):

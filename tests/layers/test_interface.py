@@ -105,10 +105,10 @@ def test_scores_saturate_but_confidence_still_ranks():
 
 def test_a_refused_shape_is_named_beside_both_readings():
     wrong = Capsules(torch.ones(2, 6, 2, 5), torch.ones(2, 6))
-    both = "EMCapsules expects [..., 6 capsules, 2 rows, 4 numbers each], or vectors of 8; got [2, 6, 2, 5]"
+    both = "EMCapsules expects [..., 6 capsules, 2 rows, 4 dimensions each], or vectors of 8; got [2, 6, 2, 5]"
     with pytest.raises(ValueError, match=re.escape(both)):
         EMCapsules(6, 3, 2, 4, 5)(wrong)
     for layer in (make() for make in VECTOR_LAYERS.values()):
-        both = f"{type(layer).__name__} expects [..., 6 capsules, 8 numbers each], or matrices of 8 numbers; got "
+        both = f"{type(layer).__name__} expects [..., 6 capsules, 8 dimensions each], or matrices of 8 dimensions; got "
         with pytest.raises(ValueError, match=re.escape(both + "[2, 6, 2, 5]")):
             layer(wrong)

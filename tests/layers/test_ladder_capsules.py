@@ -168,7 +168,9 @@ def test_before_it_is_told_anything_it_tells_next_to_nothing(start, told):
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("far", [0.1, 0.6])
 def test_it_begins_by_telling_means_and_is_as_active_as_pull_and_push_leave_it(shared, far, rng):
-    """By hand, with nothing random in the last layer: where poses vary little means are told so short that the misfit makes up for it."""
+    """By hand, with nothing random in the last layer: where poses vary little means are told so short that the misfit
+    makes up for it.
+    """
     layer = untrained(shared=shared, width=4)
     mean = 0.8 * torch.nn.functional.normalize(torch.randn(9, 3, generator=rng, dtype=torch.float64), dim=-1)
     away = far * torch.randn(9, 3, generator=rng, dtype=torch.float64)
@@ -188,7 +190,7 @@ def test_it_begins_by_telling_means_and_is_as_active_as_pull_and_push_leave_it(s
 
 
 def told_alone(layer: LadderCapsules, capsules: Capsules) -> torch.Tensor:
-    """What outputs tell before the squash, with nothing random in the last layers."""
+    """Return the regressed poses before the squash, with nothing random in the last layers."""
     for weight in (*(maker.weight for maker in layer.makers.values()), layer.shares.weights[-1]):
         torch.nn.init.zeros_(weight)
     layer.tell(capsules)
@@ -243,7 +245,7 @@ def test_what_cannot_be_is_refused(how, message):
 
 def test_other_capsules_are_refused(rng):
     with pytest.raises(
-        ValueError, match=re.escape("LadderCapsules expects [..., 9 capsules, 3 numbers each], got [2, 8, 3]")
+        ValueError, match=re.escape("LadderCapsules expects [..., 9 capsules, 3 dimensions each], got [2, 8, 3]")
     ):
         layer_of()(torch.zeros(2, 8, 3, dtype=torch.float64))
 
@@ -251,7 +253,7 @@ def test_other_capsules_are_refused(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [{"agreement": "both"}, pytest.param({"shared": True}, marks=pytest.mark.slow)])
 def test_training_compiles_whole(how, fresh_dynamo, rng):
-    """What a captured step is made of: no branch on values, no shape that depends on them."""
+    """A captured step has no branch on values, and no shape that depends on them."""
     layer = layer_of(**how)
     poses = some_capsules(rng, 3).poses
 

@@ -135,7 +135,7 @@ def test_without_n_in_any_number_of_inputs_will_do(sharing, options):
         assert layer(torch.randn(2, n_in, 4)).poses.shape == (2, 3, 5)
     for bad in (torch.randn(4), torch.randn(2, 6, 3)):
         with pytest.raises(
-            ValueError, match=r"RoutedCapsules expects \[..., any number of capsules, 4 numbers each\], got"
+            ValueError, match=r"RoutedCapsules expects \[..., any number of capsules, 4 dimensions each\], got"
         ):
             layer(bad)
 
@@ -147,7 +147,7 @@ def test_routed_refuses_other_shapes(sharing, options):
     """One capsule in place of six above all, which einsum would broadcast without a word."""
     layer = RoutedCapsules(6, 3, 4, 5, sharing=sharing, **options)
     for shape in [(2, 1, 4), (2, 7, 4), (2, 6, 1), (6,), (4, 6)]:
-        message = f"RoutedCapsules expects [..., 6 capsules, 4 numbers each], got {list(shape)}"
+        message = f"RoutedCapsules expects [..., 6 capsules, 4 dimensions each], got {list(shape)}"
         with pytest.raises(ValueError, match=re.escape(message)):
             layer(torch.ones(shape))
 
@@ -330,7 +330,7 @@ def test_conv_routed_saves_its_weights_only():
 def test_conv_routed_refuses_other_shapes_and_rules():
     layer = ConvRoutedCapsules((3, 3), 2, 3, 4, 5)
     for shape in [(2, 1, 4), (2, 9, 4), (2, 18, 1), (18,)]:
-        message = f"ConvRoutedCapsules expects [..., 18 capsules, 4 numbers each], got {list(shape)}"
+        message = f"ConvRoutedCapsules expects [..., 18 capsules, 4 dimensions each], got {list(shape)}"
         with pytest.raises(ValueError, match=re.escape(message)):
             layer(torch.ones(shape))
     with pytest.raises(
@@ -364,7 +364,7 @@ def test_a_layer_has_at_least_one_capsule_and_dimension(layer, name, wrong):
 def test_a_grid_is_rows_and_columns(layer, grid, hint):
     message = f"{layer.__name__}: grid must be (rows, columns) of at least 1, got {grid}; give such as {hint}"
     with pytest.raises(ValueError, match=re.escape(message)):
-        layer(grid, 8, 8) if layer is ConvMatrixCapsules else layer(grid, 8, 8, 8, 8)
+        layer(grid, *((8, 8) if layer is ConvMatrixCapsules else (8, 8, 8, 8)))
     with pytest.raises(ValueError, match="n_out_types must be a whole number of at least 1, got 0"):
         layer((6, 6), 8, 0, d_in=4, d_out=4)
 
@@ -401,7 +401,7 @@ def test_decoder_has_a_layer_more_than_hidden_sizes():
 
 def test_decoder_refuses_other_shapes():
     decoder = Decoder(3, 4, (1, 5, 6))
-    with pytest.raises(ValueError, match=r"Decoder expects \[..., 3 capsules, 4 numbers each\], got \[2, 1, 4\]"):
+    with pytest.raises(ValueError, match=r"Decoder expects \[..., 3 capsules, 4 dimensions each\], got \[2, 1, 4\]"):
         decoder(torch.ones(2, 1, 4), torch.ones(2, 1))
     with pytest.raises(ValueError, match=r"Decoder: keep must be \[2, 3\], one number per capsule, got \[2, 1\]"):
         decoder(torch.ones(2, 3, 4), torch.ones(2, 1))
@@ -422,7 +422,7 @@ def test_layers_print_what_they_are():
 
 
 def bars(n, rng):
-    """Pictures of 12x12 with one bar, lying or standing, anywhere: which is it?"""
+    """Images of 12x12 with one bar, lying or standing, anywhere: which is it?"""
     labels, places = torch.arange(n) % 2, torch.randint(2, 10, (n,), generator=rng)
     pictures = 0.1 * torch.rand(n, 1, 12, 12, generator=rng)
     for picture, label, place in zip(pictures, labels, places, strict=True):

@@ -83,7 +83,7 @@ def test_it_exports_with_a_free_batch_and_a_free_number_of_inputs(rng):
 
 @pytest.mark.parametrize("shape", [(2, 1, 4), (2, 7, 4), (2, 6, 1), (6,)])
 def test_other_shapes_are_refused(shape):
-    message = f"LazyRoutedCapsules expects [..., 6 capsules, 4 numbers each], got {list(shape)}"
+    message = f"LazyRoutedCapsules expects [..., 6 capsules, 4 dimensions each], got {list(shape)}"
     with pytest.raises(ValueError, match=re.escape(message)):
         LazyRoutedCapsules(6, 3, 4, 5)(torch.ones(shape))
 

@@ -59,7 +59,7 @@ def test_the_reconstruction_weighs_what_the_paper_says():
 def test_wrong_sizes_are_refused():
     with pytest.raises(ValueError, match="an image of 9x28 is too small for kernels of 5, 3, 3, 3"):
         EfficientCapsNet((1, 9, 28))
-    with pytest.raises(ValueError, match="poses of 8 numbers, got 12; give a multiple"):
+    with pytest.raises(ValueError, match="poses of 8 dimensions, got 12; give a multiple"):
         EfficientCapsNet(channels=(4, 4, 4, 12))
     with pytest.raises(ValueError, match="preset must be one of mnist, smallnorb; got 'norb'"):
         EfficientCapsNet(preset="norb")

@@ -124,7 +124,7 @@ def test_it_learns_a_few_sentences_by_heart(rng):
 @pytest.mark.parametrize("shape", [(2, 0, 3, 8), (2, 5, 2, 8), (2, 5, 3, 7), (5, 3, 8)])
 def test_other_embeddings_are_refused(model, shape):
     with pytest.raises(
-        ValueError, match=r"EMSentenceNet expects embeddings \[b, at least one token, 3 layers, 8 numbers\], got"
+        ValueError, match=r"EMSentenceNet expects embeddings \[b, at least one token, 3 layers, 8 dimensions\], got"
     ):
         model(torch.zeros(shape))
 

@@ -96,7 +96,9 @@ def test_a_3x3_grid_by_hand_where_agreement_counts():
 
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 1, 0), (3, 1, 1), (3, 2, 1), (3, 2, 0), (2, 2, 0)])
 def test_a_child_spends_exactly_one_vote_borders_included(kernel, stride, padding, rng):
-    """In row q of the batch only child q is there, so that each parent's total is coupling times vote, and the vote is known."""
+    """In row q of the batch only child q is there, so that each parent's total is coupling times vote, and the vote is
+    known.
+    """
     height, width, n_out = 4, 5, 3
     grid = local_grid(height, width, kernel, stride, padding)
     weight = torch.rand(1, kernel * kernel, n_out, 1, 1, generator=rng, dtype=torch.float64) + 0.5
@@ -203,9 +205,9 @@ def test_compiles_whole(fresh_dynamo):
     [
         (
             {"poses": torch.ones(2 * 12, 2)},
-            r"2 types on 9 places are \[..., 18 capsules, 2 numbers each\], got \[24, 2\]",
+            r"2 types on 9 places are \[..., 18 capsules, 2 dimensions each\], got \[24, 2\]",
         ),
-        ({"poses": torch.ones(18, 1)}, r"\[..., 18 capsules, 2 numbers each\], got \[18, 1\]"),
+        ({"poses": torch.ones(18, 1)}, r"\[..., 18 capsules, 2 dimensions each\], got \[18, 1\]"),
         ({"weight": torch.ones(2, 1, 3, 2, 3)}, "the grid's kernel has 4 members, the weight is for 1"),
         ({"bias": torch.ones(1, 3)}, r"bias must be \[3, 3\] for this weight, got \[1, 3\]"),
         ({"n_iters": 0}, "needs at least one iteration, got n_iters=0"),

@@ -304,7 +304,7 @@ def test_compiles_whole_for_every_rule_and_weight(fresh_dynamo):
             {"poses": torch.ones(2, 1, D_IN)},
             r"the weight \[6, 3, 2, 4\] is for 6 capsules or types, got 1 capsules; share it",
         ),
-        ({"poses": torch.ones(2, N_IN, 5)}, r"the weight \[6, 3, 2, 4\] takes poses of 2 numbers, got 5"),
+        ({"poses": torch.ones(2, N_IN, 5)}, r"the weight \[6, 3, 2, 4\] takes poses of 2 dimensions, got 5"),
         ({"poses": torch.ones(D_IN)}, r"expects poses \[\*b i d\] and a weight .* got \[2\] and \[6, 3, 2, 4\]"),
         ({"weight": torch.ones(D_IN)}, r"expects poses \[\*b i d\] and a weight .* got \[2, 6, 2\] and \[2\]"),
         ({"weight": torch.ones(4, N_OUT, D_IN, D_OUT)}, r"is for 4 capsules or types, got 6 capsules"),

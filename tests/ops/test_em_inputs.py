@@ -48,7 +48,9 @@ def test_a_sample_that_is_all_mask_gives_nothing_and_harms_nobody(weight):
 
 
 def test_a_single_child_is_shared_out_soberly(rng):
-    """Its vote is the mean, so that the variance is 0 and the density has no end; every output fits it, and none has the better claim."""
+    """Its vote is the mean, so that the variance is 0 and the density has no end; every output fits it, and none has
+    the better claim.
+    """
     votes = (
         10 * torch.randn(7, 3, 1, 4, generator=rng, dtype=torch.float64)
     ).requires_grad_()  # of a pose of one number, which is 1
@@ -92,7 +94,7 @@ def test_extreme_poses_and_scores_stay_finite(dtype, scale):
         ),
         (
             {"poses": torch.ones(2, N_IN, ROWS, 5)},
-            r"the weight \[6, 3, 4, 5\] takes poses with rows of 4 numbers, got 5",
+            r"the weight \[6, 3, 4, 5\] takes poses with rows of 4 dimensions, got 5",
         ),
         (
             {"poses": torch.ones(ROWS, D_IN)},

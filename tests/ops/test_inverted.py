@@ -47,7 +47,7 @@ def test_a_pose_of_rows_is_a_matrix_times_the_weight(rng):
     whole = torch.zeros(6, 3, 8, 10).double()  # the same weight for the first and the second row
     whole[:, :, :4, :5] = whole[:, :, 4:, 5:] = weight
     torch.testing.assert_close(inverted_routing(poses, weight, rows=2), inverted_routing(poses, whole))
-    with pytest.raises(ValueError, match="poses of 8 numbers are no matrices of 3 rows"):
+    with pytest.raises(ValueError, match="poses of 8 dimensions do not form matrices of 3 rows"):
         inverted_routing(poses, weight, rows=3)
 
 

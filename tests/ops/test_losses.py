@@ -13,7 +13,7 @@ def test_margin_by_hand():
     by_hand = [
         (0.9 - 0.5) ** 2 + 0.5 * (0.2 - 0.1) ** 2,
         0.0,  # long enough and short enough: nothing to pay
-        0.5 * (0.9 - 0.1) ** 2 + (0.9 - 0.4) ** 2 + (0.9 - 0.7) ** 2,  # two digits in one picture
+        0.5 * (0.9 - 0.1) ** 2 + (0.9 - 0.4) ** 2 + (0.9 - 0.7) ** 2,  # two digits in one image
     ]
     torch.testing.assert_close(margin_loss(lengths, present), torch.tensor(by_hand))
 
@@ -76,7 +76,7 @@ def test_labels_in_place_of_one_hot_rows_are_refused(loss):
 
 def test_a_picture_without_its_channel_is_refused():
     with pytest.raises(
-        ValueError, match=r"wants pictures and targets of the same shape, got \[2, 1, 4, 4\] and \[2, 4, 4\]"
+        ValueError, match=r"wants images and targets of the same shape, got \[2, 1, 4, 4\] and \[2, 4, 4\]"
     ):
         reconstruction_loss(torch.rand(2, 1, 4, 4), torch.rand(2, 4, 4))
 

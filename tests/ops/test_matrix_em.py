@@ -197,7 +197,7 @@ def test_sums_of_votes_stay_in_float32_under_autocast():
 
 def test_wrong_shapes_are_refused():
     args = problem(3, 3, 2)
-    with pytest.raises(ValueError, match=r"takes 18 capsules with rows of 2 numbers, got \[9, 2, 2\]"):
+    with pytest.raises(ValueError, match=r"takes 18 capsules with rows of 2 dimensions, got \[9, 2, 2\]"):
         matrix_em_routing(**args | {"poses": args["poses"][:9], "scores": args["scores"][:9]})
     with pytest.raises(ValueError, match="the grid's kernel has 4 members, the weight is for 1"):
         matrix_em_routing(**args | {"weight": args["weight"][:, :1]})

@@ -48,7 +48,8 @@ def check_capsules(layer: str, poses: Tensor, n_in: int | None, d_in: int) -> No
     """Check the capsules' number (`n_in` None: any) and size, since einsum silently broadcasts an axis of size 1."""
     if poses.ndim < 2 or poses.shape[-1] != d_in or (n_in is not None and poses.shape[-2] != n_in):
         raise ValueError(
-            f"{layer} expects [..., {n_in or 'any number of'} capsules, {d_in} numbers each], got {list(poses.shape)}"
+            f"{layer} expects [..., {n_in or 'any number of'} capsules, {d_in} dimensions each], "
+            f"got {list(poses.shape)}"
         )
 
 
@@ -60,8 +61,8 @@ def flat_poses(layer: str, capsules: Capsules | Tensor, n_in: int | None, d_in: 
         return poses
     if poses.shape[-2] * poses.shape[-1] != d_in or n_in not in (None, poses.shape[-3]):
         raise ValueError(
-            f"{layer} expects [..., {n_in or 'any number of'} capsules, {d_in} numbers each], or matrices of {d_in} "
-            f"numbers; got {list(poses.shape)}"
+            f"{layer} expects [..., {n_in or 'any number of'} capsules, {d_in} dimensions each], or matrices of {d_in} "
+            f"dimensions; got {list(poses.shape)}"
         )
     return poses.flatten(-2)
 
@@ -90,7 +91,7 @@ def matrices(
     if not _fit(poses, n_in, rows, d_in):
         came = capsules.poses if isinstance(capsules, Capsules) else capsules
         raise ValueError(
-            f"{layer} expects [..., {n_in or 'any number of'} capsules, {rows} rows, {d_in} numbers each], or "
+            f"{layer} expects [..., {n_in or 'any number of'} capsules, {rows} rows, {d_in} dimensions each], or "
             f"vectors of {rows * d_in}; got {list(came.shape)}"
         )
     return poses

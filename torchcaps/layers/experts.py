@@ -34,7 +34,7 @@ class ExpertCapsules(nn.Module):
         check_sizes("ExpertCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
         if not 0 <= n_plain < d_out:
             raise ValueError(
-                f"ExpertCapsules: of {d_out} numbers at least one lies on the sphere; got n_plain={n_plain}"
+                f"ExpertCapsules: of {d_out} dimensions at least one lies on the sphere; got n_plain={n_plain}"
             )
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_plain = n_in, n_out, d_in, d_out, n_plain
         self.rule = Rule(n_iters=n_iters, over=over, start=start)

@@ -4,7 +4,7 @@ A cost is multiplied by the number of children that a parent explains, about 100
 convolutional ones. With one inverse temperature for all, 0.01, activities of the latter would stay at 0.5; here each
 layer takes the reciprocal of the number that it expects, which is the paper's 0.01 in the class layer.
 
-Layers that start "alive" also divide by the numbers in a pose. Their assignments are soft, since gradients grow with
+Layers that start "alive" also divide by the dimensions of a pose. Their assignments are soft, since gradients grow with
 the steepness of the densities, and their transforms random: near the identity, parents are alike, and so are the
 children of the next layer, whose mean grows with their number.
 """
@@ -53,7 +53,7 @@ class _MatrixLayer(nn.Module):
         alive, numbers = init == "alive", rows * d_out
         if density_power is None:
             density_power = min(1.0, SOFT / (numbers / 2 * _alike(rows, d_in)) ** 0.5) if alive else 1.0
-        # numbers in the votes that a parent expects to explain
+        # dimensions of the votes that a parent expects to explain
         explained = (THERE if alive else 0.5) * n_seen / n_reached * rows * d_out
         if warmth is None:
             warmth = PRICE / (explained * GAIN * (1 - RISE**n_iters)) if alive else n_reached / n_seen

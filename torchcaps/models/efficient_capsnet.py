@@ -53,8 +53,8 @@ class EfficientCapsNet(nn.Module):
             raise ValueError(f"EfficientCapsNet: preset must be one of {', '.join(STEMS)}; got {preset!r}")
         if channels[-1] % d_primary:
             raise ValueError(
-                f"EfficientCapsNet: the last channels are cut into poses of {d_primary} numbers, got {channels[-1]}; "
-                "give a multiple"
+                f"EfficientCapsNet: the last channels are cut into poses of {d_primary} dimensions, "
+                f"got {channels[-1]}; give a multiple"
             )
         name = type(self).__name__
         self.image, self.n_classes = checked_image(name, image), checked_classes(name, n_classes)

@@ -96,7 +96,7 @@ class EMSentenceNet(nn.Module):
         ):
             raise ValueError(
                 f"EMSentenceNet expects embeddings [b, at least one token, {self.n_layers} layers, "
-                f"{self.d_embedding} numbers], got {list(embeddings.shape)}"
+                f"{self.d_embedding} dimensions], got {list(embeddings.shape)}"
             )
         if present is not None and present.shape != embeddings.shape[:2]:
             raise ValueError(

@@ -46,7 +46,7 @@ class InvertedCapsNet(nn.Module):
         if n_iters < 1:
             raise ValueError(f"InvertedCapsNet needs at least one iteration, got n_iters={n_iters}")
         if rows < 1 or d_pose % rows:
-            raise ValueError(f"InvertedCapsNet: poses of {d_pose} numbers are no matrices of {rows} rows")
+            raise ValueError(f"InvertedCapsNet: poses of {d_pose} dimensions do not form matrices of {rows} rows")
         name = type(self).__name__
         self.image, self.n_classes = checked_image(name, image), checked_classes(name, n_classes)
         self.n_iters, self.n_types = n_iters, n_types

@@ -55,7 +55,7 @@ class PooledSentences(nn.Module):
         ):
             raise ValueError(
                 f"PooledSentences expects embeddings [b, at least one token, {self.n_layers} layers, "
-                f"{self.d_embedding} numbers], got {list(embeddings.shape)}"
+                f"{self.d_embedding} dimensions], got {list(embeddings.shape)}"
             )
         check_dtype("PooledSentences", "embeddings", embeddings, self.classes[-1].weight.dtype)
         if self.layers == "last":

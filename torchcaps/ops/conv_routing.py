@@ -100,7 +100,7 @@ def _check(poses, weight, bias, grid, n_iters, couplings) -> None:
     if poses.ndim < 2 or tuple(poses.shape[-2:]) != wanted:
         raise ValueError(
             f"local_routing: {n_types} types on {grid.places} places are "
-            f"[..., {wanted[0]} capsules, {d_in} numbers each], got {list(poses.shape)}"
+            f"[..., {wanted[0]} capsules, {d_in} dimensions each], got {list(poses.shape)}"
         )
     if members != grid.seen.shape[1]:
         raise ValueError(

@@ -79,7 +79,7 @@ def _check(poses, weight, n_iters, rows, scale, bias, start) -> None:
     if n_iters < 1:
         raise ValueError(f"inverted_routing needs at least one iteration, got n_iters={n_iters}")
     if rows < 1 or poses.shape[-1] % rows:
-        raise ValueError(f"inverted_routing: poses of {poses.shape[-1]} numbers are no matrices of {rows} rows")
+        raise ValueError(f"inverted_routing: poses of {poses.shape[-1]} dimensions do not form matrices of {rows} rows")
     check_pairs("inverted_routing", poses[..., : poses.shape[-1] // rows], weight)
     n_out, d_out = weight.shape[1], weight.shape[3] * rows
     if d_out < 2:

@@ -46,10 +46,10 @@ def margin_loss(
     return (missing + absent_weight * phantom).sum(-1)
 
 
-def reconstruction_loss(pictures: Float[Tensor, "*b c h w"], targets: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b"]:
+def reconstruction_loss(images: Float[Tensor, "*b c h w"], targets: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b"]:
     """SUM of squared differences over one image. A mean over its pixels would be hundreds of times weaker."""
-    _same_shape("reconstruction_loss", pictures=pictures, targets=targets)
-    return (pictures - targets).square().sum((-3, -2, -1))
+    _same_shape("reconstruction_loss", images=images, targets=targets)
+    return (images - targets).square().sum((-3, -2, -1))
 
 
 def cross_entropy_loss(

@@ -68,8 +68,9 @@ def matrix_em_routing(
     """Route i = (n q) children to j = (m p) parents. `scores` are logits of activities; -inf masks a child.
 
     With a `grid` the weight is [n k m d e]; without one each child reaches all m parents, and places of a type share
-    [n m d e]. `coordinates` of the places are added to the first two numbers of a vote's last column. `density_power`
-    below the paper's 1 softens assignments. `recompute` keeps only votes for the backward pass of an eager program.
+    [n m d e]. `coordinates` of the places are added to the first two dimensions of a vote's last column.
+    `density_power` below the paper's 1 softens assignments. `recompute` keeps only votes for the backward pass of an
+    eager program.
     """
     field = _Field(scores, poses, weight, beta_use, beta_activate, n_iters, grid)
     votes = field.votes(poses, weight, coordinates)
@@ -226,8 +227,8 @@ def _check(scores, poses, weight, beta_use, beta_activate, n_iters, grid) -> Non
     if not fits or poses.shape[-1] != d_in:
         wanted = f"a multiple of {n_types}" if grid is None else n_types * grid.places
         raise ValueError(
-            f"matrix_em_routing: the weight {list(weight.shape)} takes {wanted} capsules with rows of {d_in} numbers, "
-            f"got {list(poses.shape)}"
+            f"matrix_em_routing: the weight {list(weight.shape)} takes {wanted} capsules with rows of "
+            f"{d_in} dimensions, got {list(poses.shape)}"
         )
     if grid is not None and weight.shape[1] != grid.seen.shape[1]:
         raise ValueError(

@@ -167,7 +167,7 @@ def test_sizes_and_wrong_settings():
     with pytest.raises(ValueError, match="layers must be one of all, last; got 'first'"):
         PooledSentences(2, 4, 3, layers="first")
     with pytest.raises(
-        ValueError, match=r"PooledSentences expects embeddings \[b, at least one token, 2 layers, 4 numbers\]"
+        ValueError, match=r"PooledSentences expects embeddings \[b, at least one token, 2 layers, 4 dimensions\]"
     ):
         PooledSentences(2, 4, 3)(torch.zeros(1, 3, 2, 5))
 

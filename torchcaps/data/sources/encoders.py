@@ -70,7 +70,7 @@ def _loaded(encoder: Encoder, folder: str, device: str) -> TransformerEncoder:
     found = TransformerEncoder(encoder.name, model, tokenizer, torch.device(device))
     if (found.n_layers, found.width) != (encoder.n_layers, encoder.width):
         raise DataError(
-            f"{encoder.name} has {encoder.n_layers} hidden states of {encoder.width} numbers; what lies in {folder} "
+            f"{encoder.name} has {encoder.n_layers} hidden states of {encoder.width} dimensions; what lies in {folder} "
             f"has {found.n_layers} of {found.width}; put the right files there, or say so of an encoder of your own"
         )
     return found

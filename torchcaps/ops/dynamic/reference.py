@@ -106,7 +106,7 @@ def check(poses, weight, bias, n_iters, prior, couplings, detach) -> None:
     n_in, d_in = poses.shape[-2:]
     if weight.shape[-2] != d_in:
         raise ValueError(
-            f"dynamic_routing: the weight {list(weight.shape)} takes poses of {weight.shape[-2]} numbers, got {d_in}"
+            f"dynamic_routing: the weight {list(weight.shape)} takes poses of {weight.shape[-2]} dimensions, got {d_in}"
         )
     if weight.ndim == 4 and (weight.shape[0] == 0 or n_in % weight.shape[0] or n_in == 0):
         raise ValueError(

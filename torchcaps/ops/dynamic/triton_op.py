@@ -37,7 +37,7 @@ def refuses(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings:
     if poses.dtype != weight.dtype and not torch.is_autocast_enabled(poses.device.type):
         return f"needs poses and weight of one type outside autocast, got {poses.dtype} and {weight.dtype}; convert one"
     if max(weight.shape[-2:]) > LARGEST or 0 in poses.shape or 0 in weight.shape:
-        return f"takes poses of 1 to {LARGEST} numbers, got {list(poses.shape)} and a weight {list(weight.shape)}"
+        return f"takes poses of 1 to {LARGEST} dimensions, got {list(poses.shape)} and a weight {list(weight.shape)}"
     n_out = n_outputs(weight, bias, prior)
     return f"takes up to {LARGEST_GRID:,} outputs, got {n_out:,}; use fewer" if n_out > LARGEST_GRID else None
 

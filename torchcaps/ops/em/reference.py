@@ -138,7 +138,7 @@ def check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, 
         )
     if weight.shape[-2] != d_in:
         raise ValueError(
-            f"em_routing: the weight {list(weight.shape)} takes poses with rows of {weight.shape[-2]} numbers, "
+            f"em_routing: the weight {list(weight.shape)} takes poses with rows of {weight.shape[-2]} dimensions, "
             f"got {d_in}"
         )
     if weight.ndim == 4 and weight.shape[0] != n_in:

@@ -37,7 +37,7 @@ def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density
     rows, d_in, d_out = *poses.shape[-2:], weight.shape[-1]
     if max(rows * d_in, rows * d_out) > LARGEST or rows * d_in * d_out > LARGEST_PRODUCT:
         return (
-            f"keeps poses and transforms in registers: at most {LARGEST} numbers of a pose "
+            f"keeps poses and transforms in registers: at most {LARGEST} pose dimensions "
             f"and {LARGEST_PRODUCT} multiplications of a vote, got poses {rows}x{d_in} -> {rows}x{d_out}; "
             "make them smaller"
         )
