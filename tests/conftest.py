@@ -58,7 +58,7 @@ def fresh_dynamo():
 
 @pytest.fixture
 def same_tables():
-    """What a test adds to the tables of data sets and encoders is gone after it."""
+    """Remove what a test adds to the tables of data sets and encoders."""
     # here: kernels are tested in an environment without some of what data need
     from torchcaps.data import DATASETS
     from torchcaps.data.sources.encoders import ENCODERS

@@ -27,7 +27,9 @@ OPENERS = re.compile(r"(?:\A|(?<=[.!?:]\s)|(?<=\n\n))\s*(?:- )?((?:Of|That|Those
 
 
 def codes_of(source: str) -> dict[str, str]:
-    """By the name of the class or function, "" for the file: the lines of its docstring that are indented behind an empty one."""
+    """By the name of the class or function, "" for the file: the lines of its docstring that are indented behind an
+    empty one.
+    """
     found = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
@@ -47,7 +49,7 @@ def codes() -> dict[str, str]:
 
 
 def given(name: str) -> dict:
-    """What a docstring takes for granted: its own class, and what a reader has."""
+    """Names that a docstring takes for granted: its own class, and a reader's data."""
     if name == "integrations/sklearn.py CapsNetClassifier":
         from torchcaps.integrations.sklearn import CapsNetClassifier
 
@@ -101,7 +103,9 @@ def is_sequence(node: ast.expr) -> bool:
 
 
 def faults_of(source: str) -> list[str]:
-    """Line and fault: a docstring's sentence with a bad opening, a sequence times a boolean, a conditional as statement."""
+    """Line and fault: a docstring's sentence with a bad opening, a sequence times a boolean, a conditional as
+    statement.
+    """
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

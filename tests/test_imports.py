@@ -42,7 +42,7 @@ def part_of(path: Path) -> str:
 
 
 def complaints(path: Path, source: str) -> list[str]:
-    """What this file imports and may not."""
+    """List the forbidden imports of this file."""
     part, package = part_of(path), ".".join(["torchcaps", *path.relative_to(PACKAGE).parent.parts])
     if part == "__init__":
         return []  # the front door shows everything public
@@ -116,7 +116,9 @@ def test_what_is_allowed_is_not_complained_of():
 
 
 def test_importing_the_package_needs_nothing_optional_and_does_nothing():
-    """In a process of its own: no plotting, no scikit-learn, and neither the random state nor a setting of torch is touched."""
+    """In a process of its own: no plotting, no scikit-learn, and neither the random state nor a setting of torch is
+    touched.
+    """
     script = """
 import sys, torch
 before = torch.random.get_rng_state(), torch.get_default_dtype(), torch.get_num_threads()

@@ -1,4 +1,6 @@
-"""Blocks of commands on the pages, typed as they stand there: own pictures, releases, several processes and machines, make."""
+"""Blocks of commands on the pages, typed as they stand there: own images, releases, several processes and machines,
+make.
+"""
 
 import os
 import subprocess
@@ -123,7 +125,9 @@ def test_a_job_of_slurm_runs_as_the_page_says(typed, tmp_path):
 
 
 def test_make_starts_what_the_pages_say(tmp_path):
-    """With programs that only say how they were called: the demonstration, the playground and the tests have tests of their own."""
+    """With programs that only say how they were called: the demonstration, the playground and the tests have tests of
+    their own.
+    """
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("torchcaps", "python"):
@@ -147,7 +151,7 @@ def test_make_starts_what_the_pages_say(tmp_path):
 
 @pytest.fixture
 def place(tmp_path):
-    """What a reader of the page has: two folders of birds, a new picture and more of them, onnxruntime-web or what stands for it."""
+    """A reader's folder: two classes of birds, new images, and onnxruntime-web or a stand-in."""
     images, labels = generate(200, 16, torch.Generator().manual_seed(0))
     for label, folder in ((0, "birds/flat"), (3, "birds/steep"), (7, "more-images")):
         (tmp_path / folder).mkdir(parents=True)
@@ -162,7 +166,7 @@ def place(tmp_path):
 
 
 def started(words, place):
-    """With this checkout's package, in the reader's folder."""
+    """Run a command with this checkout's package, in the reader's folder."""
     paths = os.pathsep.join([str(HOME), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(

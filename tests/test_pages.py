@@ -63,7 +63,7 @@ def run(page: Path, names: dict, capsys) -> str:
 
 @pytest.fixture
 def alone(monkeypatch, tmp_path):
-    """In an empty folder, without a network."""
+    """Run a page in an empty folder, without a network."""
 
     def refuse(*args):
         raise OSError("a page asks the network, which readers may not have")
@@ -75,7 +75,7 @@ def alone(monkeypatch, tmp_path):
 
 
 def given(page: Path, folder: Path) -> dict:
-    """What a page tells its reader to fill in."""
+    """Names that a page asks its reader to fill in."""
     if page.name != "heinsen2019-extensions.md":
         return {}
     from transformers_tiny import model, tokenizer
@@ -132,7 +132,9 @@ def test_what_a_page_says_is_printed_is_compared(tmp_path, capsys):
 
 
 def commands(text: str) -> list[tuple[list[str], bool]]:
-    """Words behind `torchcaps`, and whether they stand in a block, where neither an argument nor an option's value may be left out."""
+    """Words behind `torchcaps`, and whether they stand in a block, where neither an argument nor an option's value may
+    be left out.
+    """
     found = []
     for block in blocks_of(text):
         if block.language in SHELLS:

@@ -1,4 +1,6 @@
-"""A decoder and an encoder of the transformers library, tiny and at random, with a tokenizer of a few words: nothing is fetched."""
+"""A decoder and an encoder of the transformers library, tiny and at random, with a tokenizer of a few words: nothing is
+fetched.
+"""
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ SIZE, N_BLOCKS, LIMIT = 16, 2, 12
 
 
 def tokenizer(kind: str):
-    """Of a decoder: words and nothing else. Of an encoder: [CLS] before and [SEP] behind them."""
+    """A decoder's tokenizer gives words alone; an encoder's adds [CLS] before and [SEP] behind them."""
     numbers = {word: number for number, word in enumerate(WORDS)}
     plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token="[UNK]"))
     plain.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()

@@ -47,7 +47,7 @@ def test_many_steps_reach_the_corner_and_mislead_where_the_ball_allows_it():
 
 
 def test_restarts_escape_a_place_without_gradient():
-    """The score is flat at the picture itself: one step from there, or one start, finds nothing."""
+    """The score is flat at the image itself: one step from there, or one start, finds nothing."""
 
     def flat(images):
         lead = (images.flatten(1).sum(1) - 1.05).clamp(min=0)
@@ -76,7 +76,7 @@ def test_what_is_wrong_already_is_kept():
 
 
 def test_what_is_answered_wrong_as_it_is_counts_as_found():
-    """Every end of the attack is answered right, the picture itself is not."""
+    """Every end of the attack is answered right, the image itself is not."""
     images, labels = pair(0.9, 0.3, 0.9, 0.3), torch.tensor([0, 0])
 
     def say(seen):

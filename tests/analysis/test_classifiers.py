@@ -1,4 +1,6 @@
-"""Classifiers of features: the same machines as scikit-learn's, gradients through them, and a layer and components by hand."""
+"""Classifiers of features: the same machines as scikit-learn's, gradients through them, and a layer and components by
+hand.
+"""
 
 import numpy as np
 import pytest

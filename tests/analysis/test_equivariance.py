@@ -1,4 +1,6 @@
-"""The regression finds what a pose holds and nothing else; the test digits are transformed by exactly the factors they claim."""
+"""The regression finds what a pose holds and nothing else; the test digits are transformed by exactly the factors they
+claim.
+"""
 
 import json
 from dataclasses import replace
@@ -48,13 +50,13 @@ def digits() -> Labelled:
 
 @pytest.fixture(scope="module")
 def known(digits):
-    """The pictures that `equivariance` makes of these digits with its own settings."""
+    """The images that `equivariance` makes of these digits with its own settings."""
     return known_digits(digits, FRAME, seeded(), copies=4)
 
 
 @pytest.fixture
 def drawn_once(known, monkeypatch):
-    """Nobody draws these pictures again: `equivariance` would make the same ones."""
+    """Nobody draws these images again: `equivariance` would make the same ones."""
     monkeypatch.setattr("torchcaps.analysis.equivariance.known_digits", lambda *args, **how: known)
 
 
@@ -66,7 +68,7 @@ def square(row: int, column: int, side: int = 3) -> Labelled:
 
 
 def centres_of_mass(images: torch.Tensor) -> torch.Tensor:
-    """(row, column) about each picture's centre. [n 2]"""
+    """(row, column) about each image's centre. [n 2]"""
     ink = images[:, 0].double()
     rows, columns = (torch.arange(size) - (size - 1) / 2 for size in ink.shape[1:])
     mass = ink.sum((1, 2))
@@ -74,7 +76,7 @@ def centres_of_mass(images: torch.Tensor) -> torch.Tensor:
 
 
 class Told(nn.Module):
-    """A model that was told its answers, and gives them in the order of the pictures."""
+    """A model that was told its answers, and gives them in the order of the images."""
 
     image = (1, 28, 28)
 
@@ -245,7 +247,7 @@ def test_the_frame_is_the_models_own(frame):
 
 
 def test_no_ink_leaves_the_frame():
-    """What is kept has as much of it as in a frame with room for everything; what some shift would cut is left out."""
+    """Digits that are kept have all their ink; those that some shift would cut are left out."""
     digits = Labelled(*generate(300, 28, seeded(5)))
     tight, roomy = (known_digits(digits, frame, seeded(), copies=2) for frame in (FRAME, (60, 60)))
     kept = torch.isin(roomy.factors[:, 2], tight.factors[:, 2])

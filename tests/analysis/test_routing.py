@@ -1,4 +1,4 @@
-"""What is said about a model's routing, against numbers worked out by hand; looking changes nothing."""
+"""Diagnostics of a model's routing, against numbers worked out by hand; looking changes nothing."""
 
 import json
 from itertools import pairwise
@@ -60,7 +60,7 @@ def test_the_first_pass_is_uniform_and_agreement_decides(data):
 
 
 def test_long_inputs_weigh_more(data):
-    """Of three types two are made short: they stay undecided, and hardly count."""
+    """Two of three types are made short: they stay undecided, and hardly count."""
     model = make_model(n_iters=2)
     with torch.no_grad():
         model.primary.weight[8:] /= 10
@@ -119,7 +119,7 @@ def test_pairs_that_training_draws_can_be_looked_at():
 
 
 def test_so_many_images_spread_over_the_set(data):
-    """Of 60 images every third."""
+    """Every third of 60 images is taken."""
     third = Labelled(data.images[::3], data.labels[::3])
     model = make_model()
     assert diagnose(model, data, CPU, most=20) == diagnose(model, third, CPU)
@@ -159,7 +159,7 @@ def test_a_type_without_weights_is_dead(data):
 
 
 def test_a_type_that_speaks_once_is_not_dead(data):
-    """Dark pictures say nothing to a type without bias; one bright picture is enough."""
+    """Dark images say nothing to a type without bias; one bright image is enough."""
     model = make_model()
     dark = Labelled(torch.zeros_like(data.images), data.labels)
     with torch.no_grad():

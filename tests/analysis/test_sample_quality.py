@@ -1,4 +1,4 @@
-"""Measures of generated pictures, on pictures whose answer is known."""
+"""Measures of generated images, on images whose answer is known."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_a_negative_is_known_by_its_correlation_with_the_mean(rng):
 
 
 def test_the_spread_is_nothing_for_a_capsule_that_draws_one_picture(rng):
-    """Capsule 0 draws one picture; capsule 1 two in turn, which differ by 2 in one pixel and so lie 1 from their mean."""
+    """Capsule 0 draws one image; capsule 1 two in turn, which differ by 2 in one pixel and so lie 1 from their mean."""
     pictures = torch.rand(1, 2, 1, 4, 4, generator=rng).repeat(6, 1, 1, 1, 1)
     pictures[::2, 1, 0, 2, 3] += 2
     assert sample_quality.spread(pictures).tolist() == pytest.approx([0, 1], abs=1e-6)
@@ -70,7 +70,7 @@ def test_a_linear_probe_reads_what_is_there_and_nothing_more(rng):
 
 
 def test_fewer_pictures_than_features_are_whitened_alike(rng):
-    """Thirty pictures span 29 directions: each has variance 1 in them, whichever of the two matrices is used."""
+    """Thirty images span 29 directions: each has variance 1 in them, whichever of the two matrices is used."""
     features = torch.randn(30, 50, generator=rng) @ torch.randn(50, 50, generator=rng)
     for n_features, n_kept in ((50, 29), (20, 20)):
         some = features[:, :n_features]

@@ -1,4 +1,4 @@
-"""What `torchcaps bench` prints can be relied on: no time without a check, no gap without its reason."""
+"""Output of `torchcaps bench`: no time without a check, no gap without its reason."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def table(monkeypatch):
 
 
 def cells(text: str, backend: str) -> list[str]:
-    """Of the table's first row for this backend, from ms on."""
+    """Cells of the table's first row for this backend, from ms on."""
     line = next(line for line in text.splitlines() if f"│ {backend} " in line)
     return [cell.strip() for cell in line.split("│")][5:-1]
 

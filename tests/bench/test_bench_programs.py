@@ -1,4 +1,4 @@
-"""What is checked in place of a large problem runs the same kernels with the same flags, asked of the launches themselves."""
+"""The stand-in for a large problem runs the same kernels with the same flags, as its launches show."""
 
 import ast
 import sys
@@ -41,7 +41,7 @@ class Kernel:
         self.launches.add((self.name, *given, *sorted(flags)))
 
     def kind(self, name: str, x: Tensor | int | float) -> object:
-        """What a program is compiled for: of an int, whether it is 1 and whether 16 divides it."""
+        """Return what a program is compiled for; for an int, whether it is 1 and whether 16 divides it."""
         if isinstance(x, int):
             return x == 1, name not in self.counts and x % 16 == 0
         return x.dtype if isinstance(x, Tensor) else float

@@ -100,5 +100,5 @@ def test_an_allocator_gives_back_every_time_or_not_at_all(monkeypatch, drops, gi
 
 
 def test_memory_in_all_leaves_out_what_others_left():
-    """Of 1,000 bytes in use before, 60 were given; 60 results and 5 more were there at the peak."""
+    """Before, 1,000 bytes are in use, 60 of them given; at the peak, 60 of results and 5 more are there."""
     assert memory.needed(before=1000, peak=1065, given=60, made=60) == (5, 125)

@@ -336,7 +336,9 @@ def test_rows_whose_data_cannot_be_had_are_left_out_and_the_others_made(command,
 
 
 def test_rows_that_read_a_network_follow_it_and_need_only_its_features(command, monkeypatch):
-    """Trained and classified by one command; then, without the checkpoint, from the features alone; then from nothing, which is said."""
+    """Trained and classified by one command; then, without the checkpoint, from the features alone; then from nothing,
+    which is said.
+    """
     network = RECIPES["smoke/sparsecaps"].make()
     how = {"classifier": Linear(), "fit": "generated-16/train", "n_fit": 300, "on": ("generated-16/test",)}
     read = FrozenClassifier(network=network, of="smoke/net", **how)

@@ -1,4 +1,4 @@
-"""From a folder of pictures to answers, as a user does it: train, eval, figures, predict, export."""
+"""A folder of images, as a user takes it: train, eval, figures, predict, export."""
 
 import contextlib
 import io
@@ -26,7 +26,7 @@ NAMES = ["flat", "steep", "ring"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Three classes of generated pictures, 16x16: 30, 30 and 8."""
+    """Three classes of generated images, 16x16: 30, 30 and 8."""
     home = tmp_path_factory.mktemp("own") / "bars"
     images, labels = generate(300, 16, torch.Generator().manual_seed(0))
     for label, name, most in zip((0, 3, 7), NAMES, (30, 30, 8), strict=True):
@@ -250,7 +250,7 @@ def test_em_routing_shows_which_places_it_used(command, folder, tmp_path):
 
 
 def test_names_with_brackets_and_colons_are_told_as_they_are(command, folder, tmp_path):
-    """Rich would take them for colours and pictures, and a path without them leads nowhere."""
+    """Rich would take them for colours and images, and a path without them leads nowhere."""
     place = tmp_path / "birds [new] :cat:"
     for name, source in (("[bold]a", "flat"), ("b", "steep")):
         (place / name).mkdir(parents=True)

@@ -175,7 +175,7 @@ def test_ls_of_one_recipe_marks_what_cannot_be_recomputed(command):
 
 @pytest.mark.parametrize("paper", ["sabour2017", "digits"])
 def test_a_table_far_from_the_checkout_has_the_numbers_of_its_result_files(command, paper):
-    """Of averaged weights too; `sabour2017` has an ensemble."""
+    """Averaged weights count too; `sabour2017` has an ensemble."""
     assert " ± " in command("table", paper, "--markdown")
     for more in ([], ["--ema"]):
         far = command("table", paper, "--markdown", *more)

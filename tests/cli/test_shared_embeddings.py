@@ -1,4 +1,6 @@
-"""Rows and seeds of one command embed each part of the treebank once: all phrases are 34 GB, and take a GPU's minute to make."""
+"""Rows and seeds of one command embed each part of the treebank once: all phrases are 34 GB, and take a GPU's minute to
+make.
+"""
 
 import gc
 import sys

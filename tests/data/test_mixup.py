@@ -1,4 +1,4 @@
-"""A blend of two images shows both classes, each by its share."""
+"""Mixup of two images shows both classes, each by its share."""
 
 from dataclasses import replace
 
@@ -63,7 +63,7 @@ def test_each_image_has_a_share_of_its_own_from_the_beta_distribution(rng):
 
 
 def _fourth_moment(alpha: float) -> float:
-    """Of Beta(alpha, alpha) about its middle."""
+    """Fourth moment of Beta(alpha, alpha) about its middle."""
     return 3 / (16 * (2 * alpha + 1) * (2 * alpha + 3))
 
 

@@ -175,7 +175,7 @@ def test_what_is_at_hand_is_not_fetched(folder):
 
 
 def test_any_transformer_can_be_given(folder, same_tables):
-    """Of the hub or one's own, by the folder that `save_pretrained` wrote."""
+    """A transformer of the hub or one's own, by the folder that `save_pretrained` wrote."""
     tiny = pytest.importorskip("tests.transformers_tiny")
     place = folder / "encoders" / "mine"
     tiny.model("decoder").save_pretrained(place)

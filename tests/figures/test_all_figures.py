@@ -1,4 +1,4 @@
-"""What the figures show is what the model does; the report is one honest, self-contained page."""
+"""Figures show what the model does; the report is one honest, self-contained page."""
 
 import math
 import re
@@ -39,7 +39,7 @@ def images():
 
 
 def labelled_half_right(model, images):
-    """Labels that make an untrained model right about the first six pictures and wrong about the others."""
+    """Labels that make an untrained model right about the first six images and wrong about the others."""
     labels = numbers.predict(model, Labelled(images, torch.zeros(12, dtype=torch.long)))
     labels[6:] = (labels[6:] + 1) % 10
     return Labelled(images, labels)

@@ -16,7 +16,7 @@ WRONG = (1, 5, 30, 31)
 
 
 class Told(nn.Module):
-    """Says to each pair, in turn, what it is told; draws class k as a picture full of k / 10."""
+    """Says to each pair, in turn, what it is told; draws class k as an image full of k / 10."""
 
     def __init__(self, lengths):
         super().__init__()

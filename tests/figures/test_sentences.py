@@ -1,4 +1,4 @@
-"""What a class used of a sentence, and figure 8."""
+"""The tokens of a sentence that a class used, and figure 8."""
 
 import json
 import sys

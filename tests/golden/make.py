@@ -1,4 +1,5 @@
-"""Write golden losses, of the smoke recipes named or of all: anew only when a change is meant to alter them, and the commit says why.
+"""Write golden losses, of the smoke recipes named or of all: anew only when a change is meant to alter them, and the
+commit says why.
 
 PYTHONPATH=. python tests/golden/make.py [smoke/NAME ...]
 """

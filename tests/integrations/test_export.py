@@ -76,7 +76,7 @@ def test_an_onnx_file_answers_as_the_model_does(name, tmp_path, onnxruntime):
 
 
 def test_what_evaluation_does_to_a_picture_is_part_of_the_file():
-    """Bytes through the library's own way, and the same pictures as numbers in 0..1 through the exported one."""
+    """Bytes through the library's own way, and the same images as numbers in 0..1 through the exported one."""
     augment = Crop(12), Standardise()
     pictures = torch.randint(0, 256, (3, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     (seen,) = Plain(torch.nn.Identity(), augment)(pictures.float() / 255)

@@ -25,7 +25,7 @@ from torchcaps.train.state import Diverged
 # a few steps on a few rows often end at chance
 pytestmark = pytest.mark.filterwarnings("ignore:at chance on the training images", "ignore:layer .* all activities")
 TINY = {"channels": 8, "n_types": 2, "d_class": 4, "reconstruction_weight": 0.0, "random_state": 0}
-# the checks fit rows of 1 to 20 numbers that are no pictures, so zeros have to fill the square. No check is excepted
+# the checks fit rows of 1 to 20 numbers that are no images, so zeros have to fill the square. No check is excepted
 CHECKED = CapsNetClassifier(**TINY, epochs=4, learning_rate=2e-2, fill_square=True)
 
 
@@ -98,7 +98,7 @@ def test_pictures_with_and_without_a_channel_and_flat_rows_are_the_same_to_it(ba
 
 
 def test_the_scale_of_the_numbers_does_not_matter(bars):
-    """Bytes, and the same pictures as numbers from -1 to 1, up to what rounding to bytes leaves: nothing."""
+    """Bytes, and the same images as numbers from -1 to 1, up to what rounding to bytes leaves: nothing."""
     images, names, others, _ = bars
     assert (images.min(), images.max()) == (0, 255)
     one, other = CapsNetClassifier(**TINY, epochs=1), CapsNetClassifier(**TINY, epochs=1)
@@ -153,7 +153,9 @@ def test_a_network_of_a_chosen_routing_is_calibrated_and_the_papers_is_not(bars)
 
 
 def test_the_type_of_the_numbers_at_prediction_does_not_matter(bars):
-    """Fitted to 17 grey levels as floats, as scikit-learn's digits are, and asked about the same levels as bytes and as integers."""
+    """Fitted to 17 grey levels as floats, as scikit-learn's digits are, and asked about the same levels as bytes and as
+    integers.
+    """
     images, names, others, _ = bars
     coarse, asked = (images // 16).astype(float), (others // 16).astype(float)
     fitted = CapsNetClassifier(**TINY, epochs=1).fit(coarse, names)

@@ -1,4 +1,6 @@
-"""Compile kernels for the H200 on a machine without a GPU: what a launch would run is compiled for sm_90 instead of run."""
+"""Compile kernels for the H200 on a machine without a GPU: what a launch would run is compiled for sm_90 instead of
+run.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +44,8 @@ def compiled_instead_of_run() -> Iterator[list[str]]:
                 signature[parameter.name] = (
                     TYPES[value.dtype] if is_tensor else "fp32" if isinstance(value, float) else "i32"
                 )
-                # as at a launch: addresses and sizes that are multiples of 16 are known to be, and above that a size is 1
+                # as at a launch: addresses and sizes that are multiples of 16 are known to be, and above that a size is
+                # 1
                 if not parameter.do_not_specialize and (is_tensor or (isinstance(value, int) and value % 16 == 0)):
                     hints[(index,)] = [["tt.divisibility", 16]]
         key = f"{self.fn.__name__} {signature} {constants} {options}"

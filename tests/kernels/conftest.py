@@ -11,7 +11,8 @@ import pytest
 import torch
 from problems import INTERPRETED, ON_GPU
 
-BOUND = "Conversion of an array with ndim > 0 to a scalar"  # the interpreter makes a loop's bound a number in a way that numpy 2.4 refuses
+# the interpreter makes a loop's bound a number in a way that numpy 2.4 refuses
+BOUND = "Conversion of an array with ndim > 0 to a scalar"
 collect_ignore_glob = [] if ON_GPU or INTERPRETED else ["test_*.py"]
 
 

@@ -46,7 +46,7 @@ def test_without_a_bias(rng, device):
 
 @pytest.mark.parametrize("weight", ["ijde", "njde"])
 def test_several_tiles_of_images_and_chunks_of_inputs(rng, device, weight, monkeypatch):
-    """What large problems do, forced on a small one: tiles of 16 images and 16 columns, two chunks, nothing kept."""
+    """A small problem runs like a large one: tiles of 16 images and 16 columns, two chunks, nothing kept."""
     monkeypatch.setattr(triton_launch, "KEPT_BYTES", 0)
     monkeypatch.setattr(triton_launch, "ROWS", 16)
     monkeypatch.setattr(triton_launch, "TILE", 16)
@@ -77,7 +77,9 @@ def test_any_leading_axes(rng, device, batch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [0.0, 1e4])
 def test_extreme_poses(rng, device, kept, scale, dtype):
-    """At zero nothing may be NaN; at 1e4 the couplings are all or nothing, and a gradient is the difference of two equal numbers."""
+    """At zero nothing may be NaN; at 1e4 the couplings are all or nothing, and a gradient is the difference of two
+    equal numbers.
+    """
     only_real_bfloat16(dtype, device)
     compare_routing(dynamic_routing, arguments(rng, device, scale=scale), backend="triton", dtype=dtype)
 

@@ -167,7 +167,9 @@ def test_a_common_offset_of_the_votes_does_not_cancel(device, by):
 
 
 def test_a_tight_cluster_far_from_the_mean_of_all(device):
-    """Half the votes are at 0 and half at 1000, each half within 0.01: what an output comes to use is nothing like where it started."""
+    """Half the votes are at 0 and half at 1000, each half within 0.01: what an output comes to use is nothing like
+    where it started.
+    """
 
     def clusters(seed):
         n_images, n_in = (16, 12) if ON_GPU else (2, 6)  # the interpreter takes seconds an image

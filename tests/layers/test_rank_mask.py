@@ -185,7 +185,8 @@ def one_of_two(rank: int, store: str, images: torch.Tensor, out: str, compiled: 
     learn(DistributedDataParallel(model, find_unused_parameters=False), own, 4)
     torch.save((*map(state, layers), state(model.mask)), f"{out}/{rank}")
     distributed.destroy_process_group()
-    # The wrapper keeps the group's threads alive, and one that lets go of a tensor while Python ends aborts the process.
+    # The wrapper keeps the group's threads alive, and one that lets go of a tensor while Python ends aborts the
+    # process.
     os._exit(0)
 
 

@@ -158,7 +158,8 @@ def test_every_model_runs_under_autocast_and_in_bfloat16(name, rng):
         ({"reconstruction": False}, 6_804_384),  # 6.8M
         ({"image": (1, 36, 36)}, 11_361_968),  # MultiMNIST, 11.36M
         ({"image": (1, 40, 40)}, 13_475_808),  # affNIST
-        # CIFAR-10: 256 filters of 9x9x3, 512 of 9x9x256, transforms of 12x12x64 capsules for ten classes; every layer with its bias
+        # CIFAR-10: 256 filters of 9x9x3, 512 of 9x9x256, transforms of 12x12x64 capsules for ten classes; every layer
+        # with its bias
         (
             {"image": (3, 24, 24), "same": True, "n_types": 64, "reconstruction": False},
             62_464 + 10_617_344 + 11_796_640,
@@ -365,7 +366,9 @@ def test_same_padding_is_that_of_the_authors_cifar_network(rng):
 
 
 def test_the_cifar_network_pixel_by_pixel(rng):
-    """The whole of it in the open, float64: where the zeros stand, what primaries are divided by, the logit that nobody gets."""
+    """The whole of it in the open, float64: where the zeros stand, what primaries are divided by, the logit that nobody
+    gets.
+    """
     args = {
         "same": True,
         "couplings": "leaky",

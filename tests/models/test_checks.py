@@ -1,4 +1,4 @@
-"""What every model refuses at its entrance: each message says what was wanted, what came and what to do."""
+"""Input that every model refuses: each message says what was wanted, what came and what to do."""
 
 import re
 

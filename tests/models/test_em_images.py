@@ -146,7 +146,7 @@ def test_at_the_start_every_class_is_as_likely():
 
 
 def learnt(rng, first_betas: float = 0.0, **options) -> tuple[EMCapsNet, Batch, list[float]]:
-    """Six pictures of three classes, forty steps. `first_betas`: how far apart the parts' betas start."""
+    """Six images of three classes, forty steps. `first_betas`: how far apart the parts' betas start."""
     model, task = EMCapsNet((2, 12, 12), 3, **SMALL, **options), ClassifyScores()
     nn.init.normal_(model.parts.beta_use, std=first_betas, generator=rng)
     batch = Batch(torch.rand(6, 2, 12, 12, generator=rng), torch.arange(6) % 3)
@@ -170,7 +170,9 @@ def test_it_learns_a_few_pictures_by_heart(rng):
 def test_with_one_pass_and_equal_betas_all_parts_stay_alike_and_all_pictures_get_one_answer(
     rng, n_iters, first_betas, alike
 ):
-    """No score depends on a vote then, and equal betas get equal gradients: a class's score is one number times its own constant."""
+    """No score depends on a vote then, and equal betas get equal gradients: a class's score is one number times its own
+    constant.
+    """
     model, batch, losses = learnt(rng, first_betas, n_iters=n_iters)
     parts = model.parts(model.primary_capsules(batch.images))
     assert (parts.score.std(-1).max() < 1e-4 * parts.score.abs().max()) == alike

@@ -1,4 +1,6 @@
-"""The network of Hauser 2019: its sizes, what freezes what, samples of one capsule at a time, and the half that is visited."""
+"""The network of Hauser 2019: its sizes, what freezes what, samples of one capsule at a time, and the half that is
+visited.
+"""
 
 import re
 

@@ -111,7 +111,7 @@ def test_the_memory_format_of_the_convolutions_leaves_the_nets_as_they_lie():
 
 
 def test_sections_3_to_5_of_the_paper_in_loops(rng):
-    """Everything from the picture to the loss once more, from the text: one picture, one class, one capsule at a time."""
+    """Everything from the image to the loss once more, from the text: one image, one class, one capsule at a time."""
     model = LCapsNet((1, 12, 12), 3, **SMALL).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3, generator=rng)
@@ -235,7 +235,9 @@ def test_other_images_are_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["paper", pytest.param("shared", marks=pytest.mark.slow)])
 def test_a_compiler_makes_one_graph_of_it(preset):
-    """Two graphs cannot be fused, and it is slower by a sixth: torch 2.11 ends one where a `ParameterList` is sliced, 2.13 does not."""
+    """Two graphs cannot be fused, and it is slower by a sixth: torch 2.11 ends one where a `ParameterList` is sliced,
+    2.13 does not.
+    """
     model = LCapsNet((1, 12, 12), preset=preset, **SMALL)
     found = torch._dynamo.explain(lambda images: model.ladder(images)[1].misfit)(torch.rand(2, 1, 12, 12))
     assert found.graph_count == 1, found.break_reasons

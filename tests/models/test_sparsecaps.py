@@ -135,7 +135,7 @@ def test_the_decoder_draws_from_all_capsules_it_is_given(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize("support", ["places", pytest.param("runs", marks=pytest.mark.slow)])
 def test_training_compiles_whole_with_its_statistics(support, fresh_dynamo, rng):
-    """What a training step is made of: buffers change in place inside the program, and weights get the same gradients."""
+    """A compiled step changes buffers in place, and weights get the same gradients."""
     torch.manual_seed(0)
     eager, compiled = (SparseCaps((1, 12, 12), **LATENT, boost_every=2, n_iters=2, support=support) for _ in range(2))
     compiled.load_state_dict(eager.state_dict())

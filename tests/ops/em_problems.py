@@ -25,7 +25,7 @@ def problem(weight="jde", batch=(2,), dtype=torch.float64, seed=0, i=N_IN, j=N_O
 
 
 def gradients(args, **options):
-    """Of a random direction in all outputs, by name."""
+    """Gradients of a random direction in all outputs, by name."""
     leaves = {name: x.detach().clone().requires_grad_() for name, x in args.items()}
     routed = em_routing(**leaves, **options)
     rng = torch.Generator().manual_seed(7)

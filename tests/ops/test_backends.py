@@ -83,7 +83,9 @@ def test_triton_is_not_replaced_in_silence_on_the_cpu():
 @pytest.mark.slow
 @pytest.mark.skipif(cannot_compile(torch.empty(0)) is not None, reason="needs a C++ compiler")
 def test_compiled_is_right_on_the_cpu(fresh_dynamo):
-    """The one case with the real compiler. Without vector instructions it need not try out which the machine has: 30 s less."""
+    """The one case with the real compiler. Without vector instructions it need not try out which the machine has: 30 s
+    less.
+    """
     from torch._inductor import config
 
     with config.patch({"cpp.vec_isa_ok": False}):

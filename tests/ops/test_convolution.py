@@ -1,4 +1,6 @@
-"""Convolutions: every way gives conv2d's result. The way a GPU takes for few channels is plain PyTorch and runs here too."""
+"""Convolutions: every way gives conv2d's result. The way a GPU takes for few channels is plain PyTorch and runs here
+too.
+"""
 
 import pytest
 import torch

@@ -155,7 +155,9 @@ def test_pairs_make_no_votes_and_few_numbers_at_once(mode, monkeypatch):
 
 @pytest.mark.parametrize(("d_out", "most", "n_images"), [(5, 1 << 20, 3), (50, 1 << 20, 37), (50, 2000, 6)])
 def test_many_transforms_make_larger_blocks_of_pairs_within_bounds(monkeypatch, d_out, most, n_images):
-    """Three quarters of the weight's 1,440 and 14,400 bytes, at least 1,000 and at most so many, over the 288 of an image."""
+    """Three quarters of the weight's 1,440 and 14,400 bytes, at least 1,000 and at most so many, over the 288 of an
+    image.
+    """
     monkeypatch.setattr(cpu_pairs, "BLOCK_BYTES", 1000)
     taken = []
     monkeypatch.setattr(cpu_pairs._ByPairs, "apply", lambda *args: taken.append(args[5]))

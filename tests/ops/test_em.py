@@ -114,7 +114,7 @@ def test_shared_parameters_equal_the_same_written_out():
 
 
 def test_one_transform_for_all_makes_all_outputs_the_same():
-    """Nothing tells the outputs apart: every input stays shared out evenly, pass after pass."""
+    """Nothing tells the outputs apart: every input stays shared out evenly in every iteration."""
     args = problem("de") | {
         "beta_use": torch.full((N_OUT,), 0.3).double(),
         "beta_ignore": torch.full((N_OUT,), -0.2).double(),
@@ -158,7 +158,7 @@ def test_odd_sizes(weight, sizes):
 
 
 def test_a_single_output_gets_everything():
-    """With one output there is nothing to choose: more passes change nothing."""
+    """One output leaves nothing to choose: more iterations change nothing."""
     args = problem(j=1)
     torch.testing.assert_close(em_routing(**args, n_iters=1), em_routing(**args, n_iters=4))
 

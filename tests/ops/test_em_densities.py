@@ -23,7 +23,7 @@ USE, IGNORE = [0.5, 0.25], [0.1, 0.2]
 
 
 def density_by_hand(name, off, var):
-    """Of one vote, without what is common to all outputs."""
+    """Density of one vote, without the factor that all outputs share."""
     if name == "gaussian":
         return exp(-(off**2) / (2 * var)) / sqrt(var)
     if name == "student-t":
@@ -120,7 +120,9 @@ def test_k_means_does_not_look_at_the_spread():
 
 @pytest.mark.parametrize("name", DENSITIES)
 def test_nothing_of_an_input_is_lost(name):
-    """R sums to one over the outputs (section 3.4); used, ignored and gated off make one capsule (Eq. 7), and the first two are paid."""
+    """R sums to one over the outputs (section 3.4); used, ignored and gated off make one capsule (Eq. 7), and the first
+    two are paid.
+    """
     args = problem("ijde")
     gates = args["scores"].sigmoid()[..., None]
     for step in em_routing_steps(**args, density=name, prior=torch.randn(N_IN, N_OUT).double()):
@@ -290,7 +292,7 @@ def test_a_sample_that_is_all_mask_has_a_prior_too():
     assert all(x.isfinite().all() for x in em_routing(**args, prior=own_output_prior(args["scores"])))
 
 
-# What only the reference knows.
+# Options of the reference alone.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Products of expert capsules: the energy model against enumeration, its update against autograd, routing and sweeps by hand."""
+"""Products of expert capsules: the energy model against enumeration, its update against autograd, routing and sweeps by
+hand.
+"""
 
 from itertools import product
 
@@ -43,7 +45,9 @@ def test_the_marginal_is_the_sum_over_all_on_off_patterns(world, n_plain):
 
 @pytest.mark.parametrize("n_plain", [1, 2])
 def test_plain_numbers_are_gaussians_that_were_summed_out(world, n_plain):
-    """Hidden numbers from N(0, 1), which a capsule that is on couples to its own: the mean of exp(r · plain) by quadrature."""
+    """Hidden numbers from N(0, 1), which a capsule that is on couples to its own: the mean of exp(r · plain) by
+    quadrature.
+    """
     states, weight, couplings = world
     sums = experts.mix_up(states, weight, couplings)
     nodes, shares = (torch.from_numpy(part) for part in numpy.polynomial.hermite_e.hermegauss(60))
@@ -178,7 +182,7 @@ def test_agreement_wins_and_silence_has_no_say():
 
 
 def test_silent_capsules_get_no_share_if_lengths_begin(rng):
-    """Of one capsule that fires and four that do not, the one has everything; with even logits it has a fifth and a little more."""
+    """One capsule of five fires and gets everything; with even logits it gets a little more than a fifth."""
     poses, weight = torch.zeros(5, 3, dtype=torch.float64), double(rng, 5, 6, 3, 2)
     poses[2] = double(rng, 3)
     alone = experts.agreement_routing(poses, weight, Rule(start="lengths"))

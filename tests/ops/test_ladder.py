@@ -32,7 +32,7 @@ def keep(*activity: float, n_kept: int):
 
 
 def test_figure_2_of_the_paper():
-    """Of six capsules the first, fourth and sixth are kept: c = (1, 0, 0, 1, 0, 1), rows in the order of the capsules."""
+    """The first, fourth and sixth of six capsules are kept: c = (1, 0, 0, 1, 0, 1), rows in their order."""
     kept = keep(0.7, 0.1, 0.3, 0.9, 0.2, 0.8, n_kept=3)
     assert kept.code.tolist() == [1, 0, 0, 1, 0, 1]
     assert kept.index.tolist() == [0, 3, 5]
@@ -91,7 +91,9 @@ def test_an_activity_for_every_capsule_is_wanted():
 
 
 def test_equation_1_by_hand():
-    """Two kept capsules of two numbers, one parent of two. The first keeps its pose, the second swaps its numbers and doubles them."""
+    """Two kept capsules of two numbers, one parent of two. The first keeps its pose, the second swaps its numbers and
+    doubles them.
+    """
     poses = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     transforms = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]], [[0.0, 2.0], [2.0, 0.0]]]])  # [j k d e]
     shares = torch.tensor([[0.5, 0.25]])
@@ -109,7 +111,9 @@ def test_equations_2_and_3_by_hand():
 
 
 def test_what_a_last_layer_makes_by_hand():
-    """One net, one row, one hidden number 2, m = 2 numbers of a kept capsule, e = 1: matrices 2 · (3, 5) + (1, -1) = (7, 9)."""
+    """One net, one row, one hidden number 2, m = 2 numbers of a kept capsule, e = 1: matrices 2 · (3, 5) + (1, -1) =
+    (7, 9).
+    """
     made = Made(torch.tensor([[[2.0]]]), torch.tensor([[[3.0], [5.0]]]), torch.tensor([[[1.0], [-1.0]]]))
     assert made.matrices().tolist() == [[[[7], [9]]]]
     assert propagate_made(torch.tensor([[[10.0, 1.0]]]), made).tolist() == [[[79]]]
@@ -123,7 +127,7 @@ def some_made(rng, n=3, r=5, h=4, m=8, e=2) -> tuple[torch.Tensor, ...]:
 
 
 def test_matrices_that_are_never_formed_give_what_formed_ones_give(rng):
-    """k = 2 capsules of d = 4 numbers; each row of each net is a picture of its own."""
+    """k = 2 capsules of d = 4 numbers; each row of each net is an image of its own."""
     weighted, pose_sum, *parts = some_made(rng)
     matrices = Made(*parts).matrices().unflatten(2, (2, 4)).unsqueeze(2)  # [n r j k d e], j = 1
     up = propagate(weighted.unflatten(2, (2, 4)), matrices, torch.ones(3, 5, 1, 2, dtype=torch.float64)).squeeze(2)
@@ -171,7 +175,9 @@ def test_the_output_is_the_direction_times_the_activity():
 
 
 def test_predictions_that_agree_are_no_disagreement():
-    """Equal predictions lie on their mean, whatever the shares; opposite ones of length 1 have a mean of 0 and lie 0.5 from it."""
+    """Equal predictions lie on their mean, whatever the shares; opposite ones of length 1 have a mean of 0 and lie 0.5
+    from it.
+    """
     shares, weights = torch.tensor([[0.2, 0.6]]), torch.ones(2)
     alike = torch.tensor([[[0.3, 0.4], [0.3, 0.4]]])
     pose_sum = (shares.unsqueeze(-1) * alike).sum(-2)

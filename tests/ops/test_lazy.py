@@ -33,7 +33,7 @@ def problem(batch=(2,), dtype=torch.float64, seed=0, i=N_IN, j=N_OUT, d=D_IN, e=
 
 
 def gradients(args, **options):
-    """Of a random direction in all outputs, by name."""
+    """Gradients of a random direction in all outputs, by name."""
     flat = {key: x for key, x in args.items() if key != "weights"} | args["weights"]._asdict()
     leaves = {key: x.detach().clone().requires_grad_() for key, x in flat.items()}
     weights = LazyWeights(**{key: leaves[key] for key in LazyWeights._fields})
@@ -47,7 +47,9 @@ def gradients(args, **options):
 
 
 def test_two_passes_by_hand():
-    """Two inputs of one number, two outputs of one number, both inputs there for certain: every step is school arithmetic."""
+    """Two inputs of one number, two outputs of one number, both inputs there for certain: every step is school
+    arithmetic.
+    """
     x, n = [1.0, -2.0], 2
     vote = [[x[i] / sqrt(n) * mix * 0.5 + bias for mix, bias in ((2.0, 0.1), (-1.0, 0.2))] for i in (0, 1)]
     use, ignore = [[1.0, 0.5], [0.25, 2.0]], [[0.1, 0.2], [0.3, 0.4]]
@@ -89,7 +91,10 @@ def test_two_passes_by_hand():
 
 def with_votes(scores, poses, weights, beta_use, beta_ignore, n_iters=2, normalise=True):
     """The same algorithm with the votes [b i j e] in the open."""
-    normal = lambda x: (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()  # noqa: E731
+
+    def normal(x):
+        return (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+
     votes = (
         torch.einsum("bid,jd,de->bije", poses / poses.shape[1] ** 0.5, weights.vote_mix, weights.vote)
         + weights.vote_bias

@@ -50,7 +50,9 @@ def test_runs_are_neighbours_in_the_row_of_inputs():
 
 
 def test_runs_are_what_reading_the_row_place_first_comes_to(rng):
-    """The released code has inputs by type, row, column and reshapes them to row, column, type before it takes the largest."""
+    """The released code has inputs by type, row, column and reshapes them to row, column, type before it takes the
+    largest.
+    """
     couplings = torch.rand(2, 4 * 9, 5, generator=rng)
     torch.testing.assert_close(routing_support(couplings, 4, "runs"), couplings.view(2, 3, 3, 4, 5).amax(3).sum((1, 2)))
 
@@ -188,7 +190,9 @@ def test_steered_boosts_move_with_every_batch_by_its_own_wins():
 
 
 def test_steered_boosts_hold_where_steps_of_a_tenth_overshoot(rng):
-    """Supports that differ by a hundredth from picture to picture, and by a fifth from capsule to capsule: the rule alone, no learning."""
+    """Supports that differ by a hundredth from image to image, and by a fifth from capsule to capsule: the rule alone,
+    no learning.
+    """
     n, own = 8, torch.linspace(1.0, 1.2, 8)
     steered, stepped, shares = some_winning(n), some_winning(n), []
     for _ in range(1000):
@@ -233,7 +237,7 @@ def test_statistics_keep_their_dtype_and_what_was_before_is_untouched():
 
 
 def of_routing(shape: str, rng: torch.Generator, batch: tuple[int, ...] = (2, 3), **rule):
-    """Poses of 2 types at 3 places, the pose sum of routing them, and the couplings of its last pass."""
+    """Poses of 2 types at 3 places, the pose sum of routing them, and the couplings of its last iteration."""
     sizes = {"ijde": (6, 4, 3, 5), "njde": (2, 4, 3, 5), "jde": (4, 3, 5), "de": (3, 5)}
     poses, weight = (torch.randn(*size, generator=rng, dtype=torch.float64) for size in ((*batch, 6, 3), sizes[shape]))
     args = {"bias": torch.randn(4, 5, generator=rng, dtype=torch.float64), **rule}

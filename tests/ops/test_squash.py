@@ -87,7 +87,9 @@ def test_huge_vectors_keep_their_direction_and_length(op, at):
 
 
 def test_gradient_at_zero():
-    """Squash is flat there; unsquash is steep but not infinitely so: 1 / sqrt(n) at the length n = 1e-6 that zero reads as."""
+    """Squash is flat there; unsquash is steep but not infinitely so: 1 / sqrt(n) at the length n = 1e-6 that zero reads
+    as.
+    """
     zero = torch.zeros(1, 3, requires_grad=True)
     squash(zero).sum().backward()
     assert (zero.grad == 0).all()

@@ -45,7 +45,9 @@ def test_outside_autocast_it_is_bmm(transposed, rng):
 @BOTH_WAYS
 @pytest.mark.parametrize("inside", [False, True])
 def test_under_autocast_values_are_bmms_and_the_weights_gradient_is_not_rounded(transposed, inside, rng):
-    """A sum over 50 rows of what bfloat16 has exactly: float32 is off by 1e-6 or so, autograd's bfloat16 by 1e-3. Wherever it is taken."""
+    """A sum over 50 rows of what bfloat16 has exactly: float32 is off by 1e-6 or so, autograd's bfloat16 by 1e-3.
+    Wherever it is taken.
+    """
     inputs, weight, back = some_factors(rng, transposed)
     with low():
         found, wanted = weight_product(inputs, weight, transposed=transposed), plain(inputs, weight, transposed)
@@ -96,7 +98,7 @@ def test_no_product_is_made_for_a_gradient_that_nobody_needs(frozen, rng):
 
 @BOTH_WAYS
 def test_second_gradients_are_those_of_bmm(transposed, rng):
-    """Of the squared length of the first ones, by inputs and weight, beside float64."""
+    """The squared length of the first gradients is differentiated by inputs and weight, beside float64."""
     inputs, weight, _ = some_factors(rng, transposed)
 
     def second(product, *factors):

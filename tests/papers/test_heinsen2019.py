@@ -51,7 +51,7 @@ def test_the_networks_have_the_sizes_that_the_page_tells(name, n):
 
 
 def test_the_networks_beside_it_are_trained_alike():
-    """Everything of a stage but the task, and every picture at its own scale: 16 of 96 pixels are 8 of 48."""
+    """Everything of a stage but the task, and every image at its own scale: 16 of 96 pixels are 8 of 48."""
     ours, capsnet, cnn = (ROWS[name].make() for name in TABLE_2)
     for run in (capsnet, cnn):
         other = [

@@ -25,7 +25,7 @@ SMALL = {"channels": 4, "strides": (2, 2), "n_types": 2, "n_parts": 3, "d_pose":
 
 
 def small(run):
-    """Two epochs of generated pictures."""
+    """Two epochs of generated images."""
     watch = Watch(n_images=64) if run.stages[0].watch else None
     run = replace(run, data="generated-16", augment=(), model_args=run.model_args | SMALL).quick(steps=4)
     return replace(run, data="generated-16", stages=(replace(run.stages[0], batch=256, watch=watch),))

@@ -1,4 +1,6 @@
-"""Paths on README and the docs exist, and their tables and numbers are those of the result files. Their code: test_pages.py."""
+"""Paths on README and the docs exist, and their tables and numbers are those of the result files. Their code:
+test_pages.py.
+"""
 
 import os
 import re

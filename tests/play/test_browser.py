@@ -1,4 +1,4 @@
-"""The playground in a real browser: draw a 7, read 7, drag a slider, and the picture changes."""
+"""The playground in a real browser: draw a 7, read 7, drag a slider, and the image changes."""
 
 import os
 import re

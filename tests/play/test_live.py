@@ -43,7 +43,7 @@ def ask(port: int, body: bytes = PICTURE, path: str = "/look") -> tuple[int, dic
 
 
 def said(port: int, raw: bytes) -> bytes:
-    """What a socket hears that sends these bytes and then nothing."""
+    """Return the answer to a socket that sends these bytes and then nothing."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as line:
         line.sendall(raw)
         return line.recv(4096)

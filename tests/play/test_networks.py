@@ -19,7 +19,7 @@ ABOUT = {"name": "smoke", "seed": 0, "step": 20}
 
 
 def test_the_networks_that_come_along_are_told_with_their_errors():
-    """What they are in all else: tests/pretrained/test_pretrained.py."""
+    """All else about them is tested in tests/pretrained/test_pretrained.py."""
     networks = bundled_networks()
     assert [network.name for network in networks] == list(TITLES)
     for network in networks:

@@ -1,4 +1,6 @@
-"""The playground's server: what it answers is what the networks say, and bad questions get clear answers while it stays up."""
+"""The playground's server: what it answers is what the networks say, and bad questions get clear answers while it stays
+up.
+"""
 
 import asyncio
 import json

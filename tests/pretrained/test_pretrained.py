@@ -1,4 +1,6 @@
-"""Trained models: what lies in the package is what its cards say, a damaged file is refused, and names go where checkpoints go."""
+"""Trained models: what lies in the package is what its cards say, a damaged file is refused, and names go where
+checkpoints go.
+"""
 
 import hashlib
 import json
@@ -90,7 +92,7 @@ def test_its_errors_recompute(name):
     "name", [n for n in NAMES if "digits" not in n and info(RECIPES[entry(n).recipe].make().data).n_labels == 1]
 )
 def test_its_answers_are_those_of_its_result_file(name):
-    """On some of the real test pictures, since a network of this size takes minutes for all on a CPU."""
+    """On some of the real test images, since a network of this size takes minutes for all on a CPU."""
     model, wanted, some = (
         torchcaps.load(name),
         unpack(read_result(FOLDER / f"{name}.json")["predictions"]["test"]),
@@ -212,6 +214,6 @@ def test_commands_take_names(command, tmp_path):
 
 
 def test_a_run_stored_in_a_file_says_everything():
-    """What `about` holds builds the model again."""
+    """The model can be built again from `about`."""
     model = torchcaps.load("capsnet-digits-pairs")
     assert str(stored(model.about["run"]).build().eval()) == str(model)

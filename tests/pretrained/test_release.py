@@ -1,4 +1,6 @@
-"""A released file answers as the run that it was made of: exactly in float32, closely in bfloat16; and it is of that run alone."""
+"""A released file answers as the run that it was made of: exactly in float32, closely in bfloat16; and it is of that
+run alone.
+"""
 
 import json
 import shutil

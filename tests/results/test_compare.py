@@ -105,7 +105,8 @@ def test_pictures_shown_twice_make_nothing_surer(rng):
 
 
 def test_sd_is_what_other_draws_of_the_digits_do(rng):
-    # values that belong to digits, each digit in several pairs: the mean of draw after draw varies by about what one draw says
+    # values that belong to digits, each digit in several pairs: the mean of draw after draw varies by about what one
+    # draw says
     said, means = [], []
     for _ in range(400):
         own = torch.randn(200, generator=rng, dtype=torch.float64)

@@ -385,7 +385,7 @@ def member(scores, labels, recipe="sabour2017/cifar10"):
 
 
 def test_an_ensemble_adds_up_what_its_members_say():
-    """Each member is wrong about another picture; together they are right about both."""
+    """Each member is wrong about another image; together they are right about both."""
     sure, unsure = [0.9, 0.1], [0.45, 0.55]
     one, other = member([sure, unsure], [0, 0]), member([unsure, sure], [0, 0])
     assert ensemble_error_percent([one], "test") == ensemble_error_percent([other], "test") == 50
@@ -443,7 +443,9 @@ def test_scores_of_an_ensemble_that_do_not_give_the_predictions_are_found(tmp_pa
 
 
 def test_what_stands_beside_a_number_says_of_which_part_it_is(result, tmp_path):
-    """A row of averaged weights has the last step's beside it: without its part's name that would be taken for the row's own metric."""
+    """A row of averaged weights has the last step's beside it: without its part's name that would be taken for the
+    row's own metric.
+    """
     beside = "test.error_percent", "test.loss", "other.loss", "gone.x"
     recipe = Recipe(NAME, RECIPES[NAME].make, Claim(table="1", row="x", metric="test_ema.error_percent", beside=beside))
     metrics = {"test": {"error_percent": 2.0, "loss": 0.2}, "test_ema": {"error_percent": 1.5}, "other": {"loss": 0.1}}

@@ -1,4 +1,6 @@
-"""Run by test_processes under torchrun: `torchcaps` itself, which saves often; before any restart steps are slow enough to be killed in."""
+"""Run by test_processes under torchrun: `torchcaps` itself, which saves often; before any restart steps are slow enough
+to be killed in.
+"""
 
 import os
 import time

@@ -1,4 +1,5 @@
-"""Run twice at once by runtime/test_distributed, as torchrun would: trains what `CASES` names, and writes what came out.
+"""Run twice at once by runtime/test_distributed, as torchrun would: trains what `CASES` names, and writes what came
+out.
 
 Usage: RANK=0 or 1 and the rest of torchrun's variables, then one_of_two.py OUT. The second process kills itself at the end.
 one_of_two.py OUT NAME ... trains these smoke recipes and nothing else.
@@ -41,7 +42,8 @@ CASES = {
     "mixed sentences": made("em-sentences", 12),  # each mixed with the next, also across the border between the parts
     # batch norm; ends before rounding errors have grown to anything that can be seen in this network
     "mixed images": made("em-capsnet-mixup", 6),
-    "experts": made("experts", 5),  # gradients set by hand, a force by the mean over the batch, statistics of the decoder
+    # gradients set by hand, a force by the mean over the batch, statistics of the decoder
+    "experts": made("experts", 5),
     "stopped": made("capsnet-plain", stop=Stop(accuracy=10.0, part="test", every=5)),
 }
 # fmt: on
@@ -59,7 +61,7 @@ class OwnWay(Classify):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnStart(Classify):
-    """What processes prepare differs, as it does by rounding on some devices; the first one's is as without it."""
+    """A task whose processes prepare different values, as rounding does; the first one's is left alone."""
 
     def init(self, model, batch) -> None:
         with torch.no_grad():
@@ -124,7 +126,7 @@ def when(step: int, act) -> None:
 
 
 def error_of(run: Run, out: Path) -> tuple[str, list[str]]:
-    """What it says, and the threads of a group that live while it is told."""
+    """Return the error of a run, and the threads of a group that are alive when it is raised."""
     try:
         go(run, out)
     except (Diverged, Interrupted, Lost, ValueError) as error:

@@ -39,7 +39,7 @@ def start(rank: int, port: int, out: Path, *names: str) -> subprocess.Popen:
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory) -> Path:
-    """Where both have written; one process has begun a run for them. Of pytest's own workers one starts them, and the others wait."""
+    """Folder of both processes; a single one has begun a run for them. One pytest worker starts them, the others wait."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "two"
     done = folder / "done"
@@ -81,7 +81,7 @@ def written(out: Path) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> dict:
-    """What one process makes of the same batches; each case once, when it is asked for."""
+    """Results of one process on the same batches; each case is run once, when it is asked for."""
     folder, known = tmp_path_factory.mktemp("one"), {}
 
     def case(name: str) -> dict:
@@ -139,7 +139,9 @@ def test_every_network_has_the_losses_of_one_process(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_two_processes_on_one_gpu_come_close_to_one(tmp_path, monkeypatch):
-    """By gloo, since nccl refuses that; without a graph, against one process with it. Convolutions in bfloat16 round by the part."""
+    """By gloo, since nccl refuses that; without a graph, against one process with it. Convolutions in bfloat16 round by
+    the part.
+    """
     monkeypatch.setenv("TEST_DEVICE", "cuda")
     names = ["capsnet", "sparsecaps", "experts"]
     start_both(tmp_path, [0, 0], *names)
@@ -281,7 +283,9 @@ def workers_of(agent: int) -> list[int]:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes as Linux shows them")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_torchrun_starts_again_after_a_worker_was_killed(rank, both, tmp_path):
-    """SIGKILL in the middle: all are started again, go on from the last checkpoint, and end with the bits of an unbroken run."""
+    """SIGKILL in the middle: all are started again, go on from the last checkpoint, and end with the bits of an
+    unbroken run.
+    """
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "3"]
     torchrun += ["--master-port", str(free_port())]
     command = [str(HERE / "elastic.py"), "train", "smoke/capsnet", "--device", "cpu", "--out", str(tmp_path)]

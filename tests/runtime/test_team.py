@@ -1,4 +1,4 @@
-"""What can be said of several processes in one: how a batch is divided, who is there, and the examples of their page."""
+"""Several processes, tested in one: how a batch is divided, who takes part, and the examples of their page."""
 
 import json
 import re

@@ -1,4 +1,6 @@
-"""Evaluation sees every image once, as it is; choices never see the test set; the error that is reported is that of the test images."""
+"""Evaluation sees every image once, as it is; choices never see the test set; the error that is reported is that of the
+test images.
+"""
 
 from dataclasses import replace
 

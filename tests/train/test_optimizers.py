@@ -1,4 +1,4 @@
-"""RAdam with numbers from a table is RAdam, and the table is the one-cycle of rate and beta1."""
+"""RAdam with numbers from a table is RAdam, and the table is the one-cycle of learning rate and beta1."""
 
 import json
 from dataclasses import replace
@@ -74,7 +74,7 @@ def test_sgd_is_that_of_pytorch_with_momentum_and_l2(gradients):
 
 
 def test_the_rate_of_sgd_is_that_of_its_step():
-    """Two steps of one number without momentum: each gradient times its own rate."""
+    """Two steps of one number without momentum: each gradient times its own learning rate."""
     gradients = [torch.tensor([2.0], dtype=torch.float64), torch.tensor([-1.0], dtype=torch.float64)]
     assert train_sgd(SGD(momentum=0.0), [0.1, 0.5], gradients).item() == pytest.approx(-1 - 0.1 * 2 + 0.5)
 

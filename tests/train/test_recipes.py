@@ -22,7 +22,7 @@ TRAINED = [name for name in CLAIMED if RECIPES[name].make().trains]
 
 
 def way_of(name: str) -> tuple:
-    """What decides which code a run goes through; rows that agree in it differ in sizes and rates."""
+    """Return what decides the code that a run takes; rows that agree in it differ in sizes and learning rates."""
     run = RECIPES[name].make().quick()
     return run.model, run.data, tuple(type(stage.task) for stage in run.stages), tuple(map(type, run.augment))
 
@@ -50,10 +50,14 @@ SMALL = {
     "experts": {"channels": 8},
     "rbm": {"channels": 8, "width": 12},
 }
-# Steps whose losses every CPU agrees on, where not on all of them. Ladders keep the most active capsules: rounding may keep another where
-# two are nearly equal, and then the losses differ by 0.2 %; for so many steps the activities that decide lie 1e-5 apart at least, a hundred
-# times what rounding does. Scores of EM routing start at 0, and so do most of its gradients, which Adam scales up whatever their size: what
-# rounding does grows tenfold a step, from the fourth on. Inverted routing normalises every pose: there it grows threefold a step. Behind the
+# Steps whose losses every CPU agrees on, where not on all of them. Ladders keep the most active capsules: rounding may
+# keep another where
+# two are nearly equal, and then the losses differ by 0.2 %; for so many steps the activities that decide lie 1e-5 apart
+# at least, a hundred
+# times what rounding does. Scores of EM routing start at 0, and so do most of its gradients, which Adam scales up
+# whatever their size: what
+# rounding does grows tenfold a step, from the fourth on. Inverted routing normalises every pose: there it grows
+# threefold a step. Behind the
 # steps, how far the losses after them may differ.
 SURE = {
     "smoke/lcapsnet": (5, 5e-2),
@@ -101,7 +105,7 @@ def test_every_recipe_is_documented_builds_and_survives_json(paper):
 
 
 def test_a_row_that_holds_digits_out_is_about_other_sets():
-    """What is kept aside is what it stops by."""
+    """The held-out digits decide when it stops."""
     assert all(run.hold_out == 0 or run.tests for run in (RECIPES[name].make() for name in TRAINED))
 
 
@@ -124,7 +128,9 @@ def test_the_quick_variant_of_a_claimed_recipe_runs(name, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("name", SMOKE)
 def test_golden_losses(name, tmp_path):
-    """The first 20 losses as they were. Another CPU sums in another order, hence the tolerance; a refactor stays far inside."""
+    """The first 20 losses as they were. Another CPU sums in another order, hence the tolerance; a refactor stays far
+    inside.
+    """
     trained = train(RECIPES[name].make(), name=name, seed=0, options=Options(out=tmp_path, progress=False, log_every=1))
     golden = json.loads((GOLDEN / f"{name.replace('/', '-')}.json").read_text())
     losses = [line["loss"] for line in trained.curve if "loss" in line]

@@ -16,7 +16,8 @@ from torchcaps.train.step import WARM_UP, TrainingStep
 from torchcaps.train.tasks import WithoutGradients
 
 CPU = torch.device("cpu")
-# Adam and an average; RAdam whose beta1 changes, and images that are mixed; a model whose buffers count the steps; SGD and no
+# Adam and an average; RAdam whose beta1 changes, and images that are mixed; a model whose buffers count the steps; SGD
+# and no
 # backpropagation
 each_optimizer = pytest.mark.parametrize(
     "recipe", ["smoke/capsnet", "smoke/em-capsnet-mixup", "smoke/sparsecaps", "smoke/experts"]
@@ -146,7 +147,9 @@ def test_a_task_without_backpropagation_casts_nothing(cuda_casts):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_on_cuda_float32_is_nearer_to_the_cpu_than_bfloat16(monkeypatch):
-    """One captured step from the same weights: without TF32 what RAdam keeps of the gradients is that of the CPU (bfloat16 is 3 % off)."""
+    """One captured step from the same weights: without TF32 what RAdam keeps of the gradients is that of the CPU
+    (bfloat16 is 3 % off).
+    """
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     plain, far = make_step("smoke/em-capsnet-mixup"), {}
     plain()
@@ -173,7 +176,9 @@ def test_the_comparison_sees_a_step_more(graphs):
 @pytest.mark.parametrize("resumed", [False, True])
 @each_optimizer
 def test_the_compiled_update_is_that_of_the_optimiser_and_the_average(recipe, resumed):
-    """The same gradients through the compiled update and, on a CPU, through one that is not: three steps, from the start or resumed."""
+    """The same gradients through the compiled update and, on a CPU, through one that is not: three steps, from the
+    start or resumed.
+    """
     rng = torch.Generator().manual_seed(1)
     fast, plain = make_step(recipe, device=torch.device("cuda")), make_step(recipe)
     if resumed:
@@ -194,7 +199,7 @@ def test_the_compiled_update_is_that_of_the_optimiser_and_the_average(recipe, re
         if name.startswith(("model/", "ema/", "optimizer/")):
             size = (
                 tensor.abs().max().item()
-            )  # experts learn at a rate of 100: what rounds is as large as the largest number
+            )  # experts have a learning rate of 100: what rounds is as large as the largest number
             torch.testing.assert_close(
                 fast._everything()[name].cpu(), tensor, rtol=1e-5, atol=1e-7 * max(1.0, size), msg=name
             )

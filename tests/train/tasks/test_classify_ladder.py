@@ -105,7 +105,9 @@ MORE = [("told", 1), ("told", 2), ("linear", 0)]
     ("start", "seed"), [("told", 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)]
 )
 def test_kernels_of_9x9_learn_at_once_if_classes_are_told_first(start, seed, tmp_path):
-    """Thirty steps at full rate, no warm-up. Nets that start by telling nothing are still 60 to 70 % wrong then, whatever the seed."""
+    """Thirty steps at the full learning rate. Networks without this start still have 60 to 70 % error, whatever the
+    seed.
+    """
     args = {"channels": 64, "kernel": 9, "n_types": 8, "primary_kernel": 9, "d_class": 4, "n_kept": 18, "start": start}
     stage = Stage(task=ClassifyLadder(), steps=30, batch=16, learning_rate=2e-3)
     run = Run(data="generated", model="lcapsnet", model_args=args, stages=(stage,))

@@ -1,4 +1,4 @@
-"""Two digits in one picture: the loss and the metrics by hand, and a run from training to a verified result file."""
+"""Two digits in one image: the loss and the metrics by hand, and a run from training to a verified result file."""
 
 import json
 from dataclasses import replace
@@ -38,7 +38,7 @@ RUN = Run(
 
 
 class Told(nn.Module):
-    """Says what it is told, and draws class k as a picture full of k / 10."""
+    """Says what it is told, and draws class k as an image full of k / 10."""
 
     n_classes = 10
 
@@ -67,7 +67,7 @@ LENGTHS = [0.8, 0.0, 0.0, 0.6, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1]
 
 
 def test_the_loss_by_hand():
-    """Present are 0 and 3: (0.9 - 0.8)² + (0.9 - 0.6)². Each of two pictures is off by 0.1 on 4 pixels."""
+    """Present are 0 and 3: (0.9 - 0.8)² + (0.9 - 0.6)². Each of two images is off by 0.1 on 4 pixels."""
     losses = ClassifyPairs(reconstruction_weight=0.5).losses(Told(LENGTHS), some_batch([[0, 3]]))
     assert losses["margin"].item() == pytest.approx(0.01 + 0.09)
     assert losses["reconstruction"].item() == pytest.approx(0.5 * 2 * 4 * 0.01)

@@ -1,4 +1,4 @@
-"""What latent capsules do, in numbers, by hand."""
+"""Statistics of latent capsules, computed by hand."""
 
 import pytest
 import torch

@@ -202,7 +202,7 @@ def test_a_probe_looks_and_touches_nothing():
             "probed_missed": losses["loss"].item(),
         }
     )
-    assert 0 < found["probed_dreamt_on"] < 1e-20  # the paper's first weights
+    assert 0 < found["probed_dreamt_on"] < 1e-20  # the paper's initialisation
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Learning from pictures alone: the loss by hand, what is stored, and a run that is resumed, captured and verified."""
+"""Learning from images alone: the loss by hand, what is stored, and a run that is resumed, captured and verified."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,9 @@ CPU = torch.device("cpu")
 
 
 class Grey(nn.Module):
-    """Draws every picture in one grey, and has two capsules: the second has more support where a picture is brighter than that."""
+    """Draws every image in one grey, and has two capsules: the second has more support where an image is brighter than
+    that.
+    """
 
     def __init__(self, grey: float, boost: float | None = None) -> None:
         super().__init__()
@@ -98,7 +100,7 @@ def test_extras_tell_who_wins():
 
 
 class Moved(Augmentation):
-    """Makes all pictures as bright as drawn: training never shows them as they are."""
+    """Makes all images as bright as drawn: training never shows them as they are."""
 
     def draw(self, n, rng):
         return torch.randint(200, 256, (n,), generator=rng).to(torch.uint8)
@@ -108,7 +110,9 @@ class Moved(Augmentation):
 
 
 def test_the_study_tells_who_wins_among_pictures_as_training_shows_them():
-    """Supports are (0.6, brightness): the second wins where training made pictures bright, and never among them as they are."""
+    """Supports are (0.6, brightness): the second wins where training made images bright, and never among them as they
+    are.
+    """
     model, dark = Grey(0.6, boost=1.0), pictures(0, 0, 0)
     told = Reconstruct().study(model, dark, dark, CPU, seed=0, augment=(Moved(),))
     assert told["winning_frequency_as_trained"] == {"0": 0.0, "1": 1.0}
