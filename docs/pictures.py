@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
 
 import torchcaps
 from torchcaps import CapsNet, dynamic_routing_steps, em_routing_steps
@@ -62,12 +64,20 @@ def agreement() -> Any:
                     axes.annotate(
                         "", (x, y - 0.3), (0, -0.3), arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 3}
                     )
-                axes.text(
-                    -0.7, -0.8, f"coupling {step.couplings[0, j]:.2f}, length {long:.2f}", fontsize=8, color=MUTED
-                )
+                clear = {"facecolor": "white", "linewidth": 0, "pad": 1}
+                said = f"coupling {step.couplings[0, j]:.2f}, length {long:.2f}"
+                axes.text(-0.7, -0.8, said, fontsize=8, color=MUTED, bbox=clear)
                 axes.set_title(f"Iteration {t + 1}" if j == 0 else "")
+                axes.set_xlabel("pose dimension 1" if j == 1 else "")
                 if t == 0:
-                    axes.set_ylabel(whole)
+                    axes.set_ylabel(f"{whole}\npose dimension 2")
+        legend = {"votes, scaled by their coupling": (MUTED, 1.2), "sum of the votes, squashed": (INK, 3)}
+        figure.legend(
+            [Line2D([], [], color=colour, linewidth=width) for colour, width in legend.values()],
+            list(legend),
+            loc="outside lower center",
+            ncols=2,
+        )
     return figure
 
 
@@ -108,6 +118,13 @@ def em() -> Any:
                 axes.spines["left"].set_visible(False)
                 if column == 0:
                     axes.set_ylabel(f"whole {whole}")
+        uses = {"a vote that is not used": 0.06, "used by half": 0.53, "used entirely": 1.0}
+        dots = [
+            Line2D([], [], color="none", marker="o", markerfacecolor=(*to_rgb(MUTED), use), markeredgecolor=PALE)
+            for use in uses.values()
+        ]
+        curve = Line2D([], [], color=MUTED)
+        figure.legend([curve, *dots], ["density of the whole's Gaussian", *uses], loc="outside lower center", ncols=4)
     return figure
 
 

@@ -188,7 +188,7 @@ def dimension_sweeps(
     tile = 7.35 / (n_columns * (1 + ratio))
     tall = tile * sweeps[0].shape[-2] / sweeps[0].shape[-1]
     height = tall * max(n_dims, ratio * len(labels))
-    with canvas(8.6, height + 0.6, layout="none") as figure:
+    with canvas(8.6, height + 0.7, layout="none") as figure:
         left = place(figure, 0.28, 0.3, n_columns * tile, n_dims * tall)
         _sheet(left, sweeps[liveliest], [str(d + 1) for d in range(n_dims)])
         left.set_title(f"All {n_dims} dimensions of a {labels[liveliest]}")
@@ -210,6 +210,7 @@ def _sheet(axes: Axes, pictures: Float[Tensor, "r k c h w"], rows: list[str]) ->
     axes.set_xticks(
         [width * (k + 0.5) - 1 for k, _ in marked], [f"{offset:+.2f}" if offset else "0" for _, offset in marked]
     )
+    axes.set_xlabel("added to the pose dimension")
     axes.set_yticks([height * (r + 0.5) - 1 for r in range(len(rows))], rows)
     axes.tick_params(length=0, labelsize=7.5)
     corner = (width * (len(numbers.OFFSETS) // 2) - 1, -1)
