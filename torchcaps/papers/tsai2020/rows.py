@@ -1,4 +1,4 @@
-"""CIFAR-10 with inverted dot-product attention routing: docs/attention-routings.md.
+"""CIFAR-10 with inverted dot-product attention routing: docs/papers/tsai2020.md.
 
 The paper trains for 350 epochs and divides the learning rate by 10 twice; here it falls as a cosine in 60.
 """
