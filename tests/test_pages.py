@@ -1,4 +1,6 @@
-"""The code of README and the docs does what they say: every python block runs, every command exists with its options."""
+"""The code of README and the docs does what they say: every python block runs, every command exists with its
+options.
+"""
 
 import re
 import shlex

@@ -245,7 +245,9 @@ def test_without_a_limit_all_repeats_are_taken(monkeypatch):
 
 
 def test_memory_beyond_inputs_outputs_and_gradients_is_seen():
-    """2,000 products of 1,000 numbers are summed: all of them are there at once, and they are neither input nor output."""
+    """2,000 products of 1,000 numbers are summed: all of them are there at once, and they are neither input nor
+    output.
+    """
     inputs = {"x": torch.ones(1000, requires_grad=True), "y": torch.ones(2000, 1, requires_grad=True)}
     found = timing.measure(lambda x, y: (x * y).sin().sum(), inputs, CPU, 2)
     assert found.repeats == 2 and found.whole is None

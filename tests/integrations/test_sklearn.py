@@ -1,4 +1,6 @@
-"""A CapsNet as an estimator of scikit-learn: its own checks, grid search, pipelines, and plain words for what is wrong."""
+"""A CapsNet as an estimator of scikit-learn: its own checks, grid search, pipelines, and plain words for what is
+wrong.
+"""
 
 import pickle
 import warnings

@@ -43,9 +43,11 @@ def em_problem(weight="jde", device="cpu", batch=(1,), i=4, j=3, r=2, d=3, e=2, 
 
 
 def judge(make, n_iters=3, dtype=torch.float32, seeds=(0, 1, 2)):
-    """Within the budget on most of the seeds (under the interpreter on one), within ten times of it on all that were asked.
+    """Within the budget on most of the seeds (under the interpreter on one), within ten times of it on all that were
+    asked.
 
-    Few capsules with sharp probabilities turn one rounding into a hundred, so that now and then a problem puts one of two equally
+    Few capsules with sharp probabilities turn one rounding into a hundred, so that now and then a problem puts one of
+    two equally
     good methods over the budget: in twelve seeds three with a common offset of all votes, one with poses of 1e4.
     """
     worst: list[float] = []  # by seed: the largest error in budgets, and of what
@@ -72,7 +74,8 @@ def judge(make, n_iters=3, dtype=torch.float32, seeds=(0, 1, 2)):
 def judge_together(make, n_iters=3, seeds=8):
     """The root mean square over problems of every error within that of the budgets.
 
-    For problems whose answers are small differences of large numbers: there the errors of any two methods are alike in size over
+    For problems whose answers are small differences of large numbers: there the errors of any two methods are alike
+    in size over
     many problems, and on one problem either may be near zero by chance.
     """
     errors: dict[str, list[tuple[float, float]]] = {}

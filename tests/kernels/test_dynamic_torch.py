@@ -1,4 +1,6 @@
-"""The kernels of dynamic routing as torch sees them: registered, compiled, exported, and refused where they cannot run."""
+"""The kernels of dynamic routing as torch sees them: registered, compiled, exported, and refused where they cannot
+run.
+"""
 
 import pytest
 import torch

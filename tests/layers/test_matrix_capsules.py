@@ -43,7 +43,9 @@ def test_plain_poses_are_certain_and_vectors_are_read_as_matrices():
 
 
 def test_moving_what_a_layer_sees_moves_its_outputs():
-    """Away from borders: a parent one place further sees what its neighbour saw, and so do all rivals of its children."""
+    """Away from borders: a parent one place further sees what its neighbour saw, and so do all rivals of its
+    children.
+    """
     layer = ConvMatrixCapsules((12, 12), 2, 3)
     poses, scores = torch.zeros(2, 12, 12, 4, 4), torch.full((2, 12, 12), -100.0)
     poses[:, 4:7, 4:7], scores[:, 4:7, 4:7] = torch.randn(2, 3, 3, 4, 4), 0.0

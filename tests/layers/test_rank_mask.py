@@ -1,4 +1,6 @@
-"""The mask and its statistics: they move in training only, are part of the state, and agree on all processes of a run."""
+"""The mask and its statistics: they move in training only, are part of the state, and agree on all processes of a
+run.
+"""
 
 import io
 import os

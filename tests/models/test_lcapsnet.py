@@ -166,8 +166,10 @@ SOME = [ROWS[0], ROWS[11], ROWS[20]]  # every number of capsules, every first ke
     ("images", "n_kept", "preset"), [row if row in SOME else pytest.param(*row, marks=pytest.mark.slow) for row in ROWS]
 )
 def test_every_row_of_table_2_starts_where_classes_can_be_told_apart(images, n_kept, preset):
-    """Neither so active that nine classes push nor so silent that no gradient is left; lengths are far from both flat ends of squash.
-    Few channels and small nets, which change no length; images that were not told; in the mean of four networks, which differ much where
+    """Neither so active that nine classes push nor so silent that no gradient is left; lengths are far from both flat
+    ends of squash.
+    Few channels and small nets, which change no length; images that were not told; in the mean of four networks,
+    which differ much where
     one net is shared by all classes."""
     size, kernels = images
     narrow = {

@@ -57,7 +57,9 @@ def test_two_passes_by_hand():
 
 
 def test_bias_and_prior_by_hand():
-    """One child gives 1/4 of its vote 4 to parent 0 and 3/4 to parent 1, whose bias adds 1: squash of 1 and of 3 + 1."""
+    """One child gives 1/4 of its vote 4 to parent 0 and 3/4 to parent 1, whose bias adds 1: squash of 1 and of 3 +
+    1.
+    """
     prior, bias = torch.tensor([[0.0, log(3)]]), torch.tensor([[0.0], [1.0]])
     routed = dynamic_routing(torch.ones(1, 1), torch.full((1, 2, 1, 1), 4.0), bias, n_iters=1, prior=prior)
     torch.testing.assert_close(routed.poses[:, 0].tolist(), [1 / 2, 16 / 17], rtol=1e-6, atol=0.0)

@@ -221,7 +221,9 @@ def test_a_layer_within_a_checkpoint_has_its_gradients(mode, again):
 
 
 def test_pairs_keep_nothing_where_no_gradient_is_recorded(mode, monkeypatch):
-    """Weights want gradients then too, and logits of the whole batch would wait for a backward pass that never comes."""
+    """Weights want gradients then too, and logits of the whole batch would wait for a backward pass that never
+    comes.
+    """
     outputs = cpu_pairs._outputs
     args = {name: x.requires_grad_() for name, x in arguments(WEIGHTS["per pair"]).items()}
     for recorded, expected in ((True, [0, 3, 6, 9]), (False, [0, 0, 0, 0])):

@@ -159,7 +159,9 @@ def assert_nearly_equal(found, wanted, context=""):
 @pytest.mark.parametrize("name", DENSITIES)
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_padding_with_masked_capsules_changes_nothing(weight, name):
-    """Five capsules more, masked and full of NaN: values and gradients stay within 1e-12 of what they were, in float64."""
+    """Five capsules more, masked and full of NaN: values and gradients stay within 1e-12 of what they were, in
+    float64.
+    """
     longer = problem(weight, i=N_IN + 5)
     per_input = ("weight", "bias", "beta_use", "beta_ignore") if weight == "ijde" else ()
     longer["scores"][:, N_IN:] = -inf

@@ -256,7 +256,9 @@ def test_plain_numbers_come_into_the_unit_ball_and_can_be_had_back(rng):
 
 
 def toy(rng):
-    """Samples around two prototypes and their opposites: the mean, all that a shuffled update could learn, is nothing."""
+    """Samples around two prototypes and their opposites: the mean, all that a shuffled update could learn, is
+    nothing.
+    """
     prototypes = double(rng, 2, 6, 3, scale=2.0)
     return squash(torch.cat([prototypes, -prototypes]).repeat(8, 1, 1) + double(rng, 32, 6, 3, scale=0.2))
 

@@ -1,4 +1,6 @@
-"""The ladder's equations by hand (Jeong 2019): which capsules are kept, what they predict, what is told of them again."""
+"""The ladder's equations by hand (Jeong 2019): which capsules are kept, what they predict, what is told of them
+again.
+"""
 
 from math import exp, sqrt
 

@@ -183,7 +183,9 @@ def test_order_of_inputs_does_not_matter_where_nothing_is_looked_up_by_position(
 
 @pytest.mark.parametrize("match", ["ij", "j"])
 def test_padding_with_masked_inputs_changes_nothing(match):
-    """Five inputs more, masked and full of NaN: values and gradients stay within 1e-12 of what they were, in float64."""
+    """Five inputs more, masked and full of NaN: values and gradients stay within 1e-12 of what they were, in
+    float64.
+    """
     betas = None if match == "ij" else (N_OUT,)
     longer = problem(i=N_IN + 5, match=match, betas=betas)
     longer["scores"][:, N_IN:] = -inf

@@ -169,7 +169,9 @@ def test_the_rare_are_boosted_and_the_frequent_lose_their_boost_down_to_1():
 
 
 def test_steered_boosts_follow_what_is_missing_and_the_least_is_1():
-    """Two capsules, shares of 0.5: the winner of all by exp(-0.2), the other by exp(0.2); a fair one stays where it is."""
+    """Two capsules, shares of 0.5: the winner of all by exp(-0.2), the other by exp(0.2); a fair one stays where it
+    is.
+    """
     boost, frequency = torch.tensor([3.0, 2.0], dtype=torch.float64), torch.tensor([1.0, 0.0])
     once = steered_boost(boost, frequency, 0.4)
     assert once.tolist() == pytest.approx([1.5 * exp(-0.4), 1.0])
@@ -263,7 +265,9 @@ def test_support_knows_a_prior_and_other_couplings(rng):
 
 
 def test_no_votes_are_formed_and_a_block_is_what_it_says(monkeypatch, rng):
-    """40x40: the votes of one image are 4,608 x 16 x 16 numbers; nothing of that size may appear, whatever the batch."""
+    """40x40: the votes of one image are 4,608 x 16 x 16 numbers; nothing of that size may appear, whatever the
+    batch.
+    """
     sizes = []
 
     class Watch(TorchFunctionMode):

@@ -1,4 +1,6 @@
-"""Figures of Heinsen 2019, and `explain`: drawn from results and checkpoints of today's rows, as far as they are there."""
+"""Figures of Heinsen 2019, and `explain`: drawn from results and checkpoints of today's rows, as far as they are
+there.
+"""
 
 import json
 import sys

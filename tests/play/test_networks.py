@@ -1,4 +1,6 @@
-"""The networks that come with the playground are what their cards say; which others it takes; the page as plain files."""
+"""The networks that come with the playground are what their cards say; which others it takes; the page as plain
+files.
+"""
 
 import re
 import tarfile

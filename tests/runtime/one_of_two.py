@@ -1,7 +1,8 @@
 """Run twice at once by runtime/test_distributed, as torchrun would: trains what `CASES` names, and writes what came
 out.
 
-Usage: RANK=0 or 1 and the rest of torchrun's variables, then one_of_two.py OUT. The second process kills itself at the end.
+Usage: RANK=0 or 1 and the rest of torchrun's variables, then one_of_two.py OUT. The second process kills itself at
+the end.
 one_of_two.py OUT NAME ... trains these smoke recipes and nothing else.
 """
 

@@ -39,7 +39,9 @@ def start(rank: int, port: int, out: Path, *names: str) -> subprocess.Popen:
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory) -> Path:
-    """Folder of both processes; a single one has begun a run for them. One pytest worker starts them, the others wait."""
+    """Folder of both processes; a single one has begun a run for them. One pytest worker starts them, the others
+    wait.
+    """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "two"
     done = folder / "done"

@@ -1,6 +1,7 @@
 """Run by test_resume in a process of its own: trains a smoke recipe, each time until SIGKILL at a chosen moment.
 
-Usage: kill_run.py OUT MOMENT-NUMBER ...; MOMENT is inside | between | aside, NUMBER counts checkpoint writes from 1. Each trains in a child
+Usage: kill_run.py OUT MOMENT-NUMBER ...; MOMENT is inside | between | aside, NUMBER counts checkpoint writes from 1.
+Each trains in a child
 of its own, in OUT/MOMENT-NUMBER: a new process would import everything again, which takes longer than the run.
 """
 

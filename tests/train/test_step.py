@@ -100,7 +100,9 @@ def test_capturing_after_a_resume_keeps_everything_too_even_at_the_last_step(gra
 
 @pytest.fixture
 def cuda_casts(monkeypatch):
-    """A stand-in for CUDA's autocast: that of the CPU is entered in its place, so that a CPU shows what would be cast."""
+    """A stand-in for CUDA's autocast: that of the CPU is entered in its place, so that a CPU shows what would be
+    cast.
+    """
     real = torch.autocast
     monkeypatch.setattr(
         torch, "autocast", lambda kind, dtype, enabled: real({"cuda": "cpu"}[kind], dtype, enabled=enabled)
