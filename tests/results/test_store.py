@@ -23,6 +23,7 @@ from torchcaps.analysis.metrics import (
 )
 from torchcaps.data import DataError, load
 from torchcaps.papers import RECIPES
+from torchcaps.papers.against_cnn import check_intervals
 from torchcaps.probes.kinds import Attack, Ensemble
 from torchcaps.results.claims import Claim, Recipe
 from torchcaps.results.history import History
@@ -208,6 +209,8 @@ def test_verify_notices_changed_steps_and_another_end_of_the_curve(result):
     assert [check.passed for check in check_course(more, run)] == [False, False]
     last = {"step": 20, "test_error_percent": result["metrics"]["test"]["error_percent"] + 1}
     assert not check_course(result | {"curve": [*result["curve"], last]}, run)[1].passed
+    probe = Attack(network=run, of=NAME)
+    assert [check_course({"steps": steps}, probe)[0].passed for steps in (0, 7)] == [True, False]
     nothing = last | {"test_error_percent": float("nan")}
     assert not check_course(result | {"curve": [*result["curve"], nothing]}, run)[1].passed
 
@@ -217,7 +220,7 @@ def test_verify_says_which_numbers_it_cannot_recompute(result):
     found = unchecked(result | {"extras": {"probe_accuracy": 99.0}})
     assert [(check.name, check.passed) for check in found] == [
         ("extras", None),
-        ("machine", None),
+        ("told", None),
         ("diagnostics", None),
     ]
     assert "probe_accuracy" in found[0].text
@@ -378,6 +381,8 @@ def test_every_committed_result_is_consistent_with_its_data_recipe_and_commit():
     assert not found.bad, found.text()
     # encoders and photographs may be missing; digits may not
     assert not [name for name in found.without_data if "mnist" in name or name.startswith("digits")], found.text()
+    intervals = check_intervals(Path(__file__).parents[2] / "results")
+    assert any(check.passed for check in intervals) and not [check for check in intervals if check.passed is False]
 
 
 def test_verify_makes_every_check(result, monkeypatch):
@@ -388,7 +393,7 @@ def test_verify_makes_every_check(result, monkeypatch):
     assert [check.name for check in checks][-3:] == ["recipe", "commit", "replay"]
     by_name = {check.name: check.passed for check in checks}
     assert by_name["steps"] and by_name["curve"]
-    assert by_name["data"] and by_name["weights"] is None and by_name["machine"] is None
+    assert by_name["data"] and by_name["weights"] is None and by_name["told"] is None
     without = {check.name: check.passed for check in verify(result, RECIPES, None, False, "cpu")}
     assert without["replay"] is None
 

@@ -26,8 +26,8 @@ from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
 from torchcaps.train.plain import MIGRATIONS, differences, unlike, up_to_date
 from torchcaps.train.recipe import Run
 
-# numbers and names of the machine; times of the curve, and so ms per step, are its clock's too
-TOLD = "seconds", "peak_memory_bytes", "device", "routing", "versions"
+# what nothing in the file tells again; times of the curve, and so ms per step, are the run's own clock's too
+TOLD = "seconds", "peak_memory_bytes", "device", "routing", "versions", "stopping_rule_met"
 SEEDED = (
     "digits",
     "generated",
@@ -153,7 +153,7 @@ def unchecked(result: Mapping[str, Any]) -> list[Check]:
     extras = ", ".join(name for name, value in result.get("extras", {}).items() if not isinstance(value, str))
     named = {"extras": f"not recomputable: {extras}"} if extras else {}
     told = [name for name in TOLD if result.get(name) is not None]
-    named |= {"machine": f"as the run told them: {', '.join(told)}"} if told else {}
+    named |= {"told": f"by the run alone: {', '.join(told)}"} if told else {}
     named |= {"diagnostics": "of the weights, which are not in the file"} if result.get("diagnostics") else {}
     return [Check(name, None, text) for name, text in named.items()]
 
@@ -161,7 +161,8 @@ def unchecked(result: Mapping[str, Any]) -> list[Check]:
 def check_course(result: Mapping[str, Any], run: Run | Probe) -> list[Check]:
     """Check the number of steps against the recipe, and the curve against steps and metrics."""
     if not run.trains:
-        return []
+        counts = result.get("steps", 0), result.get("planned_steps", 0)
+        return [Check("steps", counts == (0, 0), f"nothing is trained, the file says {counts[0]:,} of {counts[1]:,}")]
     n = info(run.data).n_train - run.hold_out
     planned = sum(stage.epochs * (n // stage.batch) if stage.steps is None else stage.steps for stage in run.stages)
     steps, said = result.get("steps", -1), result.get("planned_steps", planned)
