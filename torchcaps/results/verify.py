@@ -1,8 +1,9 @@
 """Verification of a result file: recompute metrics, compare recipe and commit, replay the first steps.
 
 It shows that a file is consistent with its data, its recipe and its commit. It cannot show that the training took
-place: whoever makes up predictions can make up their error too. `--replay` is the stronger test, since the losses of
-the first steps come out only if this recipe is trained with this seed on these images.
+place: whoever makes up predictions can make up their error too. `--replay` is the stronger test: the losses of the
+first steps come out only if this recipe is trained on these images. It tells seeds apart only where they differ by more
+than the tolerance.
 """
 
 from __future__ import annotations
