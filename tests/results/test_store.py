@@ -174,6 +174,12 @@ def test_verify_notices_other_data_and_missing_predictions(result):
     )
     assert not check.passed
     assert "255 predictions for 256 images" in check.text
+    twice = pack(unpack(result["predictions"]["test"])[:, None].expand(-1, 2))
+    (check, *_) = check_metrics(result | {"predictions": {"test": twice}}, RECIPES[NAME].make(), None)
+    assert not check.passed and check.text == "predictions of shape [256, 2] for labels [256]"
+    large = {"shape": [256, 1000], "zlib_base64": base64.b64encode(zlib.compress(bytes(256_000))).decode()}
+    with pytest.raises(ValueError, match="at most 512 bytes"):
+        check_metrics(result | {"predictions": {"test": large}}, RECIPES[NAME].make(), None)
 
 
 def test_verify_notices_another_training_set(result):
