@@ -203,8 +203,10 @@ def test_a_copy_is_no_further_seed(result, tmp_path):
     """Nothing in a file tells its seed but the seed itself, so a renamed copy once made n=2 of one run."""
     first, second = (result_path(tmp_path, NAME, seed) for seed in (0, 1))
     assert check_place(result, first, tmp_path, first).passed
-    assert f"those of {first}" in check_place(result, second, tmp_path, second).text
-    assert f"repeats {first}" in check_place(result | {"seed": 1}, second, tmp_path, first).text
+    moved = check_place(result, second, tmp_path, second)
+    assert not moved.passed and f"those of {first}" in moved.text
+    copied = check_place(result | {"seed": 1}, second, tmp_path, first)
+    assert not copied.passed and f"repeats {first}" in copied.text
 
 
 def test_verify_notices_changed_steps_and_another_end_of_the_curve(result):
