@@ -112,6 +112,24 @@ MUTANTS = {
         "]",
         "tests/results/test_store.py -k leaves_stale",
     ),
+    "a copy is a further seed": Mutant(
+        "results/verify.py",
+        'return Check("place", path == first, text)',
+        'return Check("place", True, text)',
+        "tests/results/test_store.py -k copy",
+    ),
+    "inverted routing shares outputs among inputs": Mutant(
+        "ops/inverted.py",
+        "couplings = logits.softmax(-1)",
+        "couplings = logits.softmax(-2)",
+        "tests/ops/test_inverted.py",
+    ),
+    "every place of matrix capsules claims a child alone": Mutant(
+        "ops/matrix_em.py",
+        'return logits - rearrange(totals, "b n p k -> (n k) (b p) 1")',
+        "return logits - logits.logsumexp(-1, keepdim=True)",
+        "tests/ops/test_matrix_em.py",
+    ),
     "verify takes other data": Mutant(
         "results/verify.py",
         'if (found := data.sha256) != result["data"].get(part):',

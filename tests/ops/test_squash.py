@@ -86,6 +86,16 @@ def test_huge_vectors_keep_their_direction_and_length(op, at):
     assert vectors.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("op", [squash, squash_exponential])
+def test_a_vector_whose_length_is_no_float32_is_squashed_to_length_one(op):
+    """squash_exponential gave zeros and a NaN gradient."""
+    vectors = torch.full((1, 4), 3e38, requires_grad=True)
+    result = op(vectors)
+    torch.testing.assert_close(result, torch.full((1, 4), 0.5))
+    result.sum().backward()
+    assert vectors.grad.isfinite().all()
+
+
 def test_gradient_at_zero():
     """Squash is flat there; unsquash is steep but not infinitely so: 1 / sqrt(n) at the length n = 1e-6 that zero reads
     as.

@@ -12,6 +12,7 @@ from torchcaps.papers.pages import filled
 from torchcaps.papers.routings import figures
 from torchcaps.papers.routings.measured import measured, ms_per_step
 from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS
+from torchcaps.results.statistics import NOTE, UNCHECKED
 from torchcaps.results.store import result_path, write_result
 from torchcaps.train.plain import to_plain
 from torchcaps.train.tasks.classify import Classify
@@ -55,14 +56,18 @@ def test_rows_differ_in_routing_loss_and_learning_rate_alone(which):
 
 def test_a_table_has_errors_and_costs_and_says_what_was_not_run(tmp_path):
     marked = "<!-- routings smallnorb -->\n<!-- end -->"
-    _, _, *rows = filled(marked, tmp_path).splitlines()[1:-1]
-    assert len(rows) == len(COMPARED) + 2 and all(
-        "not run yet" in row.replace("\N{NO-BREAK SPACE}", " ") for row in rows
+    head, _, *rows = filled(marked, tmp_path).splitlines()[1:-1]
+    assert (
+        UNCHECKED not in head
+        and len(rows) == len(COMPARED) + 2
+        and all("not run yet" in row.replace("\N{NO-BREAK SPACE}", " ") for row in rows)
     )
     write(tmp_path, "smallnorb", "em", 2.0, 7.0)
     write(tmp_path, "smallnorb", "em", 3.0, 9.0, seed=1)
     write(tmp_path, "smallnorb", "cnn", 1.5, 4.0)
-    first, second, *_ = [row.replace("\N{NO-BREAK SPACE}", " ") for row in filled(marked, tmp_path).splitlines()[3:]]
+    _, head, _, *rows = [row.replace("\N{NO-BREAK SPACE}", " ") for row in filled(marked, tmp_path).splitlines()]
+    assert head.endswith("| ms per step† | memory, MiB† |") and NOTE in rows
+    first, second, *_ = rows
     assert first.startswith("| no capsules: CNN | 1.50 (1) | - | 271,545 | 4.00 | 1,024 |")
     assert second.startswith("| em | 2.50 ± 0.71 (2) | - | 228,440 | 8.00 | 1,024 |")
     with pytest.raises(ValueError, match="there is no set 'cifar10' of routings; there are smallnorb, like"):

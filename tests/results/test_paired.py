@@ -8,7 +8,7 @@ import torch
 
 from torchcaps.data import fingerprint, load
 from torchcaps.papers import RECIPES
-from torchcaps.papers.against_cnn import PAIRS, Pair, paired_path, read_intervals, refresh, table_of
+from torchcaps.papers.against_cnn import PAIRS, Pair, check_intervals, paired_path, read_intervals, refresh, table_of
 from torchcaps.results.compare import compare
 from torchcaps.results.paired import interval, paired, predictions_sha256
 from torchcaps.results.store import pack, result_path, write_result
@@ -89,6 +89,14 @@ def test_a_stored_interval_of_other_predictions_is_called_stale(tmp_path, monkey
     refresh(tmp_path)
     row = table_of("papers", tmp_path).splitlines()[2].replace("\N{NO-BREAK SPACE}", " ")
     assert row.startswith("| digits | CapsNet | 4.88 ± 0.28 (2) | CNN 0.39 ") and row.endswith("| baseline |")
+    assert [check.passed for check in check_intervals(tmp_path)] == [True]
+    written = paired_path(tmp_path).read_text()
+    for field in ("difference", "low", "high", "covers"):
+        number = read_intervals(tmp_path)[pair.capsules, pair.baseline, pair.part][field]
+        paired_path(tmp_path).write_text(written.replace(number, "images" if field == "covers" else "9.9000"))
+        (check,) = check_intervals(tmp_path)
+        assert not check.passed and f"{field} is {number}" in check.text
+        paired_path(tmp_path).write_text(written)
     write_result(result_path(tmp_path, pair.baseline, 1), result_of(pair.baseline, 1, 2, 3))
     assert "stale" in table_of("papers", tmp_path)
     paired_path(tmp_path).unlink()

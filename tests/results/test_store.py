@@ -23,7 +23,8 @@ from torchcaps.analysis.metrics import (
 )
 from torchcaps.data import DataError, load
 from torchcaps.papers import RECIPES
-from torchcaps.probes.kinds import Ensemble
+from torchcaps.papers.against_cnn import check_intervals
+from torchcaps.probes.kinds import Attack, Ensemble
 from torchcaps.results.claims import Claim, Recipe
 from torchcaps.results.history import History
 from torchcaps.results.statistics import by_seed, ensemble_error_percent
@@ -31,9 +32,12 @@ from torchcaps.results.store import make_result, pack, read_result, result_path,
 from torchcaps.results.tables import markdown, table
 from torchcaps.results.verify import (
     Check,
+    Parts,
     check_commit,
     check_course,
+    check_fitted,
     check_metrics,
+    check_place,
     check_recipe,
     check_replay,
     check_weights,
@@ -170,6 +174,39 @@ def test_verify_notices_other_data_and_missing_predictions(result):
     )
     assert not check.passed
     assert "255 predictions for 256 images" in check.text
+    twice = pack(unpack(result["predictions"]["test"])[:, None].expand(-1, 2))
+    (check, *_) = check_metrics(result | {"predictions": {"test": twice}}, RECIPES[NAME].make(), None)
+    assert not check.passed and check.text == "predictions of shape [256, 2] for labels [256]"
+    large = {"shape": [256, 1000], "zlib_base64": base64.b64encode(zlib.compress(bytes(256_000))).decode()}
+    with pytest.raises(ValueError, match="at most 512 bytes"):
+        check_metrics(result | {"predictions": {"test": large}}, RECIPES[NAME].make(), None)
+
+
+def test_verify_notices_another_training_set(result):
+    run, parts = RECIPES[NAME].make(), Parts(None)
+    assert check_fitted(result, run, parts).passed
+    for name, value in (("train", "0" * 64), ("name", "mnist")):
+        found = check_fitted(result | {"data": result["data"] | {name: value}}, run, parts)
+        assert not found.passed and found.text == f"differs: {name}"
+    without = {name: value for name, value in result["data"].items() if name != "train"}
+    assert "no hash of train" in check_fitted(result | {"data": without}, run, parts).text
+
+
+def test_the_portion_that_an_attacked_classifier_was_fitted_to_is_read_as_a_portion():
+    """Its hash was never compared: that name gave the attacked images."""
+    attack = Attack(network=RECIPES[NAME].make(), of=NAME, fit="generated-16/train", n_images=20)
+    assert len(attack.part("clean", None, 0).labels) == 20
+    assert len(attack.part("generated-16/train", None, 0).labels) == len(load("generated-16", "train").labels)
+
+
+def test_a_copy_is_no_further_seed(result, tmp_path):
+    """Nothing in a file tells its seed but the seed itself, so a renamed copy once made n=2 of one run."""
+    first, second = (result_path(tmp_path, NAME, seed) for seed in (0, 1))
+    assert check_place(result, first, tmp_path, first).passed
+    moved = check_place(result, second, tmp_path, second)
+    assert not moved.passed and f"those of {first}" in moved.text
+    copied = check_place(result | {"seed": 1}, second, tmp_path, first)
+    assert not copied.passed and f"repeats {first}" in copied.text
 
 
 def test_verify_notices_changed_steps_and_another_end_of_the_curve(result):
@@ -180,6 +217,10 @@ def test_verify_notices_changed_steps_and_another_end_of_the_curve(result):
     assert [check.passed for check in check_course(more, run)] == [False, False]
     last = {"step": 20, "test_error_percent": result["metrics"]["test"]["error_percent"] + 1}
     assert not check_course(result | {"curve": [*result["curve"], last]}, run)[1].passed
+    probe = Attack(network=run, of=NAME)
+    assert [check_course({"steps": steps}, probe)[0].passed for steps in (0, 7)] == [True, False]
+    nothing = last | {"test_error_percent": float("nan")}
+    assert not check_course(result | {"curve": [*result["curve"], nothing]}, run)[1].passed
 
 
 def test_verify_says_which_numbers_it_cannot_recompute(result):
@@ -187,10 +228,11 @@ def test_verify_says_which_numbers_it_cannot_recompute(result):
     found = unchecked(result | {"extras": {"probe_accuracy": 99.0}})
     assert [(check.name, check.passed) for check in found] == [
         ("extras", None),
-        ("seconds", None),
+        ("told", None),
         ("diagnostics", None),
     ]
     assert "probe_accuracy" in found[0].text
+    assert all(name in found[1].text for name in ("seconds", "peak_memory_bytes", "device", "versions"))
     metrics = result["metrics"] | {"test": result["metrics"]["test"] | {"made_up": 1.0}}
     checks = {
         check.name: check.passed for check in check_metrics(result | {"metrics": metrics}, RECIPES[NAME].make(), None)
@@ -216,6 +258,8 @@ def test_verify_notices_another_curve(result):
     curve = [line | {"loss": 1.2 * line["loss"]} for line in result["curve"]]
     found = check_replay(result | {"curve": curve, "commit": "0123456789abcdef"}, RECIPES[NAME].make(), None, "cpu")
     assert not found.passed and "replay it at its own commit, 0123456789ab" in found.text
+    last = result["curve"][-1] | {"loss": float("nan")}
+    assert not check_replay(result | {"curve": [*result["curve"][:-1], last]}, RECIPES[NAME].make(), None, "cpu").passed
 
 
 def test_a_replay_elsewhere_allows_more_where_the_network_draws_random_numbers(tmp_path):
@@ -319,12 +363,12 @@ def test_verify_all_counts_bad_files_and_those_without_data(result, history, tmp
     write_result(result_path(folder, NAME, 2), clean | {"metrics": forged})
     found = verify_all(folder, RECIPES, None, history)
     assert [(path.name, check.name) for path, check in found.bad] == [
-        ("1.json", "commit"), ("2.json", "test.error_percent"),
+        ("1.json", "commit"), ("1.json", "place"), ("2.json", "test.error_percent"), ("2.json", "place"),
     ]  # fmt: skip
     assert "3 result files, 2 bad" in found.text()
     result_path(folder, NAME, 3).write_text('{"recipe": 7}')
     malformed = verify_all(folder, RECIPES, None, history)
-    assert [(path.name, check.name) for path, check in malformed.bad][2:] == [("3.json", "file")]
+    assert [(path.name, check.name) for path, check in malformed.bad][-1:] == [("3.json", "file")]
     result_path(folder, NAME, 3).unlink()
 
     def missing(*args):
@@ -332,7 +376,8 @@ def test_verify_all_counts_bad_files_and_those_without_data(result, history, tmp
 
     monkeypatch.setattr("torchcaps.results.verify.Parts.__call__", missing)
     found = verify_all(folder, RECIPES, None, history)
-    assert [path.name for path, _ in found.bad] == ["1.json"] and found.without_data == {"generated-16": 3}
+    assert {path.name for path, check in found.bad if check.name != "place"} == {"1.json"}
+    assert found.without_data == {"generated-16": 3}
     assert "3 on generated-16" in found.text()
 
 
@@ -344,6 +389,8 @@ def test_every_committed_result_is_consistent_with_its_data_recipe_and_commit():
     assert not found.bad, found.text()
     # encoders and photographs may be missing; digits may not
     assert not [name for name in found.without_data if "mnist" in name or name.startswith("digits")], found.text()
+    intervals = check_intervals(Path(__file__).parents[2] / "results")
+    assert any(check.passed for check in intervals) and not [check for check in intervals if check.passed is False]
 
 
 def test_verify_makes_every_check(result, monkeypatch):
@@ -354,7 +401,7 @@ def test_verify_makes_every_check(result, monkeypatch):
     assert [check.name for check in checks][-3:] == ["recipe", "commit", "replay"]
     by_name = {check.name: check.passed for check in checks}
     assert by_name["steps"] and by_name["curve"]
-    assert by_name["weights"] is None and by_name["seconds"] is None
+    assert by_name["data"] and by_name["weights"] is None and by_name["told"] is None
     without = {check.name: check.passed for check in verify(result, RECIPES, None, False, "cpu")}
     assert without["replay"] is None
 

@@ -1,6 +1,7 @@
 """Well-formed files with a wrong content are refused in one line: no traceback, no endless loop, no memory."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,23 @@ def test_a_checkpoint_with_a_wrong_header_is_refused(trained, tmp_path, path, va
     with pytest.raises(ValueError, match=r"\w+") as refused:
         load_model(tmp_path / "x.safetensors", CPU)
     assert "\n" not in str(refused.value)
+
+
+ARGUMENTS = [
+    ("matrix-capsnet", "density_power", ()), ("matrix-capsnet", "density_power", float("nan")),
+    ("matrix-capsnet", "n_types", (4, 4)), ("sparsecaps", "sharpness", (1, 2)), ("baseline", "dropout", float("nan")),
+    ("routing-net", "n_parts", 10**30), ("routing-net", "channels", 1.5), ("experts", "n_chains", "x"),
+    ("efficient-capsnet", "d_class", 10**30), ("inverted-capsnet", "channels", (float("inf"), 8)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, argument, value", ARGUMENTS)
+def test_no_model_is_built_with_an_argument_of_another_type(name, argument, value):
+    """Found by fuzzing: they were built and failed in the middle of evaluation, or with forty lines of torch's own."""
+    run = RECIPES[f"smoke/{name}"].make()
+    with torch.device("meta"), pytest.raises(ValueError, match=f"{name} cannot be built with") as refused:
+        replace(run, model_args=run.model_args | {argument: value}).build()
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
 
 
 RESUMED = [

@@ -16,6 +16,7 @@ from torchcaps.cli.options import Device, Results, Root, console
 from torchcaps.cli.options import table as make_table
 from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.papers import RECIPES
+from torchcaps.papers.against_cnn import check_intervals, paired_path
 from torchcaps.pretrained import entries, open_model
 from torchcaps.results.claims import find
 from torchcaps.results.compare import compare
@@ -98,7 +99,13 @@ def _verify_all(results: Path, data: Path | None) -> None:
     for path, check in found.bad:
         console.print(f"BAD {path} {check.name}: {check.text}", highlight=False, soft_wrap=True, markup=False)
     console.print(found.text(), highlight=False, soft_wrap=True)
-    if found.bad:
+    intervals = check_intervals(results, data)
+    wrong = [check for check in intervals if check.passed is False]
+    for check in wrong:
+        console.print(f"BAD {paired_path(results)} {check.name} {check.text}", soft_wrap=True, markup=False)
+    known = sum(check.passed is not None for check in intervals)
+    console.print(f"{known} of {len(intervals)} paired intervals recomputed, {len(wrong)} bad", highlight=False)
+    if found.bad or wrong:
         raise typer.Exit(1)
 
 

@@ -57,7 +57,7 @@ def inverted_routing_steps(
     """Yield every iteration, as `inverted_routing` computes it."""
     _check(poses, weight, n_iters, rows, scale, bias, start)
     n_out, d_out = weight.shape[1], weight.shape[3] * rows
-    by_row = poses.unflatten(-1, (rows, -1)).movedim(-2, -3)  # [*b r i d/r]
+    by_row = poses.unflatten(-1, (rows, poses.shape[-1] // rows)).movedim(-2, -3)  # [*b r i d/r]
     votes = rearrange(votes_of(by_row, weight, n_out), "... r i j e -> ... i j (r e)")
     dtype = torch.promote_types(votes.dtype, torch.float32)
     votes = votes.to(dtype)

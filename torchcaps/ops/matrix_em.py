@@ -10,6 +10,7 @@ number of a pose, as a matrix product leaves them; all that follows are sums ove
 """
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -158,12 +159,12 @@ class _Field:
 
     def votes(self, poses, weight, coordinates) -> Float[Tensor, "s v h m"]:
         """Multiply what each parent sees by the transforms; sums of the votes are taken in float32 at least."""
-        rows = self.rows
+        rows, d_in = poses.shape[-2:]
         # masked children may hold NaN, and 0 · NaN is not 0
         poses = poses.masked_fill(rearrange(self.gone, "... i -> ... i 1 1"), 0)
         if poses.dtype == torch.float16:  # votes could overflow
             poses, weight = poses.float(), weight.float()
-        seen = self._seen(poses.flatten(-2), 0.0).unflatten(-1, (rows, -1))  # [n k v r d]
+        seen = self._seen(poses.flatten(-2), 0.0).unflatten(-1, (rows, d_in))  # [n k v r d]
         pairs = "nkvrd,nmde->nkvrem" if self.grid is None else "nkvrd,nkmde->nkvrem"
         votes = torch.einsum(pairs, seen, weight).to(self.dtype)
         if coordinates is not None:
@@ -193,7 +194,9 @@ class _Field:
 
     def _seen(self, numbers: Float[Tensor, "*b i d"], nobody: float) -> Float[Tensor, "n k v d"]:
         """Lay out numbers of children as the parents see them; padding is filled with `nobody`."""
-        by_type = rearrange(numbers.reshape(-1, *numbers.shape[-2:]), "b (n q) d -> b n q d", n=self.n_types)
+        by_type = rearrange(
+            numbers.reshape(prod(self.batch), *numbers.shape[-2:]), "b (n q) d -> b n q d", n=self.n_types
+        )
         if self.grid is None:
             return rearrange(by_type, "b n q d -> n q b d")
         in_view = pad(by_type, (0, 0, 0, 1), value=nobody)[:, :, self.grid.seen]
@@ -223,7 +226,7 @@ def _check(scores, poses, weight, beta_use, beta_activate, n_iters, grid) -> Non
         )
     n_types, n_out, d_in = weight.shape[0], weight.shape[-3], weight.shape[-2]
     n_in = poses.shape[-3]
-    fits = n_in % n_types == 0 if grid is None else n_in == n_types * grid.places
+    fits = n_types > 0 and (n_in % n_types == 0 if grid is None else n_in == n_types * grid.places)
     if not fits or poses.shape[-1] != d_in:
         wanted = f"a multiple of {n_types}" if grid is None else n_types * grid.places
         raise ValueError(

@@ -42,7 +42,7 @@ def self_attention_routing_steps(
         raise ValueError(f"self_attention_routing: the prior must be [{n_in}, {n_out}], got {list(prior.shape)}")
     votes = votes_of(poses, weight, n_out)  # [*b i j e]
     votes = votes.to(torch.promote_types(votes.dtype, torch.float32))
-    logits = (votes * votes.sum(-3, keepdim=True)).sum(-1) * d_out**-0.5  # [*b i j]
+    logits = (votes * votes.sum(-3, keepdim=True)).sum(-1) * max(d_out, 1) ** -0.5  # [*b i j]
     couplings = logits.softmax(-1)
     if prior is not None:
         couplings = couplings + prior
@@ -52,7 +52,8 @@ def self_attention_routing_steps(
 
 def check_pairs(op: str, poses: Tensor, weight: Tensor) -> None:
     """Refuse a weight that is not a transform for each pair of a type, or of an input, and an output."""
-    if poses.ndim < 2 or weight.ndim != 4 or poses.shape[-2] % weight.shape[0] or poses.shape[-1] != weight.shape[2]:
+    n_types = weight.shape[0] if weight.ndim == 4 else 0
+    if poses.ndim < 2 or not n_types or poses.shape[-2] % n_types or poses.shape[-1] != weight.shape[2]:
         raise ValueError(
             f"{op} expects poses [*b i d] and a weight [i j d e], or [n j d e] for n types of i / n inputs each; "
             f"got {list(poses.shape)} and {list(weight.shape)}"

@@ -27,9 +27,11 @@ def squash(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*
 def squash_exponential(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*b e"]:
     """Keep the direction, map the length n to 1 - exp(-n) (Mazzia 2021, Eq. 2). Linear near 0, where squash is flat."""
     wide = _wide(vectors)
-    n = length(wide, eps).unsqueeze(-1)
+    shortening = _shortening(wide)
+    wide = wide * shortening
+    n = (wide.square().sum(-1, keepdim=True) + eps).sqrt()
     # expm1, not 1 - exp: at the shortest lengths the difference would round to zero
-    return (wide * (-torch.expm1(-n) / n)).to(vectors.dtype)
+    return (wide * (-torch.expm1(-n / shortening) / n)).to(vectors.dtype)
 
 
 def unsquash(vectors: Float[Tensor, "*b e"], eps: float = EPS) -> Float[Tensor, "*b e"]:

@@ -13,10 +13,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from torchcaps.data import DataError
 from torchcaps.papers import RECIPES
 from torchcaps.papers.routings.rows import CONTROL
 from torchcaps.results.claims import find
 from torchcaps.results.paired import Loaded, paired, predictions_sha256
+from torchcaps.results.replay import Check
 from torchcaps.results.statistics import todays
 from torchcaps.runtime.files import write_whole
 
@@ -135,11 +137,42 @@ def refresh(results: Path, root: Path | None = None) -> None:
         both = pair.results(results)
         if not all(both):
             continue  # not run yet
-        found = paired(*both, pair.part, root, loaded)
-        numbers = [f"{number:.4f}" for number in (found.difference, found.low, found.high)]
-        covers = "images and seeds" if found.seeds else "images"
-        writer.writerow([pair.capsules, pair.baseline, pair.part, *numbers, covers, _hash(pair, both)])
+        writer.writerow(_line(pair, both, root, loaded).values())
     write_whole(paired_path(results), (NOTE + text.getvalue()).encode())
+
+
+def _line(pair: Pair, both: Both, root: Path | None, loaded: Loaded) -> dict[str, str]:
+    found = paired(*both, pair.part, root, loaded)
+    numbers = (f"{number:.4f}" for number in (found.difference, found.low, found.high))
+    covers = "images and seeds" if found.seeds else "images"
+    cells = (pair.capsules, pair.baseline, pair.part, *numbers, covers, _hash(pair, both))
+    return dict(zip(FIELDS, cells, strict=True))
+
+
+def check_intervals(results: Path, root: Path | None = None) -> list[Check]:
+    """Compute every stored interval again from predictions and labels; None for those whose data is not here."""
+    stored, checks, loaded = read_intervals(results), [], {}
+    for pair in (pair for group in PAIRS.values() for pair in group):
+        both, said = pair.results(results), stored.pop((pair.capsules, pair.baseline, pair.part), None)
+        if not all(both) or said is None:
+            continue  # not run yet; or its table says that it is stale
+        try:
+            found = _line(pair, both, root, loaded)
+        except DataError:
+            checks.append(Check(pair.capsules, None, "the data is not here"))
+            continue
+        wrong = [name for name in FIELDS if not _same(found[name], said[name])]
+        text = "; ".join(f"{name} is {found[name]}, not {said[name]}" for name in wrong) or "recomputed"
+        checks.append(Check(pair.capsules, not wrong, f"against {pair.baseline}: {text}"))
+    return [*checks, *(Check(name, False, "is no pair that torchcaps compares") for name, _, _ in stored)]
+
+
+def _same(found: str, said: str) -> bool:
+    """Whether two cells agree; numbers up to their last digit, which another version of torch may round otherwise."""
+    try:
+        return abs(float(found) - float(said)) < 2e-4 or found == said
+    except ValueError:
+        return found == said
 
 
 def _hash(pair: Pair, both: Both) -> str:

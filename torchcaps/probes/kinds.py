@@ -120,7 +120,9 @@ class Attack(FrozenClassifier):
         return tuple(f"{method}-{strength}" if strength else method for method, strength in self.kinds())
 
     def part(self, name: str, root: Path | None, seed: int) -> Labelled:
-        """Load the first test images, before any attack."""
+        """Load the first test images, before any attack, or the portion that the classifier is fitted to."""
+        if name not in self.parts():
+            return super().part(name, root, seed)
         return Labelled(*(tensor[: self.n_images] for tensor in load(self.network.data, "test", root, seed)))
 
     def execute(self, name: str, seed: int, options: Options) -> Outcome:

@@ -125,14 +125,12 @@ def pack(predictions: Tensor) -> dict[str, Any]:
     return {"shape": list(array.shape), "zlib_base64": base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()}
 
 
-def unpack(packed: Mapping[str, Any]) -> Tensor:
-    """Decode what `pack` encoded. The declared shape bounds the memory, whatever the compressed bytes hold."""
+def unpack(packed: Mapping[str, Any], most: int = MOST_BYTES) -> Tensor:
+    """Decode what `pack` encoded. Its declared shape, of at most so many bytes, bounds the memory."""
     shape, text = packed.get("shape"), packed.get("zlib_base64")
     sizes = isinstance(shape, list) and all(fits(size, int) and size >= 0 for size in shape)
-    if not sizes or not isinstance(text, str) or math.prod(shape) > MOST_BYTES:
-        raise ValueError(
-            f"packed predictions have a shape of at most {MOST_BYTES:,} bytes and a text, got {str(shape)[:60]}"
-        )
+    if not sizes or not isinstance(text, str) or math.prod(shape) > most:
+        raise ValueError(f"packed predictions have a shape of at most {most:,} bytes and a text, got {str(shape)[:60]}")
     wanted, decoder = math.prod(shape), zlib.decompressobj()
     try:
         # one byte more than wanted: enough to see that there are too many

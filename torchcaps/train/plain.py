@@ -4,7 +4,7 @@ Stored files are never rewritten. `MIGRATIONS` maps their kinds, fields, models 
 It is applied to every stored run, from a result file, a checkpoint or another commit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import UnionType
@@ -67,13 +67,8 @@ def from_plain(value: Any, kinds: Mapping[str, type]) -> Any:
         raise ValueError(f"a stored run has a part {value['kind']!r} that this version does not know; it knows {known}")
     kind = kinds[value["kind"]]
     # before the kind's own checks, which rely on the types
-    if wrong := [name for name, hint in _hints(kind).items() if name in parts and not fits(parts[name], hint)]:
-        shown = repr(parts[wrong[0]])
-        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-        raise ValueError(
-            f"a stored run has {kind.__name__}.{wrong[0]} = {shown}, which is no {_words(_hints(kind)[wrong[0]])}; "
-            "use a file that torchcaps wrote"
-        )
+    if wrong := misfit(kind, parts):
+        raise ValueError(f"a stored run has {kind.__name__}.{wrong}; use a file that torchcaps wrote")
     try:
         return kind(**parts)
     except TypeError as error:
@@ -82,8 +77,17 @@ def from_plain(value: Any, kinds: Mapping[str, type]) -> Any:
         ) from error
 
 
+def misfit(kind: Callable[..., Any], values: Mapping[str, Any]) -> str:
+    """Describe the first value that has not the type of its field or argument; empty if all have."""
+    for name, hint in _hints(kind).items():
+        if name in values and not fits(values[name], hint):
+            shown = repr(values[name])
+            return f"{name} = {shown if len(shown) <= 60 else f'{shown[:57]}...'}, which is no {_words(hint)}"
+    return ""
+
+
 @cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Callable[..., Any]) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
@@ -92,7 +96,7 @@ def _words(hint: Any) -> str:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value from a file has the type of a dataclass field. A whole number fits float, a bool no number."""
+    """Whether a value from a file has the type of a field. A whole number fits float; bool and NaN are no numbers."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
@@ -108,7 +112,7 @@ def fits(value: Any, hint: Any) -> bool:
             fits(key, inner[0]) and fits(one, inner[1]) for key, one in value.items()
         )
     if hint in (int, float):
-        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+        return isinstance(value, (int, hint)) and not isinstance(value, bool) and value == value
     return isinstance(value, origin or hint)
 
 

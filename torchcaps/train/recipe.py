@@ -27,7 +27,7 @@ from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.train import splits
 from torchcaps.train.loop import Options, Trained, train
 from torchcaps.train.optimizers import SGD, Adam, RAdam
-from torchcaps.train.plain import from_plain, up_to_date
+from torchcaps.train.plain import from_plain, misfit, up_to_date
 from torchcaps.train.schedules import Cosine, Exponential, OneCycle
 from torchcaps.train.tasks import Task
 from torchcaps.train.tasks.classify import Classify, ClassifyFrozen
@@ -128,11 +128,14 @@ class Run:
         models = SENTENCE_MODELS if about.kind == "sentences" else MODELS
         if self.model not in models:
             raise ValueError(f"no model {self.model!r}; there are {', '.join(models)} for {about.kind}")
+        if wrong := misfit(models[self.model].__init__, self.model_args):
+            raise ValueError(f"{self.model} cannot be built with {wrong}")
         try:
             *shape, usual = self.sizes()
             return models[self.model](*shape, usual if n_classes is None else n_classes, **self.model_args)
         except (TypeError, RuntimeError, ArithmeticError, LookupError, AttributeError, AssertionError) as error:
-            raise ValueError(f"{self.model} cannot be built with {self.model_args}: {error}") from error
+            args, reason = str(self.model_args), str(error).partition("\n")[0]  # torch adds where in its code it was
+            raise ValueError(f"{self.model} cannot be built with {args[:200]}: {reason}") from error
 
     def sizes(self) -> tuple[Any, ...]:
         """Return the shape of the model input and the number of classes."""

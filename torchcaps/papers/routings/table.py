@@ -6,8 +6,10 @@ from statistics import mean
 from torchcaps.papers.against_cnn import NARROW, PAIRS, compared, read_intervals, spread_of
 from torchcaps.papers.routings.measured import Measured, measured
 from torchcaps.papers.routings.rows import CONTROL, SETS
+from torchcaps.results.statistics import NOTE, UNCHECKED
 
-HEAD = ("routing", "error, % (n)", f"minus {CONTROL}, 95 % interval", "parameters", "ms per step", "memory, MiB")
+HEAD = ("routing", "error, % (n)", f"minus {CONTROL}, 95 % interval", "parameters")
+COSTS = ("ms per step", "memory, MiB")  # of the machine: no predictions give them again
 
 
 def routings_table(which: str, results: Path) -> str:
@@ -17,12 +19,14 @@ def routings_table(which: str, results: Path) -> str:
     rows = measured(which, results)
     done = sorted((row for row in rows if row.errors), key=lambda row: mean(row.errors))
     beside = _differences(which, results)
-    lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
+    marked = UNCHECKED if done else ""
+    head = (*HEAD, *(name + marked for name in COSTS))
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in (*done, *(row for row in rows if not row.errors)):
         error = spread_of(row.errors) if row.errors else "not run yet"
         cells = (row.about, error, beside.get(row.name, "-"), *_costs(row))
         lines.append(f"| {' | '.join(cell.translate(NARROW) for cell in cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(["", NOTE] if marked else [])]) + "\n"
 
 
 def _differences(which: str, results: Path) -> dict[str, str]:
