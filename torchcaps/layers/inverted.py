@@ -43,7 +43,7 @@ class InvertedCapsules(nn.Module):
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         poses = self._checked(capsules)
         found = inverted_routing(poses, self.weight, self.n_iters, scale=self.scale, bias=self.bias)
-        return Capsules.scored(found, self.score(found).squeeze(-1).to(found.dtype))
+        return Capsules.scored(found, self.score(found.to(self.score.weight.dtype)).squeeze(-1).to(found.dtype))
 
     @torch.no_grad()
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
