@@ -264,6 +264,15 @@ def test_eval_says_what_the_routing_does_and_keeps_it(command, trained):
     assert len(kept["diagnostics"]["passes"]) == 5
 
 
+@pytest.mark.parametrize("words", ["eval --device cpu", "show --device cpu"])
+def test_sentences_about_a_model_are_broken_between_words_at_80_columns(capsys, monkeypatch, trained, words):
+    name, *options = words.split()
+    _, wide, _ = run(capsys, monkeypatch, name, str(trained), *options, width=300)
+    code, out, _ = run(capsys, monkeypatch, name, str(trained), *options, width=80)
+    assert code == 0 and max(map(len, out.splitlines())) <= 80, max(out.splitlines(), key=len)
+    assert out.split() == wide.split()
+
+
 def test_the_folder_of_a_run_stands_for_its_checkpoint(command, trained):
     code, out, _ = command("eval", str(trained), "--device", "cpu")
     assert code == 0 and "smoke/capsnet seed 0" in out
@@ -291,13 +300,16 @@ def test_show_of_a_checkpoint_gives_model_settings_and_dead_layers(command, trai
     refuses(command("show", "nowhere.safetensors"), "no checkpoint at nowhere.safetensors")
 
 
-def test_show_of_a_checkpoint_needs_no_data(command, trained, monkeypatch):
+@pytest.mark.parametrize("why", ["there is no file:", "these are images of your own; give --data FOLDER"])
+def test_show_of_a_checkpoint_needs_no_data(command, trained, monkeypatch, why):
     def missing(*_):
-        raise DataError("there is no file:\n  look elsewhere")
+        raise DataError(f"{why}\n  look elsewhere")
 
     monkeypatch.setattr("torchcaps.data.load", missing)
     code, out, _ = command("show", str(trained), "--device", "cpu")
-    assert code == 0 and out.splitlines()[-1].endswith("there is no file (--data FOLDER)")
+    last = out.splitlines()[-1]
+    assert code == 0 and last.startswith(f"dead layers: not known, {why.rstrip(':')}"), last
+    assert last.count("--data FOLDER") == 1
 
 
 @pytest.mark.slow

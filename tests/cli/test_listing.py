@@ -64,6 +64,12 @@ def test_every_list_has_one_line_per_row_within_80_columns(command, words):
     assert sum(line.partition("  ")[0] in names and "  " in line for line in lines) == LISTS[words]
 
 
+def test_a_group_is_called_a_table_only_by_its_number(command):
+    heads = [line for line in command("table", "depth").splitlines() if line.endswith(", test.error_percent")]
+    assert heads == [f"{name}, test.error_percent" for name in ("MNIST", "50 classes", "64x64")]
+    assert "table 1, test.error_percent" in command("table", "sabour2017")
+
+
 def test_a_text_is_cut_between_words():
     assert cut("one two three", 13) == "one two three"
     assert cut("one two three", 12) == "one two…"

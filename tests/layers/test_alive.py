@@ -1,5 +1,7 @@
 """Layers start with activities that are neither 0 nor 1, whatever their sizes and depth, and learn."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -136,6 +138,14 @@ def test_a_stack_on_grids_starts_alive(layer, sizes, size):
     assert all(0.15 < median < 0.8 for median in medians(stack, poses_of(size, 4, 4 * 64, 8)))
 
 
+@pytest.mark.parametrize("size", LENGTHS)
+@pytest.mark.parametrize("sizes", [(2, 2, 1, 2), (8, 2, 1, 2), (8, 4, 2, 3)], ids=str)
+def test_convolutional_capsules_whose_stride_skips_children_start_alive(sizes, size):
+    n_in_types, n_out_types, kernel, stride = sizes
+    layer = ConvRoutedCapsules((8, 8), n_in_types, n_out_types, 8, 8, kernel, stride)
+    assert 0.15 <= layer(poses_of(size, 8, n_in_types * 64, 8)).activity.median() <= 0.8
+
+
 def assert_starts_evenly(name: str, depth: int, n: int, size: float, d: int = 8) -> None:
     """Assert that all layers of a stack are alive and get gradients of like size, by the routing's own loss."""
     stack = nn.Sequential(*(CapsuleLayer(n, n, d, d, name) for _ in range(depth)))
@@ -171,6 +181,24 @@ def test_calibration_brings_inputs_of_any_length_into_range(name, size):
     returned = layer.calibrate(inputs).activity
     assert torch.equal(layer(inputs).activity, returned)
     assert 0.2 <= returned.median() <= 0.7
+
+
+def test_inverted_routing_of_few_outputs_calibrates_into_range():
+    """All outputs share one map from a pose to its score, so that by chance most scores may be high."""
+    found = [CapsuleLayer(8, 2, 8, 8, "inverted").calibrate(poses_of(0.01, 8, 8, 8)).activity for _ in range(20)]
+    assert all(0.2 <= activity.median() <= 0.7 for activity in found), [activity.median() for activity in found]
+
+
+@pytest.mark.parametrize("n_hidden", [32, pytest.param(128, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", STACKED)
+def test_six_calibrated_layers_that_end_in_ten_get_gradients_of_like_size(name, n_hidden):
+    sizes = [64, *[n_hidden] * 5, 10]
+    stack = nn.Sequential(*(CapsuleLayer(n_in, n_out, 8, 8, name) for n_in, n_out in pairwise(sizes)))
+    poses = poses_of(0.3, 20, 64, 8)
+    calibrate(stack, poses)
+    LOSSES[ROUTINGS[name].loss](stack(poses), torch.eye(10).repeat(2, 1)).mean().backward()
+    norms = gradient_norms(stack)
+    assert max(norms) < 30 * min(norms), norms
 
 
 @pytest.mark.parametrize("size", [0.01, 30.0])

@@ -14,10 +14,12 @@ from torchcaps.layers import (
     InvertedCapsules,
     LadderCapsules,
     LazyRoutedCapsules,
+    PrimaryCapsules,
     RoutedCapsules,
     SelfAttentionCapsules,
     SelfRoutedCapsules,
 )
+from torchcaps.layers.routings import ROUTINGS, CapsuleLayer
 from torchcaps.ops import length, squash
 from torchcaps.ops.squash import direction
 
@@ -112,3 +114,30 @@ def test_a_refused_shape_is_named_beside_both_readings():
         both = f"{type(layer).__name__} expects [..., 6 capsules, 8 dimensions each], or matrices of 8 dimensions; got "
         with pytest.raises(ValueError, match=re.escape(both + "[2, 6, 2, 5]")):
             layer(wrong)
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_poses_that_are_no_tensor_of_floating_point_are_refused(name):
+    layer = CapsuleLayer(6, 3, 8, 8, name)
+    inner = type(layer.routed).__name__
+    wanted = f"{inner} expects poses in floating point, got torch.uint8; give poses.float()"
+    with pytest.raises(ValueError, match=re.escape(wanted)):
+        layer(torch.ones(2, 6, 8, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=rf"{inner} expects poses as a torch.Tensor, got numpy.ndarray; give "):
+        layer(torch.ones(2, 6, 8).numpy())
+
+
+def test_features_of_another_dtype_than_the_weights_are_refused():
+    layer, features = PrimaryCapsules(3, 4, 8, kernel=3), torch.rand(2, 3, 9, 9)
+    for wrong, do in ((features.half(), "features.to(torch.float32)"), (features.byte(), "features.float() / 255")):
+        with pytest.raises(ValueError, match=rf"^PrimaryCapsules expects features of torch.float32.*{re.escape(do)}"):
+            layer(wrong)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(features.bfloat16()).poses.dtype == torch.float32
+
+
+def test_a_ladder_names_the_dtype_that_it_wants_and_inverted_routing_takes_any():
+    half = torch.rand(2, 6, 8).half()
+    with pytest.raises(ValueError, match=r"^LadderCapsules expects poses of torch.float32, as its weights are, got"):
+        LadderCapsules(6, 3, 8, 5, n_kept=2)(half)
+    assert InvertedCapsules(6, 3, 8, 5)(half).activity.isfinite().all()

@@ -5,6 +5,7 @@ from torch.nn.functional import one_hot
 
 from torchcaps.layers import Capsules
 from torchcaps.ops import cross_entropy_loss, margin_loss, reconstruction_loss, spread_loss, squash
+from torchcaps.ops.losses import LOSSES
 
 
 def test_margin_by_hand():
@@ -66,10 +67,10 @@ def test_gradient_of_reconstruction_is_the_slope(rng):
     assert gradcheck(reconstruction_loss, (pictures.requires_grad_(), targets.requires_grad_()))
 
 
-@pytest.mark.parametrize("loss", [margin_loss, spread_loss])
+@pytest.mark.parametrize("loss", LOSSES.values())
 def test_labels_in_place_of_one_hot_rows_are_refused(loss):
     """Three labels and three classes: broadcasting would go through."""
-    wanted = r"_loss wants \w+ and present of the same shape, got \[3, 3\] and \[3\]; .*one_hot\(labels, 3\).float\(\)"
+    wanted = rf"^{loss.__name__} wants \w+ and present of the same shape, got \[3, 3\] and \[3\]; .*one_hot\(labels, 3\).float\(\)"
     with pytest.raises(ValueError, match=wanted):
         loss(torch.rand(3, 3), torch.tensor([0, 1, 2]))
 

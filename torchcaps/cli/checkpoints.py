@@ -13,6 +13,7 @@ from torchcaps.analysis.alive import dead_on, obituary
 from torchcaps.analysis.equivariance import equivariance as measure
 from torchcaps.analysis.equivariance import side_by_side
 from torchcaps.analysis.routing import diagnose, lines
+from torchcaps.cli.columns import tell_text
 from torchcaps.cli.image_folder import tell_by_class
 from torchcaps.cli.options import Device, Results, Root, Trained, console, in_words, plainly
 from torchcaps.data.sets.pairs import paired_again
@@ -64,15 +65,15 @@ def evaluate(
     name = f"{on} {split}" if on else split
     kind = datasets.info(run.data).kind
     console.print(_title(about), soft_wrap=True)
-    console.print(f"{name}: {in_words(metrics)} ({len(said.predictions):,} {kind})", soft_wrap=True)
+    tell_text(f"{name}: {in_words(metrics)} ({len(said.predictions):,} {kind})")
     if isinstance(run.data, datasets.OwnImages):
         tell_by_class(said.predictions.long(), pictures.labels, run.data)
     if extras:
-        console.print(plainly(extras), highlight=False, soft_wrap=True)
+        tell_text(plainly(extras))
     found = diagnose(model, pictures, where, augment=run.augment)
     dead = [obituary(name) for name in dead_on(model, pictures, where, run.augment)]
     for line in [*lines(found), *dead]:
-        console.print(line, highlight=False, soft_wrap=True)
+        tell_text(line)
     if file:
         _write(
             file,
@@ -94,7 +95,7 @@ def show_checkpoint(checkpoint: str, device: torch.device, data: Path | None) ->
     console.print_json(json.dumps(to_plain(run)))
     console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
     for line in _health(model, run, device, data, about["seed"]):
-        console.print(line, highlight=False, soft_wrap=True)
+        tell_text(line)
 
 
 def _health(model: nn.Module, run: Run, device: torch.device, data: Path | None, seed: int) -> list[str]:
@@ -102,7 +103,8 @@ def _health(model: nn.Module, run: Run, device: torch.device, data: Path | None,
     try:
         images = datasets.load(run.data, "test", data, seed)
     except datasets.DataError as error:
-        return [f"dead layers: not known, {str(error).splitlines()[0].rstrip(':')} (--data FOLDER)"]
+        why, do = str(error).splitlines()[0].rstrip(":"), "say where the data lies with --data FOLDER"
+        return [f"dead layers: not known, {why}" if "--data" in why else f"dead layers: not known, {why}; {do}"]
     if not isinstance(images, datasets.Labelled):
         return ["dead layers: not known, since they are looked for with labelled images alone"]
     return [obituary(name) for name in dead_on(model, images, device, run.augment)] or ["dead layers: none"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
@@ -166,6 +167,21 @@ def tell_facts(facts: Sequence[Sequence[str]]) -> None:
         for line in _wrapped(value, console.width - left):
             console.print(f"{start}{line}", highlight=False, soft_wrap=True)
             start = " " * left
+
+
+def tell_text(text: str) -> None:
+    """Print a sentence, as wide as the terminal: broken between words, further lines indented."""
+    lines = textwrap.wrap(
+        text,
+        console.width,
+        subsequent_indent=GAP,
+        break_long_words=False,  # paths and commands are copied as a whole
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        expand_tabs=False,
+    )
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def tell_card(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 import typer
 
-from torchcaps.cli.options import console
+from torchcaps.cli.columns import tell_text
 from torchcaps.cli.play import load_all
 from torchcaps.data import class_names
 from torchcaps.integrations.export import TOLERANCE, Exported, export_onnx, export_program
@@ -80,4 +80,4 @@ def _page(folder: Path, checkpoints: list[Path], runtime: Path | None) -> None:
 def _tell(made: Exported) -> None:
     ties = f"; on {made.n_ties} more, tied capsules changed order by rounding" if made.n_ties else ""
     same = f"{made.n_pictures - made.n_ties} inputs differ by at most {made.largest:.1e}, allowed {TOLERANCE:g}{ties}"
-    console.print(f"wrote {made.path}: {same}", soft_wrap=True, highlight=False)
+    tell_text(f"wrote {made.path}: {same}")

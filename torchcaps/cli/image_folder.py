@@ -7,7 +7,7 @@ import torch
 import typer
 
 from torchcaps import data as datasets
-from torchcaps.cli.columns import AsJson, cut, tell_json
+from torchcaps.cli.columns import AsJson, cut, tell_json, tell_text
 from torchcaps.cli.options import Device, Trained, console, in_words
 from torchcaps.cli.options import table as make_table
 from torchcaps.cli.sweep import Failed
@@ -65,30 +65,30 @@ def tell(found: Survey, balanced: bool) -> None:
     c, side, _ = found.data.shape
     least, most = ("x".join(map(str, pair)) for pair in found.sizes)
     sizes = f"of {least}" if least == most else f"of {least} to {most}"
-    _say(
+    tell_text(
         f"images {sizes} pixels become {side}x{side}, {'grey' if c == 1 else 'colour'}: scaled to fit, padded with "
         "black"
     )
     if most != f"{side}x{side}":
-        _say("  --size N sets another side length; larger images train more slowly")
+        tell_text("  --size N sets another side length; larger images train more slowly")
     for bad in found.unreadable:
-        _say(f"skipped, cannot be read: {bad.file}: {bad.reason}")
+        tell_text(f"skipped, cannot be read: {bad.file}: {bad.reason}")
     if found.n_ignored:
-        _say(f"{found.n_ignored} files were skipped: image files end in {' '.join(ENDINGS)}")
+        tell_text(f"{found.n_ignored} files were skipped: image files end in {' '.join(ENDINGS)}")
     if found.copies:
-        _say(
+        tell_text(
             f"{found.copies} files are duplicates; remove them: a training image in the test set makes the test too "
             "easy"
         )
     largest, smallest = max(found.train.values()), min(found.train.values())
     if largest > UNEVEN * smallest:
         how = "classes are sampled equally often" if balanced else "classes are sampled by size"
-        _say(
+        tell_text(
             f"the largest class has {largest / smallest:.1f} times as many images as the smallest: {how} (--balance, "
             "--no-balance)"
         )
     few = min(found.test.values())
-    _say(
+    tell_text(
         f"{TEST_SHARE:.0%} of every class is held out for testing; one image is {100 / few:.0f} % of the smallest "
         "test class"
     )
@@ -101,18 +101,14 @@ def tell_by_class(predictions: torch.Tensor, labels: torch.Tensor, data: OwnImag
     for name, one in numbers.items():
         lines.add_row(name, f"{one.n:,}", f"{one.right:,}", f"{one.percent:.1f}" if one.n else "-")
     console.print(lines)
-    _say(f"mean over the classes: {mean_over_classes(numbers):.2f} % correct")
+    tell_text(f"mean over the classes: {mean_over_classes(numbers):.2f} % correct")
     if at_chance(numbers, predictions):
-        _say("at chance: train longer or lower the learning rate (--epochs, --learning-rate)")
+        tell_text("at chance: train longer or lower the learning rate (--epochs, --learning-rate)")
         guessing = f"guessing gives {100 / len(numbers):.1f} %"
         if len(predictions.unique()) == 1:
             guessing += ", and the answer is always "
             guessing += f'"{cut(data.classes[predictions[0]], max(console.width - len(guessing) - 2, 1))}"'
-        _say(guessing)
-
-
-def _say(line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True)
+        tell_text(guessing)
 
 
 def predict(

@@ -116,7 +116,7 @@ def tell_rows(paper: str, rows: list[Row]) -> None:
             (short(row.recipe), printed_of(row.recipe, sd=True), ours_of(row, sd=True), row.recipe.claim.row)
             for row in group
         ]
-        if place[0].isdigit():
+        if place.replace(".", "").isdigit():
             place = f"section {place}" if "." in place else f"table {place}"
         tell(("row", "printed", "ours", "what it is"), cells, f"{place}, {metric}")
     _tell_remarks(rows)

@@ -88,7 +88,7 @@ def verify_result(
     checks = verify(read_result(file), RECIPES, data, replay, device, checkpoint)
     for check in checks:
         mark = {True: "[green]ok [/]", False: "[red]BAD[/]", None: "[dim]-- [/]"}[check.passed]
-        console.print(f"{mark} {escape(f'{check.name}: {check.text}')}", highlight=False, soft_wrap=True, markup=True)
+        console.print(f"{mark} {escape(f'{check.name}: {check.text}')}", highlight=False, markup=True)
     console.print("ok: recomputed or compared; --: stated by the file and not checked", highlight=False)
     if any(check.passed is False for check in checks):
         raise typer.Exit(1)

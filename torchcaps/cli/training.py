@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from torchcaps.cli.columns import tell_text
 from torchcaps.cli.demo import demo as run_demo
 from torchcaps.cli.image_folder import train_own
 from torchcaps.cli.options import Deterministic, Device, Out, Root, Seed, console, in_words, plainly
@@ -106,7 +107,7 @@ def train_one(
     for split, metrics in result["metrics"].items():
         console.print(f"{found.name} seed {seed}, {split}: {in_words(metrics)}")
     if result["extras"]:
-        console.print(f"{found.name} seed {seed}: {plainly(result['extras'])}", highlight=False, soft_wrap=True)
+        tell_text(f"{found.name} seed {seed}: {plainly(result['extras'])}")
     console.print(f"result: {path}", soft_wrap=True)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
+from torchcaps.layers.inputs import check_floating
 from torchcaps.ops import length
 from torchcaps.ops.squash import direction
 
@@ -56,6 +57,7 @@ def check_capsules(layer: str, poses: Tensor, n_in: int | None, d_in: int) -> No
 def flat_poses(layer: str, capsules: Capsules | Tensor, n_in: int | None, d_in: int) -> Float[Tensor, "*b i d"]:
     """Return checked vector poses; matrices are flattened row by row."""
     poses = capsules.poses if isinstance(capsules, Capsules) else capsules
+    check_floating(layer, "poses", poses)
     if not _are_matrices(capsules, n_in, d_in):
         check_capsules(layer, poses, n_in, d_in)
         return poses
@@ -82,6 +84,7 @@ def matrices(
 ) -> Float[Tensor, "*b i r d"]:
     """Return checked matrix poses: vectors of rows · d_in dimensions are read row by row."""
     poses = capsules.poses if isinstance(capsules, Capsules) else capsules
+    check_floating(layer, "poses", poses)
     if isinstance(capsules, Capsules):
         are_vectors = poses.ndim == capsules.activity.ndim + 1
     else:

@@ -55,7 +55,8 @@ class ConvRoutedCapsules(nn.Module):
             self.register_buffer(name, getattr(tables, name).to(self.weight.device), persistent=False)
         # parents that a child reaches, and children that a parent sees, on average over the grid with its borders
         n_pairs = prod(_pairs(size, kernel, stride, padding) for size in grid)
-        self.n_reached = n_out_types * n_pairs / self.places
+        # at least one place: with a stride beyond the kernel the other children reach none, and send no votes
+        self.n_reached = n_out_types * max(n_pairs / self.places, 1)
         self.n_seen = n_in_types * n_pairs / prod(self.out_grid)
         nn.init.normal_(self.weight, std=alive_std(self.n_seen, self.n_reached, d_out, n_iters, couplings))
         self.bias = nn.Parameter(alive_bias(n_out_types, d_out, self._lengths().bias))

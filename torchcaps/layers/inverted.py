@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, flat_poses
 from torchcaps.layers.initialisation import LENGTH, SCORE
 from torchcaps.layers.sizes import check_sizes
@@ -42,11 +43,11 @@ class InvertedCapsules(nn.Module):
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         poses = self._checked(capsules)
         found = inverted_routing(poses, self.weight, self.n_iters, scale=self.scale, bias=self.bias)
-        return Capsules.scored(found, self.score(found).squeeze(-1).to(found.dtype))
+        return Capsules.scored(found, self.score(found.to(self.score.weight.dtype)).squeeze(-1).to(found.dtype))
 
     @torch.no_grad()
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
-        """Scale the transforms so that votes have length 1; return the outputs."""
+        """Scale the transforms so that votes have length 1, then shift the scores into range; return the outputs."""
         poses = self._checked(capsules)
         size = votes_of(poses, self.weight, self.n_out).float().square().sum(-1).mean().sqrt()
         if not torch.isfinite(size) or size == 0:
@@ -54,7 +55,7 @@ class InvertedCapsules(nn.Module):
                 "InvertedCapsules.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
             )
         self.weight.div_(size)
-        return self(capsules)
+        return scale_until_alive(self, capsules, lambda factor: self.score.bias.add_(factor - 1))
 
     def steps(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Iterator[RoutingStep]:
         """Yield every routing iteration, for figures."""

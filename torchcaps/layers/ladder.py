@@ -13,6 +13,7 @@ from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, vectors
 from torchcaps.layers.code_nets import FAINT, CodeNets, MatrixLayer
 from torchcaps.layers.initialisation import check_init
+from torchcaps.layers.inputs import check_dtype
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import length, squash, unsquash
 from torchcaps.ops.ladder import (
@@ -200,6 +201,7 @@ class LadderCapsules(nn.Module):
 
     def _keep(self, capsules: Capsules | Tensor) -> Kept:
         poses = vectors("LadderCapsules", capsules, self.n_in, self.d_in)
+        check_dtype("LadderCapsules", "poses", poses, next(self.parameters()).dtype)
         activity = capsules.activity if isinstance(capsules, Capsules) else length(poses)
         return keep_most_active(poses, activity, self.n_kept)
 

@@ -8,6 +8,7 @@ from torch.nn.functional import pad
 
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules
+from torchcaps.layers.inputs import check_dtype, check_tensor
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import convolve, squash
 
@@ -42,6 +43,7 @@ class PrimaryCapsules(nn.Module):
 
     def forward(self, features: Float[Tensor, "b c h w"]) -> Capsules:
         c_in = self.weight.shape[1]
+        check_tensor("PrimaryCapsules", "features", features)
         if features.ndim != 4 or features.shape[1] != c_in:
             came = list(features.shape)
             if features.ndim == 4:
@@ -49,6 +51,7 @@ class PrimaryCapsules(nn.Module):
             else:
                 do = "add the batch axis: features.unsqueeze(0)" if features.ndim == 3 else "give a batch of features"
             raise ValueError(f"PrimaryCapsules expects features [b, {c_in}, height, width], got {came}; {do}")
+        check_dtype("PrimaryCapsules", "features", features, self.weight.dtype)
         # columns first, the order of pad
         around = [n for size in (features.shape[3], features.shape[2]) for n in self._around(size)]
         cut = convolve(pad(features, around) if any(around) else features, self.weight, stride=self.stride) / self.share

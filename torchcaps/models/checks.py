@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchcaps.layers.inputs import check_dtype, check_tensor
+
 MANY = 8  # channels that hardly any image has
 
 
@@ -64,32 +66,6 @@ def check_images(
             f"{model} expects images [b, {wanted}], got {list(shape)}; {_advice(model, shape, tuple(image), any_size)}"
         )
     check_dtype(model, "images", images, dtype)
-
-
-def check_tensor(model: str, what: str, given: Any) -> None:
-    """Refuse an input that is no tensor, such as an array."""
-    if not isinstance(given, Tensor):
-        kind = type(given)
-        do = "torch.from_numpy" if kind.__module__ == "numpy" else "torch.as_tensor"
-        raise ValueError(
-            f"{model} expects {what} as a torch.Tensor, got {kind.__module__}.{kind.__name__}; give {do}({what})"
-        )
-
-
-def check_dtype(model: str, what: str, given: Tensor, dtype: torch.dtype) -> None:
-    """Refuse an input whose dtype is not that of the weights; inside autocast any floating dtype will do."""
-    check_tensor(model, what, given)
-    if given.dtype == dtype or (given.is_floating_point() and _casts(given.device.type)):
-        return
-    if given.is_floating_point():
-        do = f"give {what}.to({dtype}), or convert the model by .to({given.dtype})"
-    else:
-        do = f"give {what}.float() / 255 for bytes"
-    raise ValueError(f"{model} expects {what} of {dtype}, as its weights are, got {given.dtype}; {do}")
-
-
-def _casts(device: str) -> bool:
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _advice(model: str, shape: tuple[int, ...], image: tuple[int, ...], any_size: bool) -> str:

@@ -86,6 +86,7 @@ def likelihood_loss(
                 "use LOSSES[routing.loss], the loss that their routing names"
             )
         scores = scores.score
+    _same_shape("likelihood_loss", scores=scores, present=present)
     return cross_entropy_loss(logsigmoid(scores), present)
 
 
