@@ -66,7 +66,13 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One task trained with one schedule for a number of epochs, or for `steps` if given."""
+    """One task trained with one schedule for a number of epochs, or for `steps` if given.
+
+    Example:
+
+        stage = Stage(epochs=20, batch=64, learning_rate=3e-3)
+        stage.steps is None  # True
+    """
 
     task: Task = Classify()  # noqa: RUF009, frozen
     epochs: int = 1
@@ -104,7 +110,13 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A network, its data and its training."""
+    """A network, its data and its training.
+
+    Example:
+
+        run = Run(data="digits", model="capsnet", model_args={"channels": 32, "kernel": 5, "primary_kernel": 5})
+        type(run.build()).__name__, run.sizes()  # ('CapsNet', ((1, 16, 16), 10))
+    """
 
     # the interface that `reproduce` needs from a run or a probe
     needs: ClassVar[tuple[str, ...]] = ()  # rows that must be finished first
