@@ -48,7 +48,12 @@ PRECISIONS = ("bfloat16", "float32")
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Early stopping: end a stage once `part` reaches an accuracy, and keep the weights of that step."""
+    """Early stopping: end a stage once `part` reaches an accuracy, and keep the weights of that step.
+
+    Example:
+
+        Stage(epochs=20, stop=Stop(accuracy=99.0)).stop.part  # validation
+    """
 
     accuracy: float  # percent
     part: str = "validation"  # "test" is selection on the test set, and a row has to say so
@@ -57,7 +62,12 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Learning curve on a fixed sample of `part`, measured every few epochs. Nothing is selected by it."""
+    """Learning curve on a fixed sample of `part`, measured every few epochs. Nothing is selected by it.
+
+    Example:
+
+        Stage(epochs=20, watch=Watch(n_images=1000)).watch.every  # 1
+    """
 
     part: str = "test"
     n_images: int = 2500  # at most this many images or sentences, the same ones every time
