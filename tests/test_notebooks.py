@@ -121,6 +121,20 @@ def test_our_figures_show_themselves():
     assert (int.from_bytes(header[16:20]), int.from_bytes(header[20:24])) == (2 * DPI, DPI)
 
 
+def test_a_page_of_the_site_has_text_code_and_figures_and_offers_colab():
+    pytest.importorskip("myst_parser", reason="pip install 'torchcaps[docs]'")
+    from sphinx_parts.notebooks import as_myst
+
+    code = {"cell_type": "code", "metadata": {"alt": "A line"}, "source": ["x = 1\n", "x"]}
+    code["outputs"] = [{"data": {"image/png": "iVBO"}}]
+    cells = [{"cell_type": "markdown", "source": ["# Title\n", "\n", "Text."]}, code, {**code, "source": ["!ls"]}]
+    page = as_myst({"cells": cells}, "one.ipynb", "https://github.com/owner/name/blob/main/")
+    assert page.startswith("# Title\n\nText.\n\n[Open in Colab](https://colab.research.google.com/github/owner/name/")
+    assert "/blob/main/docs/notebooks/one.ipynb) · {download}`" in page
+    assert "```python\nx = 1\nx\n```\n\n![A line](data:image/png;base64,iVBO)" in page and "```sh\n!ls" in page
+    assert "colab" not in as_myst({"cells": cells}, "one.ipynb")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_runs_and_draws_the_stored_figures(path):
