@@ -12,7 +12,8 @@ from torchcaps import __version__  # noqa: E402, found by the line above, withou
 project = "torchcaps"
 release = version = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-extensions += [f"sphinx_parts.{part}" for part in ("docstrings", "public_names", "name_links", "repository_links")]
+parts = ("docstrings", "public_names", "name_links", "repository_links", "notebooks")
+extensions += [f"sphinx_parts.{part}" for part in parts]
 exclude_patterns = ["sphinx_parts"]
 
 myst_enable_extensions = ["colon_fence"]

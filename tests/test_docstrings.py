@@ -1,8 +1,11 @@
 """Code in docstrings, which the pages of the reference show, runs too; docstrings and code keep the style."""
 
 import ast
+import inspect
 import re
+import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 
@@ -11,6 +14,11 @@ import pytest
 import torchcaps
 
 HOME = Path(torchcaps.__file__).parent
+DOCS = HOME.parent / "docs"
+sys.path.append(str(DOCS))
+
+from sphinx_parts.public_names import marked, offered, told_by  # noqa: E402
+
 # by file and name: the extra that it wants and the package that this brings
 EXTRAS = {
     "integrations/sklearn.py CapsNetClassifier": ("experiments", "sklearn"),
@@ -23,6 +31,20 @@ FORMULAS = {
     "ops/self_attention.py",
     "ops/self_routing.py",
 }  # of a paper, in its letters
+# modules whose classes a reader builds or gets back: each shows how, in an example
+TAUGHT = (
+    "torchcaps",
+    "torchcaps.layers",
+    "torchcaps.models",
+    "torchcaps.ops",
+    "torchcaps.ops.experts",
+    "torchcaps.ops.rbm",
+    "torchcaps.pretrained",
+    "torchcaps.integrations.sklearn",
+    "torchcaps.integrations.image_folder",
+    "torchcaps.data.augment",
+    "torchcaps.train.schedules",
+)
 OPENERS = re.compile(r"(?:\A|(?<=[.!?:]\s)|(?<=\n\n))\s*(?:- )?((?:Of|That|Those|Whose|What)\b[^\n]{,40})")
 
 
@@ -78,7 +100,56 @@ def test_all_of_them_are_known():
         '"""One.\n\n    x = 1\n\n    y = 2\n\nTwo:\n- a\n  b\n"""\ndef f():\n    """F.\n\n        f()\n\n    Two."""'
     )
     assert codes_of(source) == {"": "x = 1\n\ny = 2\n\n", "f": "f()\n\n"}
-    assert set(codes()) == set(EXTRAS) | FORMULAS, "code in a docstring that no test runs"
+    assert set(EXTRAS) | FORMULAS <= set(codes())
+    assert len(examples()) >= 80
+    assert all(name.partition(" ")[2] for name in examples()), "code in the docstring of a file: run it, or list it"
+
+
+@cache
+def examples() -> dict[str, str]:
+    """Examples that need no more than PyTorch, by file and class."""
+    return {name: code for name, code in codes().items() if name not in EXTRAS and name not in FORMULAS}
+
+
+def run_example(code: str, names: dict) -> None:
+    """Run it; a line that is an expression must give what the comment behind it says."""
+    lines = code.splitlines()
+    for statement in ast.parse(code).body:
+        expected = lines[statement.end_lineno - 1].partition("  # ")[2]
+        if isinstance(statement, ast.Expr) and expected:
+            found = str(eval(compile(ast.Expression(statement.value), "example", "eval"), names))
+            assert found == expected, f"{ast.unparse(statement)} is {found}, and the comment says {expected}"
+        else:
+            exec(compile(ast.Module([statement], []), "example", "exec"), names)
+
+
+@pytest.mark.parametrize("name", examples())
+def test_an_example_gives_what_its_comments_say(name):
+    """After `import torch` and all names of the module whose page of the reference shows it."""
+    file, _, kind = name.partition(" ")
+    thing = getattr(import_module("torchcaps." + file.removesuffix(".py").replace("/", ".")), kind)
+    page, _, _ = told_by(marked(DOCS / "api"))[id(thing)].rpartition(".")
+    if page == "torchcaps.data":
+        pytest.importorskip("sklearn", reason="pip install 'torchcaps[experiments]'")
+    names: dict = {}
+    exec(f"import torch\nfrom {page} import *", names)
+    run_example(examples()[name], names)
+
+
+def test_a_wrong_example_would_be_noticed():
+    run_example("x = 2  # so\nx + 1  # 3", {})
+    with pytest.raises(AssertionError, match="x is 2, and the comment says 3"):
+        run_example("x = 2\nx  # 3", {})
+
+
+def test_every_class_that_a_reader_meets_has_an_example():
+    known = {name.partition(" ")[2] for name in codes()}
+    for name in TAUGHT:
+        module = import_module(name)
+        kinds = [each for each in offered(module) if inspect.isclass(getattr(module, each))]
+        assert kinds
+        missing = [each for each in kinds if each not in known]
+        assert not missing, f"{name}: without an example are {missing}"
 
 
 @pytest.mark.parametrize("name", EXTRAS)

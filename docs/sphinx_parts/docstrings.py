@@ -65,7 +65,8 @@ def _literal(text: str) -> str:
 
 def _process(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     more = fields_of(thing) if what == "class" else []
-    lines[:] = as_rst([*lines, "", *more])
+    behind = lines.index("Example:") if "Example:" in lines else len(lines)
+    lines[:] = as_rst([*lines[:behind], "", *more, "", *lines[behind:]])
 
 
 def _skip(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:

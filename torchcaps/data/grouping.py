@@ -21,7 +21,12 @@ from torchcaps.data.subsets import N_DIGITS, N_WARPED, picked
 
 
 class Groups(NamedTuple):
-    """Groups of the examples of a part."""
+    """Groups of the examples of a part.
+
+    Example:
+
+        groups("digits", "test", load("digits", "test")).what  # images
+    """
 
     what: str  # "digits", "toys", "images" or "sentences"
     index: Int64[Tensor, "n k"]  # group of each example; two for a pair

@@ -29,6 +29,10 @@ class DataSpec:
     """Specification of a data set; `str` of it is its name, as commands take it and result files store it.
 
     A field that is not given has its source's default; `spec(name)` leads from a name to the specification.
+
+    Example:
+
+        str(DataSpec(source="smallnorb", size=64)), spec("smallnorb-64").size  # ('smallnorb-64', 64)
     """
 
     source: str  # "mnist", "smallnorb", "sst", "generated": a file of sets/ reads it
@@ -69,7 +73,12 @@ class DataSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class DataInfo:
-    """Facts about a data set that are known without its files."""
+    """Facts about a data set that are known without its files.
+
+    Example:
+
+        info("mnist").shape, info("mnist").n_test  # ((1, 28, 28), 10000)
+    """
 
     name: str
     shape: tuple[int, int, int]  # c h w; of sentences: tokens of the longest, layers, width of an embedding

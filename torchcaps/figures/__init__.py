@@ -42,6 +42,7 @@ __all__ = [
     "couplings_over_iterations",
     "dimension_sweeps",
     "learning_curve",
+    "overlapping_digits",
     "png",
     "reconstructions",
     "save_figures",

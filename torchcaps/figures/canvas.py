@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from einops import rearrange
@@ -39,13 +40,24 @@ def canvas(width: float, height: float, layout: str = "constrained") -> Iterator
     try:
         from matplotlib import style
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError("figures need matplotlib; pip install 'torchcaps[experiments]'") from error
     with style.context(["default", STYLE]):
-        figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
+        figure = _self_showing()(figsize=(width, height), dpi=DPI, layout=layout)
         FigureCanvasAgg(figure)
         yield figure
+
+
+@cache
+def _self_showing() -> type[Figure]:
+    """Make the class of our figures: a notebook shows one that is the last line of a cell, whatever its backend."""
+    from matplotlib.figure import Figure
+
+    class SelfShowing(Figure):
+        def _repr_png_(self) -> bytes:
+            return png(self)
+
+    return SelfShowing
 
 
 def place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:

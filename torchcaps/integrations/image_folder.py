@@ -113,7 +113,13 @@ def _strides(size: int) -> tuple[int, ...]:
 
 
 class ClassNumbers(NamedTuple):
-    """Number of images of a class, and how many were classified right."""
+    """Number of images of a class, and how many were classified right.
+
+    Example:
+
+        found = by_class(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), ("crow", "gull"))
+        found["gull"].percent  # 50.0
+    """
 
     n: int
     right: int

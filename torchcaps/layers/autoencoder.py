@@ -13,6 +13,11 @@ class ConvAutoencoder(nn.Module):
 
     Two convolutions with leaky ReLU. 9x9 filters at strides 1 and 2 turn 28x28 pixels into 6x6 places. Encoder and
     decoder share the filter tensors but not the biases.
+
+    Example:
+
+        net = ConvAutoencoder((1, 28, 28), channels=16)
+        list(net(torch.rand(4, 1, 28, 28)).shape)  # [4, 1, 28, 28]
     """
 
     def __init__(

@@ -18,6 +18,11 @@ class Capsules(NamedTuple):
     """Poses and activities of capsules. On a grid, i runs over (type, row, column).
 
     `activity` is the probability that a capsule is present. Routings that compute its logit keep it as `score`.
+
+    Example:
+
+        found = RoutedCapsules(n_in=32, n_out=10, d_in=8, d_out=16)(torch.randn(4, 32, 8))
+        list(found.poses.shape), list(found.activity.shape)  # ([4, 10, 16], [4, 10])
     """
 
     poses: Float[Tensor, "*b i d"] | Float[Tensor, "*b i r d"]  # r rows if a pose is a matrix

@@ -29,6 +29,11 @@ class CodeNets(nn.Module):
     Copies share all weights but the first bias, a class embedding. `linear`: no ReLU after the last layer. `n_active`:
     number of ones in a code. The product with the code is dense: in bfloat16 on an H200 that is faster than gathering
     rows, for 1152 and 4608 inputs; in float32 with 4608 it is not (bench/h200-code.txt).
+
+    Example:
+
+        nets = CodeNets(n_in=64, sizes=(32, 16), n_nets=1, n_copies=10, n_active=8)
+        list(nets(torch.eye(64)[:4]).shape)  # [1, 10, 4, 16]
     """
 
     def __init__(

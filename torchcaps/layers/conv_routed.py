@@ -19,6 +19,11 @@ class ConvRoutedCapsules(nn.Module):
 
     Each offset in a parent's local grid has its own transform per pair of types, shared by all places. A child's
     couplings sum to 1 over all parents (type and place) that it reaches, which are fewer at a border.
+
+    Example:
+
+        layer = ConvRoutedCapsules(grid=(6, 6), n_in_types=4, n_out_types=8, d_in=8, d_out=16)
+        layer.out_grid, list(layer(torch.randn(2, 4 * 36, 8)).poses.shape)  # ((4, 4), [2, 128, 16])
     """
 
     def __init__(

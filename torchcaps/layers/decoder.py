@@ -13,6 +13,11 @@ class Decoder(nn.Module):
     """Fully connected decoder that reconstructs an image. [*b j e] -> [*b c h w].
 
     `keep` [*b j] multiplies the capsules, 0 for those that are masked out.
+
+    Example:
+
+        decoder = Decoder(n_in=10, d_in=16, shape=(1, 28, 28))
+        list(decoder(torch.randn(4, 10, 16), keep=torch.eye(10)[:4]).shape)  # [4, 1, 28, 28]
     """
 
     def __init__(

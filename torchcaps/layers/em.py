@@ -28,6 +28,11 @@ class EMCapsules(nn.Module):
     parameters, `tied` to the benefit of using it, or `none`.
     `init` "paper": like the author's code; deep networks need "alive", and `calibrate` where `n_in` is None
     (starts as for 64 inputs).
+
+    Example:
+
+        layer = EMCapsules(n_in=32, n_out=10, rows=4, d_in=4, d_out=4)
+        list(layer(torch.randn(2, 32, 4, 4)).score.shape)  # [2, 10]
     """
 
     def __init__(

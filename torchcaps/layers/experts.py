@@ -16,6 +16,11 @@ class ExpertCapsules(nn.Module):
 
     `n_plain`: number of the d_out pose dimensions that do not lie on the sphere. The decoder of a layer is a second
     `ExpertCapsules` with inputs and outputs swapped.
+
+    Example:
+
+        layer = ExpertCapsules(n_in=32, n_out=20, d_in=8, d_out=16)
+        list(layer(torch.randn(4, 32, 8)).poses.shape)  # [4, 20, 16]
     """
 
     def __init__(

@@ -24,6 +24,11 @@ class InvertedCapsules(nn.Module):
     Poses are normalised by a layer norm that all outputs share, and so is the linear map of a pose to its score. The
     paper has scores in the last layer alone; here inputs that have a score are scaled by their activity, -inf masks.
     With `n_types` the inputs are (type, place), and a type's weights are shared by its places.
+
+    Example:
+
+        layer = InvertedCapsules(n_in=32, n_out=10, d_in=8, d_out=16)
+        list(layer(torch.randn(4, 32, 8)).score.shape)  # [4, 10]
     """
 
     def __init__(

@@ -46,7 +46,13 @@ ALIVE_SHARPNESS = 2.3
 
 @dataclass(frozen=True, kw_only=True)
 class LadderForm:
-    """Options in which the paper's text and the authors' withdrawn code differ."""
+    """Options in which the paper's text and the authors' withdrawn code differ.
+
+    Example:
+
+        layer = LadderCapsules(64, 10, 8, 16, n_kept=16, form=LadderForm(squared=False))
+        list(layer(torch.rand(4, 64, 8) / 4).poses.shape)  # [4, 10, 16]
+    """
 
     hidden: tuple[int, ...] = (3, 2, 1)  # hidden sizes of the transform networks, in units of `width`
     share_hidden: tuple[int, ...] = (3, 2, 1)  # hidden sizes of the share networks, in units of `n_kept`
@@ -56,7 +62,13 @@ class LadderForm:
 
 
 class Laddered(NamedTuple):
-    """Parents and the intermediate results that led to them."""
+    """Parents and the intermediate results that led to them.
+
+    Example:
+
+        layer = LadderCapsules(64, 10, 8, 16, n_kept=16)
+        list(layer.ladder(torch.rand(4, 64, 8) / 4).kept.index.shape)  # [4, 16]
+    """
 
     capsules: Capsules
     kept: Kept
@@ -72,6 +84,11 @@ class LadderCapsules(nn.Module):
     networks do not see which inputs were kept.
     Call `tell` with a first batch before training, as `ClassifyLadder` does; without it the layer may never learn.
     `init` "alive": a sharpness that `calibrate` fits to the inputs; "paper": the paper's.
+
+    Example:
+
+        layer = LadderCapsules(n_in=64, n_out=10, d_in=8, d_out=16, n_kept=16)
+        list(layer(torch.rand(4, 64, 8) / 4).poses.shape)  # [4, 10, 16]
     """
 
     def __init__(

@@ -24,6 +24,11 @@ class LazyRoutedCapsules(nn.Module):
     position; the layer then starts as for 64 inputs, so call `calibrate` before training.
     With `n_types` the inputs are (type, place), and a type's weights are shared by its places.
     `init` "paper": like the author's code; deep networks need "alive".
+
+    Example:
+
+        layer = LazyRoutedCapsules(n_in=None, n_out=10, d_in=64, d_out=16)
+        list(layer(torch.randn(2, 500, 64)).poses.shape)  # [2, 10, 16]
     """
 
     def __init__(

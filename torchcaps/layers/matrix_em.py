@@ -120,6 +120,11 @@ class MatrixCapsules(_MatrixLayer):
     `inverse_temperature`: the paper's 0.01 for all layers, or None: as the sizes want it.
     `density_power` below the paper's 1 makes assignments softer; None: as stacks want it, or 1 if `init` is "paper",
     with transforms near the identity. `recompute` takes less memory in eager training, and more time.
+
+    Example:
+
+        layer = MatrixCapsules(n_in=32, n_out=10)
+        list(layer(torch.randn(2, 32, 4, 4)).poses.shape)  # [2, 10, 4, 4]
     """
 
     def __init__(
@@ -173,6 +178,11 @@ class ConvMatrixCapsules(_MatrixLayer):
 
     Each offset has its own transform per pair of types, shared by all places. A child is divided among all parents, of
     every type and place, that see it.
+
+    Example:
+
+        layer = ConvMatrixCapsules(grid=(5, 5), n_in_types=2, n_out_types=3, kernel=3)
+        list(layer(torch.randn(2, 2 * 25, 4, 4)).poses.shape)  # [2, 27, 4, 4]
     """
 
     def __init__(

@@ -20,6 +20,11 @@ class PrimaryCapsules(nn.Module):
     routes once with equal couplings, which divides by the number of types. `rectify`: a ReLU before the squash, as in
     the withdrawn code of Jeong 2019. `padding`: zeros on each side, or "same" for ceil(size / stride) places, as in
     TensorFlow: an odd row or column of zeros goes below or right.
+
+    Example:
+
+        layer = PrimaryCapsules(c_in=256, n_types=32, d_out=8)
+        list(layer(torch.randn(4, 256, 20, 20)).poses.shape)  # [4, 1152, 8]
     """
 
     def __init__(

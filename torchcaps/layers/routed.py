@@ -33,7 +33,13 @@ SHARING = ("none", "places", "inputs", "all")
 
 
 class Coupled(NamedTuple):
-    """Capsules and the couplings of the last routing iteration."""
+    """Capsules and the couplings of the last routing iteration.
+
+    Example:
+
+        layer = RoutedCapsules(n_in=32, n_out=10, d_in=8, d_out=16)
+        list(layer.with_couplings(torch.randn(4, 32, 8)).couplings.shape)  # [4, 32, 10]
+    """
 
     capsules: Capsules
     couplings: Float[Tensor, "*b i j"]  # without gradient
@@ -53,6 +59,11 @@ class RoutedCapsules(nn.Module):
     one per output, `all` a single one. `learn_prior`: the initial logits are parameters. `n_in` None: any number of
     inputs, if the weights do not depend on it; the layer then starts as for 64 inputs, so call `calibrate` before
     training. `init`: one of `INITS`; deep networks need "alive", and `calibrate` where `bias` is False.
+
+    Example:
+
+        layer = RoutedCapsules(n_in=32, n_out=10, d_in=8, d_out=16)
+        list(layer(torch.randn(4, 32, 8)).poses.shape)  # [4, 10, 16]
     """
 
     def __init__(

@@ -30,6 +30,10 @@ class Routing(Protocol):
 
     "margin" of lengths, "cross-entropy" of scores, "spread" of probabilities, or "likelihood": of activities that sum
     to one over the classes.
+
+    Example:
+
+        ROUTINGS["em"].loss, ROUTINGS["matrix-em"].loss  # ('cross-entropy', 'spread')
     """
 
     loss: ClassVar[str]
@@ -43,7 +47,13 @@ class Routing(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamic:
-    """Routing by agreement (Sabour 2017); `couplings` name the rule, one of `COUPLINGS`."""
+    """Routing by agreement (Sabour 2017); `couplings` name the rule, one of `COUPLINGS`.
+
+    Example:
+
+        layer = CapsuleLayer(32, 10, 8, 16, routing=Dynamic(n_iters=1, couplings="max-min"))
+        list(layer(torch.randn(4, 32, 8)).poses.shape)  # [4, 10, 16]
+    """
 
     loss: ClassVar[str] = "margin"
     n_iters: int = 3
@@ -56,7 +66,13 @@ class Dynamic:
 
 @dataclass(frozen=True, kw_only=True)
 class EM:
-    """Routing by expectation-maximization (Heinsen 2019) of poses with this many rows."""
+    """Routing by expectation-maximization (Heinsen 2019) of poses with this many rows.
+
+    Example:
+
+        layer = CapsuleLayer(32, 10, 8, 16, routing=EM(rows=2))
+        list(layer(torch.randn(4, 32, 8)).poses.shape)  # [4, 10, 16]
+    """
 
     loss: ClassVar[str] = "cross-entropy"
     n_iters: int = 3
@@ -77,7 +93,13 @@ class EM:
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixEM:
-    """EM routing of matrix capsules (Hinton 2018) of poses with this many rows."""
+    """EM routing of matrix capsules (Hinton 2018) of poses with this many rows.
+
+    Example:
+
+        layer = CapsuleLayer(32, 10, 16, 16, routing=MatrixEM(n_iters=2))
+        list(layer(torch.randn(4, 32, 16)).poses.shape)  # [4, 10, 16]
+    """
 
     loss: ClassVar[str] = "spread"
     n_iters: int = 3
@@ -97,7 +119,13 @@ class MatrixEM:
 
 @dataclass(frozen=True, kw_only=True)
 class Lazy:
-    """Routing without votes, for long sequences (Heinsen 2022)."""
+    """Routing without votes, for long sequences (Heinsen 2022).
+
+    Example:
+
+        layer = CapsuleLayer(32, 10, 8, 16, routing=Lazy())
+        list(layer(torch.randn(4, 32, 8)).score.shape)  # [4, 10]
+    """
 
     loss: ClassVar[str] = "cross-entropy"
     n_iters: int = 2
@@ -108,7 +136,13 @@ class Lazy:
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """Ladder of the most active inputs (Jeong 2019), by one network for all outputs."""
+    """Ladder of the most active inputs (Jeong 2019), by one network for all outputs.
+
+    Example:
+
+        layer = CapsuleLayer(64, 10, 8, 16, routing=Ladder(n_kept=16))
+        list(layer(torch.rand(4, 64, 8) / 4).poses.shape)  # [4, 10, 16]
+    """
 
     loss: ClassVar[str] = "margin"
     n_kept: int | None = 32
@@ -126,7 +160,13 @@ class Ladder:
 
 @dataclass(frozen=True, kw_only=True)
 class SelfAttention:
-    """Self-attention of the votes, without iterations (Mazzia 2021)."""
+    """Self-attention of the votes, without iterations (Mazzia 2021).
+
+    Example:
+
+        layer = CapsuleLayer(32, 10, 8, 16, routing=SelfAttention())
+        list(layer(torch.randn(4, 32, 8)).poses.shape)  # [4, 10, 16]
+    """
 
     loss: ClassVar[str] = "margin"
 
@@ -136,7 +176,13 @@ class SelfAttention:
 
 @dataclass(frozen=True, kw_only=True)
 class SelfRouting:
-    """Routing that every input decides alone, without iterations (Hahn 2019)."""
+    """Routing that every input decides alone, without iterations (Hahn 2019).
+
+    Example:
+
+        layer = CapsuleLayer(32, 10, 8, 16, routing=SelfRouting())
+        list(layer(torch.randn(4, 32, 8)).poses.shape)  # [4, 10, 16]
+    """
 
     loss: ClassVar[str] = "likelihood"
 
@@ -146,7 +192,13 @@ class SelfRouting:
 
 @dataclass(frozen=True, kw_only=True)
 class Inverted:
-    """Inverted dot-product attention with a layer norm (Tsai 2020)."""
+    """Inverted dot-product attention with a layer norm (Tsai 2020).
+
+    Example:
+
+        layer = CapsuleLayer(32, 10, 8, 16, routing=Inverted(n_iters=1))
+        list(layer(torch.randn(4, 32, 8)).score.shape)  # [4, 10]
+    """
 
     loss: ClassVar[str] = "cross-entropy"
     n_iters: int = 2
@@ -195,9 +247,11 @@ class Stepped(Protocol):
 class CapsuleLayer(nn.Module):
     """Fully connected capsule layer of any routing. [*b i d] -> [*b j e], as vectors.
 
-    CapsuleLayer(288, 32, 8, 16, routing="em")
-    CapsuleLayer(288, 32, 8, 16, routing=Dynamic(n_iters=1))
-    CapsuleLayer(288, 32, 8, 16, n_types=8)  # inputs of 8 types at 36 places, which share transforms
+    `n_types`: inputs are (type, place), and a type's transforms are shared by its places. Example:
+
+        CapsuleLayer(288, 32, 8, 16, routing=Dynamic(n_iters=1))
+        layer = CapsuleLayer(288, 32, 8, 16, routing="em", n_types=8)  # 8 types at 36 places
+        list(layer(torch.randn(4, 288, 8)).poses.shape)  # [4, 32, 16]
     """
 
     def __init__(

@@ -25,6 +25,11 @@ class SelfAttentionCapsules(nn.Module):
     at zero, or as one number for all pairs where many outputs would leave each too small a share. `init` "paper": the
     start of `EfficientCapsNet`, whose one layer needs no other.
     With `n_types` the inputs are (type, place), and a type's weights are shared by its places.
+
+    Example:
+
+        layer = SelfAttentionCapsules(n_in=16, n_out=10, d_in=8, d_out=16)
+        list(layer(torch.randn(4, 16, 8)).poses.shape)  # [4, 10, 16]
     """
 
     def __init__(

@@ -21,6 +21,11 @@ class SelfRoutedCapsules(nn.Module):
     Activities sum to one over the outputs; the score is their logit. The paper's loss is the negative logarithm of the
     true class's activity: log activity = logsigmoid of the score. In a last layer it does not depend on `weight`.
     With `n_types` the inputs are (type, place), and a type's weights are shared by its places.
+
+    Example:
+
+        layer = SelfRoutedCapsules(n_in=32, n_out=10, d_in=8, d_out=16)
+        list(layer(torch.randn(4, 32, 8)).activity.shape)  # [4, 10]
     """
 
     def __init__(self, n_in: int, n_out: int, d_in: int, d_out: int, *, n_types: int | None = None) -> None:

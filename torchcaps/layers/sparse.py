@@ -14,6 +14,11 @@ class RankMask(nn.Module):
     In training it counts wins over all processes, and every `boost_every` batches boosts capsules that win too rarely.
     `frequencies`: target range of a capsule's win frequency. `sharpness` 0 keeps all capsules, `boost_step` 0 disables
     boosting. `gain` above 0: boosts follow the wins of every batch instead (`steered_boost`).
+
+    Example:
+
+        mask = RankMask(16).eval()
+        mask(torch.arange(16.0)).argmax().item()  # 15
     """
 
     NOT_AVERAGED = "frequency", "boost"  # statistics of the run: weight averaging copies them unchanged

@@ -49,7 +49,13 @@ class PictureConv2d(nn.Conv2d):
 
 
 class Baseline(nn.Module):
-    """Images [b c h w] -> class logits [b k], with dropout before the last layer."""
+    """Images [b c h w] -> class logits [b k], with dropout before the last layer.
+
+    Example:
+
+        model = Baseline((1, 28, 28), n_classes=10)
+        list(model(torch.rand(2, 1, 28, 28)).shape)  # [2, 10]
+    """
 
     def __init__(
         self,

@@ -47,6 +47,12 @@ class CapsNet(nn.Module):
 
     `routing` of the class capsules: a name of `ROUTINGS`, or options such as `EM(rows=2)`. The network is then no
     paper's: the class capsules start alive, and the training loop calibrates the network on its first batch.
+
+    Example:
+
+        model = CapsNet((1, 28, 28), n_classes=10, channels=64, n_types=8)
+        digits = model(torch.rand(4, 1, 28, 28))
+        list(model.reconstruct(digits.poses, digits.activity.argmax(-1)).shape)  # [4, 1, 28, 28]
     """
 
     swaps_routing: ClassVar[bool] = True

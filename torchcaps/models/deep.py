@@ -22,6 +22,11 @@ class DeepCapsNet(nn.Module):
     each layer between primary and class capsules. `n_conv` convolutional layers of stride 2 come before them, always
     with dynamic routing.
     `stride` of the first convolution: 2 or more for large images.
+
+    Example:
+
+        model = DeepCapsNet((3, 32, 32), n_classes=10, routing="em", depth=3)
+        list(model(torch.rand(2, 3, 32, 32)).activity.shape)  # [2, 10]
     """
 
     needs_calibration = True

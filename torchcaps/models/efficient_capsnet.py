@@ -34,6 +34,11 @@ class EfficientCapsNet(nn.Module):
 
     `channels` of the four convolutions, the last of stride 2. A filter as large as the map turns each of the last
     channels into one number; `d_primary` of them form a primary capsule.
+
+    Example:
+
+        model = EfficientCapsNet((1, 28, 28), n_classes=10)
+        list(model(torch.rand(2, 1, 28, 28)).poses.shape)  # [2, 10, 16]
     """
 
     def __init__(

@@ -25,6 +25,11 @@ class EMCapsNet(nn.Module):
 
     `image`: number of channels, and a size that is checked at construction; `forward` accepts any size that leaves at
     least one place. `coordinates`: adds two channels with the pixel position, which the first routing layer ignores.
+
+    Example:
+
+        model = EMCapsNet((2, 32, 32), n_classes=5, channels=16, n_types=8, n_parts=8)
+        list(model(torch.rand(2, 2, 32, 32)).score.shape)  # [2, 5]
     """
 
     def __init__(

@@ -25,6 +25,11 @@ class EMSentenceNet(nn.Module):
 
     `present` [b n]: 1 for a token, 0 for padding, between 0 and 1 for mixup. `depth`: adds a learnt embedding of the
     layer, which the routing would not see otherwise. A sentence of padding alone has scores of 0.
+
+    Example:
+
+        model = EMSentenceNet(n_layers=4, d_embedding=32, n_classes=5, n_parts=8)
+        list(model(torch.randn(2, 7, 4, 32)).score.shape)  # [2, 5]
     """
 
     def __init__(

@@ -27,6 +27,11 @@ class ExpertNet(nn.Module):
     `n_chains`: persistent chains per layer, 0 for none. `loud`: decoded capsules are scaled, by one factor per image,
     to the length of those of training images, and a decoder's initial logits are the log lengths. The paper has
     neither: without `loud`, decoded capsules are U's output, from logits of 0.
+
+    Example:
+
+        model = ExpertNet((1, 28, 28), channels=16)
+        list(model(torch.rand(2, 1, 28, 28)).poses.shape)  # [2, 20, 16]
     """
 
     def __init__(

@@ -28,6 +28,11 @@ class InvertedCapsNet(nn.Module):
     `n_iters` is for all layers at once: the first pass goes from layer to layer, and each further iteration updates all
     layers at the same time, from the poses of the iteration before. `n_types` capsules at each place of the grids, and
     in the dense layer before the classes. `rows` of a pose: a transform multiplies each; 1 for vectors.
+
+    Example:
+
+        model = InvertedCapsNet((3, 32, 32), n_classes=10, channels=(16, 32), n_types=4)
+        list(model(torch.rand(2, 3, 32, 32)).score.shape)  # [2, 10]
     """
 
     def __init__(

@@ -54,6 +54,11 @@ class LCapsNet(nn.Module):
     `n_kept`: number of primary capsules kept (paper: K); None keeps all.
     `agreement` and `code`: see `LadderCapsules`. `start`: initialisation, one of `STARTS`; the preset's if None.
     Call `tell(images)` with a first batch before training, as `ClassifyLadder` does.
+
+    Example:
+
+        model = LCapsNet((1, 28, 28), n_classes=10, preset="shared", n_kept=16, channels=32, n_types=4)
+        list(model(torch.rand(2, 1, 28, 28)).activity.shape)  # [2, 10]
     """
 
     decoder = None  # the paper has none; callers check this attribute

@@ -25,6 +25,11 @@ class MatrixCapsNet(nn.Module):
     `n_types` of the primary capsules and of the two convolutional capsule layers. `inverse_temperature` of the routing:
     0.01 for all layers, or None: as the sizes of each layer want it. `density_power` below the paper's 1 makes
     assignments softer and training steadier. `recompute` saves memory in eager training and takes time.
+
+    Example:
+
+        model = MatrixCapsNet((2, 32, 32), n_classes=5, n_types=(8, 4, 4))
+        list(model(torch.rand(2, 2, 32, 32)).poses.shape)  # [2, 5, 4, 4]
     """
 
     needs_calibration = True

@@ -20,6 +20,11 @@ class PooledSentences(nn.Module):
 
     `hidden` empty: a linear probe. `layers`: the concatenated means of all layers, or of the last one only. Each mean
     is normalised to mean 0 and variance 1, without parameters, since layers differ in scale.
+
+    Example:
+
+        model = PooledSentences(n_layers=4, d_embedding=32, n_classes=5)
+        list(model(torch.randn(2, 7, 4, 32)).shape)  # [2, 5]
     """
 
     def __init__(

@@ -17,7 +17,13 @@ FORMS = ("neurons", "linear")
 
 
 class NeuronNet(nn.Module):
-    """Images [b c h w] -> `width` units, as capsules of one dimension; `reconstruct` decodes them to images."""
+    """Images [b c h w] -> `width` units, as capsules of one dimension; `reconstruct` decodes them to images.
+
+    Example:
+
+        model = NeuronNet((1, 28, 28), width=320, channels=16)
+        list(model(torch.rand(2, 1, 28, 28)).poses.shape)  # [2, 320, 1]
+    """
 
     def __init__(
         self,

@@ -29,6 +29,11 @@ class RoutingNet(nn.Module):
     `routing`: a name of `ROUTINGS`, or options such as `EM(rows=2)`. Primary capsules of `n_types` types with a pose
     and a score at every place, `n_parts` part capsules; all poses have `d_pose` dimensions.
     `strides` None: as many of EMCapsNet's convolutions as leave 4x4 places.
+
+    Example:
+
+        model = RoutingNet((1, 28, 28), n_classes=10, routing="self-attention", channels=16)
+        list(model(torch.rand(2, 1, 28, 28)).poses.shape)  # [2, 10, 16]
     """
 
     needs_calibration = True
@@ -98,7 +103,13 @@ class RoutingNet(nn.Module):
 
 
 class PooledNet(nn.Module):
-    """RoutingNet without capsules: images [b c h w] -> class logits [b k], from the mean of features over places."""
+    """RoutingNet without capsules: images [b c h w] -> class logits [b k], from the mean of features over places.
+
+    Example:
+
+        model = PooledNet((1, 28, 28), n_classes=10, channels=16)
+        list(model(torch.rand(2, 1, 28, 28)).shape)  # [2, 10]
+    """
 
     def __init__(
         self,

@@ -46,6 +46,11 @@ class SparseCaps(nn.Module):
 
     `sharpness` to `boost_gain` are arguments of `RankMask`, `network` are arguments of `CapsNet`. `support`: the groups
     of `routing_support`, `places` as in the paper's text or `runs` as in the authors' code.
+
+    Example:
+
+        model = SparseCaps((1, 28, 28), channels=32, n_types=4)
+        list(model(torch.rand(2, 1, 28, 28)).poses.shape)  # [2, 16, 16]
     """
 
     def __init__(
@@ -121,7 +126,13 @@ class SparseCaps(nn.Module):
 
 
 class SupervisedCaps(CapsNet):
-    """CapsNet with the latent interface of `SparseCaps`; the mask keeps the longest class capsule."""
+    """CapsNet with the latent interface of `SparseCaps`; the mask keeps the longest class capsule.
+
+    Example:
+
+        model = SupervisedCaps((1, 28, 28), n_classes=10, channels=32, n_types=4)
+        list(model(torch.rand(2, 1, 28, 28)).poses.shape)  # [2, 10, 16]
+    """
 
     support = "places"
     swaps_routing = False  # support is measured on couplings of routing by agreement

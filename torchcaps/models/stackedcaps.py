@@ -36,6 +36,11 @@ class StackedCaps(nn.Module):
 
     `routing` em: poses are matrices of 4 rows (`d_primary` and `d_latent` elements in all), and capsules have a score,
     whose sigmoid the mask multiplies. `sharpness` to `decay` are arguments of `RankMask`, one mask per layer.
+
+    Example:
+
+        model = StackedCaps((1, 28, 28), n_layers=2, channels=32, n_types=4)
+        list(model(torch.rand(2, 1, 28, 28)).poses.shape)  # [2, 16, 16]
     """
 
     def __init__(

@@ -18,7 +18,13 @@ from torchcaps.ops.squash import squash
 
 
 class LocalGrid(NamedTuple):
-    """Tables of who sees whom, which point one past the end where there is nobody (padding, borders)."""
+    """Tables of who sees whom, which point one past the end where there is nobody (padding, borders).
+
+    Example:
+
+        grid = local_grid(height=6, width=6, kernel=3)
+        grid.shape, list(grid.seen.shape)  # ((4, 4), [16, 9])
+    """
 
     seen: Int64[Tensor, "p k"]  # the input place that parent p sees as member k; q if it is padding
     reach: Int64[Tensor, "c r"]  # the (p k) pairs in which a child takes part; p·k if it has fewer than r

@@ -28,7 +28,13 @@ STARTS = ("zero", "lengths")
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Rule that finds the couplings. The paper leaves iterations and first logits open, and sums over the inputs."""
+    """Rule that finds the couplings. The paper leaves iterations and first logits open, and sums over the inputs.
+
+    Example:
+
+        phase = agreement_routing(torch.randn(32, 8), torch.randn(32, 10, 8, 16), Rule(n_iters=1, over="outputs"))
+        float(phase.couplings[0].sum().round(decimals=3))  # 1.0
+    """
 
     n_iters: int = 3
     over: str = "inputs"  # or "outputs": over what the couplings sum to 1
@@ -48,7 +54,13 @@ PLAIN = Rule()
 
 
 class AgreementStep(NamedTuple):
-    """One iteration: the logits, the couplings they make, and the weighted sums of votes."""
+    """One iteration: the logits, the couplings they make, and the weighted sums of votes.
+
+    Example:
+
+        steps = list(agreement_steps(torch.randn(32, 8), torch.randn(32, 10, 8, 16)))
+        len(steps), list(steps[-1].sums.shape)  # (3, [10, 16])
+    """
 
     logits: Couplings
     couplings: Couplings
@@ -56,7 +68,14 @@ class AgreementStep(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """Tensors from which one half of the contrastive update is computed."""
+    """Tensors from which one half of the contrastive update is computed.
+
+    Example:
+
+        weight = torch.randn(32, 10, 8, 16)
+        data = agreement_routing(torch.randn(4, 32, 8), weight)
+        list(contrast(data, sweep(data, weight)).shape)  # [32, 10, 8, 16]
+    """
 
     poses: Poses
     sums: Parents

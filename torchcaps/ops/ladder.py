@@ -37,7 +37,13 @@ class Made(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Capsules that are left, in the order in which they stood: only then does the code say which row is which."""
+    """Capsules that are left, in the order in which they stood: only then does the code say which row is which.
+
+    Example:
+
+        kept = keep_most_active(torch.randn(6, 8), torch.tensor([0.1, 0.9, 0.2, 0.8, 0.3, 0.7]), n_kept=3)
+        kept.index.tolist(), kept.code.tolist()  # ([1, 3, 5], [0.0, 1.0, 0.0, 1.0, 0.0, 1.0])
+    """
 
     poses: Float[Tensor, "*b k d"]
     code: Float[Tensor, "*b i"]  # 1 for a capsule that is kept, 0 for the others

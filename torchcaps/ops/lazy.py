@@ -33,7 +33,15 @@ PerPair = Float[Tensor, "*b i j"] | Float[Tensor, "i j"] | Float[Tensor, "j"]
 
 
 class LazyWeights(NamedTuple):
-    """Parameters of votes, predictions and similarities."""
+    """Parameters of votes, predictions and similarities.
+
+    Example:
+
+        mix, ones = torch.randn(10, 8), torch.ones(32, 10)
+        votes = mix, torch.randn(8, 16), torch.zeros(10, 16)
+        weights = LazyWeights(*votes, torch.randn(16, 8), mix, 0 * mix, ones, ones)
+        list(lazy_routing(torch.zeros(32), torch.randn(32, 8), weights, ones, ones).poses.shape)  # [10, 16]
+    """
 
     vote_mix: Float[Tensor, "j d"]  # W^F1
     vote: Float[Tensor, "d e"]  # W^F2
@@ -46,14 +54,31 @@ class LazyWeights(NamedTuple):
 
 
 class LazyRouted(NamedTuple):
-    """Output poses, and the credit that made them."""
+    """Output poses, and the credit that made them.
+
+    Example:
+
+        mix, ones = torch.randn(10, 8), torch.ones(32, 10)
+        votes = mix, torch.randn(8, 16), torch.zeros(10, 16)
+        weights = LazyWeights(*votes, torch.randn(16, 8), mix, 0 * mix, ones, ones)
+        list(lazy_routing(torch.zeros(32), torch.randn(32, 8), weights, ones, ones).credit.shape)  # [32, 10]
+    """
 
     poses: Float[Tensor, "*b j e"]
     credit: Float[Tensor, "*b i j"]  # gain of output j by input i; below zero where the input harms it
 
 
 class LazyStep(NamedTuple):
-    """One iteration of the routing, for figures and tests."""
+    """One iteration of the routing, for figures and tests.
+
+    Example:
+
+        mix, ones = torch.randn(10, 8), torch.ones(32, 10)
+        votes = mix, torch.randn(8, 16), torch.zeros(10, 16)
+        weights = LazyWeights(*votes, torch.randn(16, 8), mix, 0 * mix, ones, ones)
+        steps = list(lazy_routing_steps(torch.zeros(32), torch.randn(32, 8), weights, ones, ones, n_iters=2))
+        len(steps), list(steps[-1].used.shape)  # (2, [32, 10])
+    """
 
     probabilities: Float[Tensor, "*b i j"]  # R, of input i belonging to output j
     used: Float[Tensor, "*b i j"]

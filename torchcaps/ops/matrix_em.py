@@ -28,7 +28,14 @@ ABSENT = -1e4  # log of the activity of padding and of masked children: no part,
 
 
 class MatrixEMRouted(NamedTuple):
-    """Score, mean and variance of every parent."""
+    """Score, mean and variance of every parent.
+
+    Example:
+
+        weight, beta = torch.randn(32, 10, 4, 4), torch.zeros(10)
+        routed = matrix_em_routing(torch.zeros(32), torch.randn(32, 4, 4), weight, beta, beta)
+        list(routed.scores.shape), list(routed.poses.shape)  # ([10], [10, 4, 4])
+    """
 
     scores: Float[Tensor, "*b j"]
     poses: Float[Tensor, "*b j r e"]
@@ -36,7 +43,14 @@ class MatrixEMRouted(NamedTuple):
 
 
 class MatrixEMStep(NamedTuple):
-    """One iteration, for figures and tests. Without a grid p is 1 and k runs over the places."""
+    """One iteration, for figures and tests. Without a grid p is 1 and k runs over the places.
+
+    Example:
+
+        weight, beta = torch.randn(32, 10, 4, 4), torch.zeros(10)
+        steps = list(matrix_em_routing_steps(torch.zeros(32), torch.randn(32, 4, 4), weight, beta, beta, n_iters=3))
+        len(steps), list(steps[-1].assignments.shape)  # (3, [32, 1, 1, 10])
+    """
 
     assignments: Float[Tensor, "*b n p k m"]  # R, before it is multiplied by the activity of the child
     scores: Float[Tensor, "*b j"]

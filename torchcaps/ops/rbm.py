@@ -17,7 +17,13 @@ Hidden = Float[Tensor, "*b h"]
 
 
 class Neurons(NamedTuple):
-    """Parameters, or their update. Paper's symbols: w_ij `weight`, b_i `visible_bias`, c_j `hidden_bias`."""
+    """Parameters, or their update. Paper's symbols: w_ij `weight`, b_i `visible_bias`, c_j `hidden_bias`.
+
+    Example:
+
+        neurons = Neurons(torch.randn(64, 16), torch.zeros(64), torch.zeros(16))
+        list(hidden_probability(torch.rand(4, 64), neurons).shape)  # [4, 16]
+    """
 
     weight: Float[Tensor, "v h"]
     visible_bias: Float[Tensor, "v"]

@@ -21,14 +21,28 @@ from torchcaps.ops.votes import votes_of
 
 
 class SelfRouted(NamedTuple):
-    """Output poses and the logarithms of their activities."""
+    """Output poses and the logarithms of their activities.
+
+    Example:
+
+        route, weight = torch.randn(32, 8, 10), torch.randn(32, 10, 8, 16)
+        routed = self_routing(torch.ones(32), torch.randn(32, 8), weight, route)
+        list(routed.poses.shape), list(routed.log_activity.shape)  # ([10, 16], [10])
+    """
 
     poses: Float[Tensor, "*b j e"]
     log_activity: Float[Tensor, "*b j"]  # float32 at least; the exponentials sum to 1
 
 
 class SelfRoutingStep(NamedTuple):
-    """Everything that the routing computes, for figures and tests."""
+    """Everything that the routing computes, for figures and tests.
+
+    Example:
+
+        route, weight = torch.randn(32, 8, 10), torch.randn(32, 10, 8, 16)
+        (step,) = self_routing_steps(torch.ones(32), torch.randn(32, 8), weight, route)
+        list(step.couplings.shape)  # [32, 10]
+    """
 
     logits: Float[Tensor, "*b i j"]
     couplings: Float[Tensor, "*b i j"]  # sum to 1 over j

@@ -28,7 +28,13 @@ def fair_frequencies(n: int) -> tuple[float, float]:
 
 
 class Winning(NamedTuple):
-    """State over the batches so far."""
+    """State over the batches so far.
+
+    Example:
+
+        before = Winning(torch.zeros(4), torch.ones(4), torch.tensor(0))
+        after_batch(before, wins=torch.tensor([8, 0, 0, 0])).frequency.tolist()  # [1.0, 0.0, 0.0, 0.0]
+    """
 
     frequency: Float[Tensor, "j"]  # share of wins, an average over many batches
     boost: Float[Tensor, "j"]  # multiplies the support before it is ranked; never below 1

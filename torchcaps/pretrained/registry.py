@@ -14,7 +14,12 @@ TABLE = "registry.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Registry entry of one pretrained model. Its result file (.json) and card (.md) are beside `file`."""
+    """Registry entry of one pretrained model. Its result file (.json) and card (.md) are beside `file`.
+
+    Example:
+
+        entry("capsnet-mnist-small").model, entry("capsnet-mnist-small").n_parameters  # ('capsnet', 1298032)
+    """
 
     about: str  # one-line description
     file: str

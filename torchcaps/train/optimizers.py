@@ -14,7 +14,12 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Adam (Kingma and Ba 2014), as implemented in PyTorch."""
+    """Adam (Kingma and Ba 2014), as implemented in PyTorch.
+
+    Example:
+
+        Adam(beta2=0.99).beta1  # 0.9
+    """
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -39,7 +44,12 @@ class Adam:
 
 @dataclass(frozen=True, kw_only=True)
 class RAdam:
-    """Rectified Adam (Liu et al. 2019): the first steps omit the division by the root of the second moment."""
+    """Rectified Adam (Liu et al. 2019): the first steps omit the division by the root of the second moment.
+
+    Example:
+
+        RAdam(beta1=0.95).epsilon  # 1e-08
+    """
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -67,7 +77,12 @@ class RAdam:
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
-    """Gradient descent with momentum and L2 regularisation, as implemented in PyTorch (no dampening)."""
+    """Gradient descent with momentum and L2 regularisation, as implemented in PyTorch (no dampening).
+
+    Example:
+
+        SGD(momentum=0.9, l2=1e-4).l2  # 0.0001
+    """
 
     momentum: float = 0.9
     l2: float = 0.0  # this fraction of a weight is added to its gradient

@@ -48,7 +48,12 @@ PRECISIONS = ("bfloat16", "float32")
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Early stopping: end a stage once `part` reaches an accuracy, and keep the weights of that step."""
+    """Early stopping: end a stage once `part` reaches an accuracy, and keep the weights of that step.
+
+    Example:
+
+        Stage(epochs=20, stop=Stop(accuracy=99.0)).stop.part  # validation
+    """
 
     accuracy: float  # percent
     part: str = "validation"  # "test" is selection on the test set, and a row has to say so
@@ -57,7 +62,12 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Learning curve on a fixed sample of `part`, measured every few epochs. Nothing is selected by it."""
+    """Learning curve on a fixed sample of `part`, measured every few epochs. Nothing is selected by it.
+
+    Example:
+
+        Stage(epochs=20, watch=Watch(n_images=1000)).watch.every  # 1
+    """
 
     part: str = "test"
     n_images: int = 2500  # at most this many images or sentences, the same ones every time
@@ -66,7 +76,13 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One task trained with one schedule for a number of epochs, or for `steps` if given."""
+    """One task trained with one schedule for a number of epochs, or for `steps` if given.
+
+    Example:
+
+        stage = Stage(epochs=20, batch=64, learning_rate=3e-3)
+        stage.steps is None  # True
+    """
 
     task: Task = Classify()  # noqa: RUF009, frozen
     epochs: int = 1
@@ -104,7 +120,13 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A network, its data and its training."""
+    """A network, its data and its training.
+
+    Example:
+
+        run = Run(data="digits", model="capsnet", model_args={"channels": 32, "kernel": 5, "primary_kernel": 5})
+        type(run.build()).__name__, run.sizes()  # ('CapsNet', ((1, 16, 16), 10))
+    """
 
     # the interface that `reproduce` needs from a run or a probe
     needs: ClassVar[tuple[str, ...]] = ()  # rows that must be finished first

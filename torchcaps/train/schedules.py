@@ -5,7 +5,13 @@ from math import cos, pi
 
 
 class Schedule:
-    """Base class: calling it with a step and the number of steps returns the factor of the learning rate."""
+    """Base class: calling it with a step and the number of steps returns the factor of the learning rate.
+
+    Example:
+
+        schedule = Cosine(warmup=0.1)
+        [round(schedule(step, 100), 2) for step in (0, 10, 55, 99)]  # [0.09, 1.0, 0.5, 0.0]
+    """
 
     def momentum(self, step: int, n_steps: int) -> float:
         """Return the factor of beta1 (or of SGD's momentum); 1 by default."""
@@ -14,7 +20,12 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Exponential(Schedule):
-    """Smooth exponential decay by `decay` every `every` steps, down to a floor (the CapsNet authors' schedule)."""
+    """Smooth exponential decay by `decay` every `every` steps, down to a floor (the CapsNet authors' schedule).
+
+    Example:
+
+        Exponential(decay=0.5, every=10)(step=20, n_steps=100)  # 0.25
+    """
 
     decay: float = 0.96
     every: int = 2000
@@ -26,7 +37,12 @@ class Exponential(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine(Schedule):
-    """Linear warm-up over a fraction `warmup` of the steps, then half a cosine down to `floor`."""
+    """Linear warm-up over a fraction `warmup` of the steps, then half a cosine down to `floor`.
+
+    Example:
+
+        round(Cosine()(step=50, n_steps=100), 2)  # 0.5
+    """
 
     warmup: float = 0.0
     floor: float = 0.0
@@ -40,7 +56,13 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class OneCycle(Schedule):
-    """Linear rise, then half a cosine back; beta1 moves the opposite way (Heinsen 2019, section 4.2)."""
+    """Linear rise, then half a cosine back; beta1 moves the opposite way (Heinsen 2019, section 4.2).
+
+    Example:
+
+        schedule = OneCycle(warmup=0.1)
+        round(schedule(10, 100), 2), round(schedule.momentum(10, 100), 2)  # (1.0, 0.9)
+    """
 
     start: float = 0.02  # factor in the first and the last step
     warmup: float = 0.1  # fraction of the steps until the learning rate is highest

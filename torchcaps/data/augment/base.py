@@ -9,6 +9,14 @@ from torch import Tensor
 
 
 class Batch(NamedTuple):
+    """Images and classes of one training step.
+
+    Example:
+
+        batch = Batch(torch.rand(4, 1, 28, 28), torch.tensor([3, 1, 4, 1]))
+        len(batch.images), batch.others  # (4, None)
+    """
+
     images: Float[Tensor, "b c h w"]  # 0..1, unless an augmentation finishes them otherwise
     labels: Int64[Tensor, "b"]
     others: Int64[Tensor, "b"] | None = None  # where images were mixed (mixup.py): the class of what was mixed in
@@ -19,6 +27,12 @@ class Augmentation:
     """Change to images: random numbers are drawn on the host and applied on the device.
 
     A subclass overrides what it needs.
+
+    Example:
+
+        rng, images = torch.Generator().manual_seed(0), torch.zeros(4, 1, 28, 28, dtype=torch.uint8)
+        change = Shift(pixels=2)
+        list(change.apply(images, change.draw(4, rng)).shape)  # [4, 1, 28, 28]
     """
 
     reach: ClassVar[int] = 0  # for one image, `mix` looks at so many of those that follow it in the batch

@@ -13,7 +13,13 @@ from torchcaps.data.augment.base import Augmentation
 
 @dataclass(frozen=True)
 class Shift(Augmentation):
-    """Move each image by a whole number of pixels, uniform in ±pixels per axis; zeros come in from the border."""
+    """Move each image by a whole number of pixels, uniform in ±pixels per axis; zeros come in from the border.
+
+    Example:
+
+        moved = Shift(2).apply(torch.eye(4, dtype=torch.uint8)[None, None], torch.tensor([[0, 1]]))
+        moved[0, 0, 0].tolist()  # [0, 1, 0, 0]
+    """
 
     pixels: int = 2
 
@@ -32,7 +38,13 @@ class Shift(Augmentation):
 
 @dataclass(frozen=True)
 class Anywhere(Augmentation):
-    """Move each image to any place that keeps all of its ink, whatever is not 0, within the frame; each as likely."""
+    """Move each image to any place that keeps all of its ink, whatever is not 0, within the frame; each as likely.
+
+    Example:
+
+        change, rng = Anywhere(), torch.Generator().manual_seed(0)
+        list(change.apply(torch.zeros(4, 1, 28, 28, dtype=torch.uint8), change.draw(4, rng)).shape)  # [4, 1, 28, 28]
+    """
 
     def draw(self, n: int, rng: torch.Generator) -> Float[Tensor, "n 2"]:
         return torch.rand(n, 2, generator=rng)
@@ -60,7 +72,12 @@ class Anywhere(Augmentation):
 
 @dataclass(frozen=True)
 class Crop(Augmentation):
-    """Cut out size x size, anywhere in training, in the centre in evaluation; `border` first repeats the edge."""
+    """Cut out size x size, anywhere in training, in the centre in evaluation; `border` first repeats the edge.
+
+    Example:
+
+        list(Crop(24).fixed(torch.zeros(4, 3, 32, 32, dtype=torch.uint8)).shape)  # [4, 3, 24, 24]
+    """
 
     size: int
     border: int = 0
@@ -94,7 +111,12 @@ class Crop(Augmentation):
 
 @dataclass(frozen=True)
 class Flip(Augmentation):
-    """Mirror every second image, on average; with `eyes` the two images of a stereo pair change places too."""
+    """Mirror every second image, on average; with `eyes` the two images of a stereo pair change places too.
+
+    Example:
+
+        Flip().apply(torch.tensor([[[[1, 2, 3]]]]), torch.tensor([1])).tolist()  # [[[[3, 2, 1]]]]
+    """
 
     eyes: bool = False
 
@@ -112,6 +134,11 @@ class Light(Augmentation):
 
     It `saturates` at black and white, as a camera does. Without that, as in the code of Sabour 2017, `Standardise`
     takes the brightness out again, and for one channel the contrast too; several channels still differ more or less.
+
+    Example:
+
+        change, rng = Light(brightness=32, contrast=0.3), torch.Generator().manual_seed(0)
+        list(change.apply(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), change.draw(4, rng)).shape)  # [4, 3, 32, 32]
     """
 
     brightness: int = 63
@@ -131,7 +158,12 @@ class Light(Augmentation):
 
 @dataclass(frozen=True)
 class Standardise(Augmentation):
-    """Bring each image, all its channels together, to mean 0 and standard deviation 1, in evaluation too."""
+    """Bring each image, all its channels together, to mean 0 and standard deviation 1, in evaluation too.
+
+    Example:
+
+        float(Standardise().finish(torch.rand(3, 32, 32)).std(correction=0).round(decimals=2))  # 1.0
+    """
 
     def finish(self, images: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
         return _standardised(images)
@@ -142,6 +174,10 @@ class StandardiseFirst(Augmentation):
     """Standardise each image before what follows crops it and changes its light, which then stays (Hinton 2018).
 
     Light's 255 grey levels are one standard deviation from here on, and nothing saturates.
+
+    Example:
+
+        float(StandardiseFirst().fixed(torch.rand(3, 32, 32)).std(correction=0).round(decimals=2))  # 255.0
     """
 
     def apply(self, images: Real[Tensor, "b c h w"], drawn: Tensor) -> Float[Tensor, "b c h w"]:

@@ -17,6 +17,12 @@ class Mixup(Augmentation):
     """Mix each image with the next one of its batch, by a share drawn from Beta(alpha, alpha) for this image alone.
 
     The order of an epoch is drawn anew, so any other image is as likely to be the next.
+
+    Example:
+
+        batch = Batch(torch.stack([torch.zeros(1, 2, 2), torch.ones(1, 2, 2)]), torch.tensor([3, 7]))
+        mixed = Mixup(alpha=0.2).mix(batch, torch.tensor([0.25, 0.75]))
+        mixed.images[0, 0, 0, 0].item(), mixed.others.tolist()  # (0.75, [7, 3])
     """
 
     reach: ClassVar[int] = 1

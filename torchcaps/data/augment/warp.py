@@ -15,6 +15,11 @@ class Warp(Augmentation):
     """Map each image about its centre: rotation, slant and the logarithms of width and height, uniform in ±.
 
     Pixels from outside are black; with `edge` they repeat the image's edge. Bytes stay bytes, floats are not rounded.
+
+    Example:
+
+        change, rng = Warp(turn=0.3), torch.Generator().manual_seed(0)
+        list(change.apply(torch.zeros(4, 1, 28, 28, dtype=torch.uint8), change.draw(4, rng)).shape)  # [4, 1, 28, 28]
     """
 
     turn: float = 0.15  # radians

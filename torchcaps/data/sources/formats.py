@@ -26,7 +26,13 @@ from torchcaps.runtime.files import write_whole
 
 
 class Labelled(NamedTuple):
-    """Images as bytes and the class of each."""
+    """Images as bytes and the class of each.
+
+    Example:
+
+        images, labels = load("digits", "train")
+        images.dtype, list(images.shape), len(labels)  # (torch.uint8, [1437, 1, 16, 16], 1437)
+    """
 
     images: UInt8[Tensor, "n c h w"]
     labels: Int64[Tensor, " n"]

@@ -18,14 +18,26 @@ from torchcaps.ops.votes import Poses, Weight, agreements, n_outputs, votes_of
 
 
 class Routed(NamedTuple):
-    """Output poses. The last iteration's logits are prior + votes · pose_sum, so they need not be stored."""
+    """Output poses. The last iteration's logits are prior + votes · pose_sum, so they need not be stored.
+
+    Example:
+
+        routed = dynamic_routing(torch.randn(4, 32, 8), torch.randn(32, 10, 8, 16))
+        list(routed.poses.shape), list(routed.pose_sum.shape)  # ([4, 10, 16], [4, 10, 16])
+    """
 
     poses: Float[Tensor, "*b j e"]
     pose_sum: Float[Tensor, "*b j e"]  # sum of the output poses of all iterations but the last
 
 
 class RoutingStep(NamedTuple):
-    """One iteration of the routing, for figures and tests."""
+    """One iteration of the routing, for figures and tests.
+
+    Example:
+
+        steps = list(dynamic_routing_steps(torch.randn(32, 8), torch.randn(32, 10, 8, 16), n_iters=3))
+        len(steps), list(steps[-1].couplings.shape)  # (3, [32, 10])
+    """
 
     logits: Float[Tensor, "*b i j"]
     couplings: Float[Tensor, "*b i j"]

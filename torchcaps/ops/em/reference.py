@@ -40,7 +40,14 @@ Prior = Float[Tensor, "*b i j"] | Float[Tensor, "i j"]
 
 
 class EMRouted(NamedTuple):
-    """Model and score of every output capsule."""
+    """Model and score of every output capsule.
+
+    Example:
+
+        weight, cost = torch.randn(32, 10, 4, 4), torch.ones(32, 10)
+        routed = em_routing(torch.zeros(32), torch.randn(32, 4, 4), weight, None, cost, cost)
+        list(routed.scores.shape), list(routed.poses.shape)  # ([10], [10, 4, 4])
+    """
 
     scores: Float[Tensor, "*b j"]
     poses: Float[Tensor, "*b j r e"]
@@ -48,7 +55,14 @@ class EMRouted(NamedTuple):
 
 
 class EMStep(NamedTuple):
-    """One iteration of the routing, for figures and tests."""
+    """One iteration of the routing, for figures and tests.
+
+    Example:
+
+        weight, cost = torch.randn(32, 10, 4, 4), torch.ones(32, 10)
+        steps = list(em_routing_steps(torch.zeros(32), torch.randn(32, 4, 4), weight, None, cost, cost, n_iters=3))
+        len(steps), list(steps[-1].used.shape)  # (3, [32, 10])
+    """
 
     probabilities: Float[Tensor, "*b i j"]  # R, of input i belonging to output j
     used: Float[Tensor, "*b i j"]  # D^use, what output j uses of input i
