@@ -19,8 +19,8 @@ pytestmark = [
 TINY = {"channels": 8, "n_types": 2, "d_class": 4, "reconstruction_weight": 0.0, "random_state": 0}
 # the checks fit rows of 1 to 20 numbers, so zeros have to fill the square
 CHECKED = CapsNetClassifier(**TINY, epochs=4, learning_rate=2e-2, fill_square=True)
-# one check wants 83 % of its training rows right; these routings take longer to learn them
-LONGER = {"lazy": {"epochs": 12}}
+# one check wants 83 % of its training rows right; these routings take longer to learn them, ladders in smaller steps
+LONGER = {"lazy": {"epochs": 12}, "ladder": {"epochs": 12, "learning_rate": 5e-3}}
 
 
 def checks():
