@@ -168,9 +168,8 @@ def test_second_derivatives(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_whole_jacobian(name):
-    """Every entry, not a random direction."""
+    """Every entry of the first derivatives, not a random direction."""
     assert gradcheck(differentiable(name), leaves(name))
-    assert gradgradcheck(differentiable(name), leaves(name))
 
 
 def test_the_check_sees_a_gradient_that_is_cut():
