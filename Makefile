@@ -19,11 +19,11 @@ play: .venv/done
 # Triton kernels need no GPU to be tested: its interpreter runs them, and it compiles them ahead of time. It exists for Linux only.
 test: .venv/done $(if $(filter Linux,$(shell uname)),.venv/kernels/done)
 	$(PYTEST)
-	$(if $(filter Linux,$(shell uname)),TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(PYTEST) tests/kernels)
+	$(if $(filter Linux,$(shell uname)),TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(PYTEST) tests/kernels tests/peers/test_opcheck.py)
 
 test-slow: .venv/done $(if $(filter Linux,$(shell uname)),.venv/kernels/done)
 	$(BIN)/python -m pytest -q -m "slow or data"
-	$(if $(filter Linux,$(shell uname)),TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(BIN)/python -m pytest -q -m slow tests/kernels)
+	$(if $(filter Linux,$(shell uname)),TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(BIN)/python -m pytest -q -m slow tests/kernels tests/peers/test_opcheck.py)
 
 # wants a chromium, Debian's say; ONNXRUNTIME_WEB names the .tgz of `npm pack onnxruntime-web` for the page as plain files
 test-browser: .venv/done

@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 
 HOME = Path(__file__).parent.parent
-EXAMPLES = sorted((HOME / "examples").glob("*.py"))
+# started by tests/runtime/test_team.py and tests/test_page_commands.py
+STARTERS = {"ray_train.py", "slurm.sh"}
+EXAMPLES = [path for path in sorted((HOME / "examples").glob("*.py")) if path.name not in STARTERS]
 
 
 def test_there_are_examples():
     assert len(EXAMPLES) == 4
+    assert {path.name for path in EXAMPLES} | STARTERS == {
+        path.name for path in (HOME / "examples").iterdir() if path.is_file()
+    }
 
 
 def accuracy(path: Path, capsys, n_rounds: int | None = None) -> float:

@@ -32,7 +32,7 @@ def test_every_block_of_commands_is_run_by_a_test_of_this_file():
         "README.md": 1,
         "docs/own-data.md": 2,
         "docs/pretrained.md": 1,
-        "docs/several-machines.md": 4,
+        "docs/several-machines.md": 5,
         "docs/start.md": 1,
     }
 
@@ -42,6 +42,7 @@ PROGRAMS = {
     "torchcaps": f'exec "{sys.executable}" -m torchcaps "$@"',
     "torchrun": f'exec "{sys.executable}" -m torch.distributed.run "$@"',
     "scontrol": "echo 127.0.0.1",
+    "sbatch": 'while [ "${1#--}" != "$1" ]; do shift 2; done; exec bash "$@"',  # options, then the script
     "srun": '"$@" & first=$!; "$@"; second=$?; wait $first && exit $second',
 }
 
@@ -57,7 +58,7 @@ def typed(tmp_path):
     slurm = {
         "SLURM_JOB_NODELIST": "node[1-2]",
         "SLURM_NNODES": "2",
-        "SLURM_JOB_ID": "17",
+        "SLURM_JOB_ID": str(os.getpid()),  # makes the port
         "SLURM_SUBMIT_DIR": str(tmp_path),
     }
     paths = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
@@ -120,8 +121,20 @@ def test_two_machines_run_as_the_page_says(typed, tmp_path):
 
 @pytest.mark.slow
 def test_a_job_of_slurm_runs_as_the_page_says(typed, tmp_path):
-    typed(shell_blocks("docs/several-machines.md")[3], **SMALL, **{"node 8": "node 1", "29500": str(free_port())})
-    assert read_result(tmp_path / "runs/mnist/result.json")["processes"] == 2
+    """With programs that stand for Slurm's: each of its two machines is a process here."""
+    block = shell_blocks("docs/several-machines.md")[3]
+    typed(block, **SMALL, **{"examples/": f"{HOME}/examples/"})
+    assert read_result(tmp_path / "runs/smoke/capsnet/result.json")["processes"] == 2
+
+
+@pytest.mark.slow
+def test_ray_runs_as_the_page_says(typed, tmp_path):
+    pytest.importorskip("ray", reason="pip install 'ray[train]'")
+    block = shell_blocks("docs/several-machines.md")[4]
+    words = {"examples/": f"{HOME}/examples/", "/shared/runs/mnist": str(tmp_path / "shared")}
+    words |= {"python ": f"{sys.executable} ", "--workers 4": "--workers 2 --device cpu"}
+    typed(block, **SMALL, **words)
+    assert read_result(tmp_path / "shared/result.json")["processes"] == 2
 
 
 def test_make_starts_what_the_pages_say(tmp_path):

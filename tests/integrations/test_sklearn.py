@@ -1,6 +1,4 @@
-"""A CapsNet as an estimator of scikit-learn: its own checks, grid search, pipelines, and plain words for what is
-wrong.
-"""
+"""A CapsNet as an estimator of scikit-learn: grid search, pipelines, and plain words for what is wrong."""
 
 import pickle
 import warnings
@@ -17,7 +15,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from torchcaps.data.sets.generated import generate
 from torchcaps.integrations.sklearn import CapsNetClassifier
@@ -27,22 +24,6 @@ from torchcaps.train.state import Diverged
 # a few steps on a few rows often end at chance
 pytestmark = pytest.mark.filterwarnings("ignore:at chance on the training images", "ignore:layer .* all activities")
 TINY = {"channels": 8, "n_types": 2, "d_class": 4, "reconstruction_weight": 0.0, "random_state": 0}
-# the checks fit rows of 1 to 20 numbers that are no images, so zeros have to fill the square. No check is excepted
-CHECKED = CapsNetClassifier(**TINY, epochs=4, learning_rate=2e-2, fill_square=True)
-
-
-def checks():
-    """All that scikit-learn has for such an estimator; training three more times on read-only files is slow."""
-    for routing, epochs in ((None, 4), ("dynamic", 4), ("lazy", 12)):
-        checked = clone(CHECKED).set_params(routing=routing, epochs=epochs)
-        for estimator, check in estimator_checks_generator(checked):
-            settings = getattr(check, "keywords", {})
-            name = getattr(check, "func", check).__name__ + "".join(f"-{key}" for key in settings)
-            slow = routing is not None or "readonly_memmap" in name
-            yield pytest.param(estimator, check, id=f"{routing}-{name}", marks=[pytest.mark.slow] if slow else [])
-
-
-CHECKS = list(checks())
 
 
 def test_a_network_that_learnt_nothing_says_so():
@@ -50,18 +31,6 @@ def test_a_network_that_learnt_nothing_says_so():
     rows, y = images.flatten(1).numpy(), labels.numpy()
     with pytest.warns(ConvergenceWarning, match=r"at chance on the training images, where guessing gives 10.0 %; give"):
         CapsNetClassifier(**TINY, epochs=1, learning_rate=0.0).fit(rows, y)
-
-
-def test_there_are_checks():
-    assert len(CHECKS) >= 100
-
-
-@pytest.mark.filterwarnings(
-    "ignore:X has (standardised|negative):UserWarning"
-)  # the checks fit rows that are no images
-@pytest.mark.parametrize(("estimator", "check"), CHECKS)
-def test_it_passes_what_scikit_learn_asks_of_an_estimator(estimator, check):
-    check(estimator)
 
 
 @pytest.fixture(scope="module")

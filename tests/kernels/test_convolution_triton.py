@@ -54,13 +54,6 @@ def test_many_patches_are_not_written_out(rng, monkeypatch, images, most, taken)
     assert bool(made) == taken
 
 
-def test_registered_as_torch_library_wants_it(rng, device):
-    args = [x.requires_grad_() for x in tensors(rng, device, 2, 64, 5, 5, 64, 3, 3, dtype=torch.float32).values()]
-    torch.library.opcheck(
-        convolve_strided, (*args, 2), test_utils=("test_schema", "test_faketensor", "test_autograd_registration")
-    )
-
-
 @pytest.mark.parametrize(
     "sizes", [(5, 1, 28, 28, 256, 9, 9, 1), (5, 3, 16, 18, 64, 5, 5, 2), (8, 64, 12, 12, 64, 5, 5, 2)], ids=str
 )

@@ -9,17 +9,12 @@ from problems import arguments
 from torchcaps.ops import backend as backends
 from torchcaps.ops import dynamic_routing, dynamic_routing_backend, without_kernels
 from torchcaps.ops.dynamic import triton_launch
-from torchcaps.ops.dynamic.triton_op import refuses, route
+from torchcaps.ops.dynamic.triton_op import refuses
 
 
 class Layer(torch.nn.Module):
     def forward(self, poses, weight, bias):
         return dynamic_routing(poses, weight, bias, backend="triton").poses
-
-
-def test_registered_as_torch_library_wants_it(rng, device):
-    args = [x.requires_grad_() for x in arguments(rng, device, b=2, i=2, d=1, e=1).values()]
-    torch.library.opcheck(route, (*args, 3, 3, False, False))
 
 
 def test_compiled_gradients_are_those_of_the_op(rng, device, fresh_dynamo):

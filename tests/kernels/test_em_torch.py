@@ -8,15 +8,6 @@ from torchcaps.ops import em_routing
 from torchcaps.ops.em import triton_op
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("weight", ["jde", pytest.param("ijde", marks=pytest.mark.slow)])
-def test_the_operator_is_registered_as_torch_wants_it(device, weight):
-    args = {name: x.requires_grad_() for name, x in em_problem(weight, device, i=2, j=2, r=1, d=1, e=1).items()}
-    bias = args.pop("bias") if weight == "jde" else None
-    scores, poses, transform, *betas = [x for name, x in args.items() if name != "bias"]
-    torch.library.opcheck(triton_op.route, (scores, poses, transform, bias, *betas, 2))
-
-
 def test_compiles_whole(device, fresh_dynamo):
     def routed(scores, poses, *parameters):
         return em_routing(scores, poses.sin(), *parameters, backend="triton").poses.cos().sum()

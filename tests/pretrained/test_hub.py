@@ -1,4 +1,4 @@
-"""Every model of the library goes into a folder of the hub and comes back as it was; nothing here needs the network."""
+"""What the library adds to the hub's mixin: models of `torchcaps.load`, cards, refusals; nothing here needs the network."""
 
 import json
 import pickle
@@ -8,12 +8,7 @@ import pytest
 import torch
 
 import torchcaps
-from torchcaps.models import MODELS, SENTENCE_MODELS
-from torchcaps.papers import RECIPES
 from torchcaps.pretrained import hub, prepare
-from torchcaps.pretrained.loading import describe
-
-EACH = {RECIPES[name].make().model: name for name in RECIPES if name.startswith("smoke/") and "pairs" not in name}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,32 +17,6 @@ def offline():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.hub_mixin.hf_hub_download", None)  # whoever asks the network fails
         yield
-
-
-def described(recipe: str) -> torch.nn.Module:
-    """As `torchcaps.load` returns it, with the weights of the beginning."""
-    run = RECIPES[recipe].make()
-    model = run.build().eval()
-    describe(model, run, {"name": recipe, "seed": 0, "step": 20})
-    return model
-
-
-def test_every_model_of_the_library_is_among_these():
-    assert {*EACH} == {*MODELS, *SENTENCE_MODELS}
-    assert len(hub.CLASSES) == len(EACH)
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_a_model_comes_back_as_it_was(name, tmp_path):
-    model = described(EACH[name])
-    hub.of(model).save_pretrained(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "config.json", "README.md"}
-    again = getattr(hub, type(model).__name__).from_pretrained(tmp_path)
-    assert isinstance(again, type(model)) and not again.training
-    assert (again.labels, again.about) == (model.labels, model.about)
-    wanted, got = model.state_dict(), again.state_dict()
-    assert [*wanted] == [*got] and all(torch.equal(wanted[key], got[key]) for key in wanted)
-    assert str(again) == str(model)  # built with the same settings
 
 
 def test_a_trained_model_answers_the_same_after_it(tmp_path):

@@ -3,7 +3,8 @@ out.
 
 Usage: RANK=0 or 1 and the rest of torchrun's variables, then one_of_two.py OUT. The second process kills itself at
 the end.
-one_of_two.py OUT NAME ... trains these smoke recipes and nothing else.
+one_of_two.py OUT NAME ... trains these smoke recipes and nothing else, in any number of processes; NAME@10 stops
+after ten steps.
 """
 
 import json
@@ -169,7 +170,11 @@ def main(out: Path) -> None:
 
 
 def main_of(names: list[str], out: Path) -> None:
-    found = {name: go(made(name), out / name, device=os.environ.get("TEST_DEVICE", "cpu")) for name in names}
+    found = {}
+    for name in names:
+        recipe, _, steps = name.partition("@")
+        options = {"max_steps": int(steps)} if steps else {}
+        found[name] = go(made(recipe), out / name, device=os.environ.get("TEST_DEVICE", "cpu"), **options)
     (out / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import sys
 import types
 from pathlib import Path
@@ -177,7 +178,7 @@ def test_the_layer_of_the_docs_runs_in_one_process(capsys):
     assert "0.9900" in capsys.readouterr().out
 
 
-def test_the_loop_for_ray_trains(tmp_path, monkeypatch):
+def test_the_example_for_ray_trains(tmp_path, monkeypatch):
     """Ray's own part stands still here; what it would start in every process runs in this one."""
 
     class TorchTrainer:
@@ -192,7 +193,6 @@ def test_the_loop_for_ray_trains(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setitem(sys.modules, "ray.train.torch", types.SimpleNamespace(TorchTrainer=TorchTrainer))
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
-    names = {}
-    exec(compile(examples()[1], "several-machines.md", "exec"), names)
-    names["start"]("smoke/capsnet", 0, str(tmp_path), 2)
+    monkeypatch.setattr(sys, "argv", ["ray_train.py", "smoke/capsnet", "--out", str(tmp_path), "--device", "cpu"])
+    runpy.run_path(str(TESTS.parent / "examples" / "ray_train.py"), run_name="__main__")
     assert json.loads((tmp_path / "result.json").read_text())["recipe"] == "smoke/capsnet"
