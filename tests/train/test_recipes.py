@@ -66,7 +66,7 @@ COUNTS = {
     "sabour2017": (39, 39),
     "hinton2018": (4, 4),
     "heinsen2019": (29, 27),
-    "hauser2019": (16, 16),
+    "hauser2019": (20, 20),
     "jeong2019": (24, 24),
     "rawlinson2018": (42, 42),
     "digits": (6, 2),
