@@ -65,7 +65,7 @@ SURE = {
 COUNTS = {
     "sabour2017": (39, 39),
     "hinton2018": (4, 4),
-    "heinsen2019": (29, 27),
+    "heinsen2019": (35, 33),
     "hauser2019": (20, 20),
     "jeong2019": (24, 24),
     "rawlinson2018": (42, 42),
