@@ -67,8 +67,9 @@ def routed(a, poses, w, b, use, ignore):
     votes = torch.stack([poses @ w.expand(n_in, -1, -1, -1)[:, j] + b[:, j] for j in range(n_out)], 1)  # [i j c h]
     gate = 1 / (1 + (-a).exp())
     r = torch.full((n_in, n_out), 1 / n_out, dtype=votes.dtype)
-    for t in range(3):
-        if t:
+    score = mean = variance = None
+    for _ in range(3):
+        if score is not None:
             z = ((votes - mean) ** 2 / (2 * variance)).sum((-2, -1)) + variance.sqrt().log().sum((-2, -1))
             r = (logsigmoid(score) - z).softmax(1)
         d_use = gate[:, None] * r
