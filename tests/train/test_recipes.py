@@ -74,7 +74,7 @@ COUNTS = {
     "tsai2020": (2, 2),
     "depth": (13, 13),
     "routings": (28, 28),
-    "smoke": (29, 0),
+    "smoke": (32, 0),
 }
 
 

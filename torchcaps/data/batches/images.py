@@ -26,6 +26,7 @@ class Batches:
     `records`: an epoch is every variant of every image, in the order of record files.
     """
 
+    records: Records | None = None
     own: int | None = None  # images of a batch that are made here, where several processes share it
     columns: Int64[Tensor, "m"] | None = None  # and which those are, with what is mixed in
 
