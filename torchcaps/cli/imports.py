@@ -21,7 +21,7 @@ def import_published(
     device: Device = "auto",
     data: Root = None,
     evaluate: Annotated[
-        bool, typer.Option(help="evaluate them on the test set if it is at hand; half an hour on one CPU core")
+        bool, typer.Option(help="evaluate them on the test set if it is at hand; hours on a CPU")
     ] = True,
 ) -> None:
     """Convert weights that a paper's author published, and evaluate them.
@@ -40,5 +40,6 @@ def import_published(
     where = pick_device(device)
     model, run, about = open_model(path, where)
     images = datasets.load(run.data, "test", data, about["seed"])
+    console.print(f"evaluating {len(images.labels):,} images on {where}")
     found = run.stages[-1].task.evaluate(model, images, where, run.augment)
     console.print(f"test: {in_words(found.metrics)} ({len(images.labels):,} images)", soft_wrap=True)
