@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from commands import refuses, run
 
+from torchcaps.cli.tune import _name, _varied, _without_test, _words
 from torchcaps.papers import RECIPES
 from torchcaps.results.store import read_result
 from torchcaps.results.tuning import NOTE, read_tuning, tuned
@@ -76,6 +77,17 @@ def test_workers_train_apart_and_the_lines_are_the_same(command):
 def test_what_cannot_be_tuned_is_refused_before_any_training(command, words, parts):
     refuses(command(*ROW, *words), *parts)
     assert not Path("runs").exists()
+
+
+def test_held_out_digits_may_be_judged_warped():
+    """Names and lines tell the view, so that it is another setting; the test set stays unseen."""
+    recipe = RECIPES["jeong2019/like-k50"]
+    base = _without_test(recipe, 5000, None, "warped")
+    assert base.parts() == ("validation_warped",) and base.tests == ()
+    assert _name(recipe, {"code_weight": "1e-6"}, base) == "like-k50,code_weight=1e-6,hold_out=5000,views=warped"
+    assert _words(5000, None, "warped", None) == ["--hold-out", "5000", "--views", "warped"]
+    with pytest.raises(ValueError, match="--vary cannot change views"):
+        _varied(base, {"views": "()"})
 
 
 def test_a_field_is_found_by_its_name_or_its_path():

@@ -120,3 +120,18 @@ def test_what_is_not_a_framed_digit_is_refused(held):
         shown(Labelled(held.images + 1, held.labels), "warped")
     with pytest.raises(ValueError, match="no view 'turned'"):
         shown(held, "turned")
+
+
+def test_cropped_test_images_are_the_test_images_moved_by_up_to_a_sixth_with_edges_repeated(monkeypatch):
+    rows, columns = torch.meshgrid(torch.arange(12), torch.arange(12), indexing="ij")
+    images = torch.stack([rows, columns]).to(torch.uint8).expand(40, 2, 12, 12)
+    monkeypatch.setattr("torchcaps.data.subsets.load", lambda *asked: Labelled(images, torch.arange(40) % 5))
+    made, labels = portion("smallnorb/cropped")
+    assert made.shape == images.shape and torch.equal(labels, torch.arange(40) % 5)
+    moves = made[:, :, 6, 6].long() - 6  # by how many rows and columns each was moved
+    assert moves.min() == -2 and moves.max() == 2 and not torch.equal(moves[:, 0], moves[:, 1])
+    for image, (down, across) in zip(made.long(), moves.tolist(), strict=True):
+        assert torch.equal(image[0], (rows + down).clamp(0, 11)) and torch.equal(
+            image[1], (columns + across).clamp(0, 11)
+        )
+    assert torch.equal(portion("smallnorb/cropped").images, made)

@@ -40,6 +40,16 @@ def test_dropout_is_for_training_of_the_whole_only():
     assert torch.equal(layer.eval()(images), layer.decode(layer.encode(images)))
 
 
+def test_without_biases_brightness_is_a_factor_and_nothing_is_drawn_from_nothing():
+    """Leaky ReLU and filters alone: twice the light gives twice the maps, and empty maps give logits of 0, grey."""
+    layer = ConvAutoencoder((1, 12, 12), 4, 5, biases=False)
+    images = torch.rand(2, 1, 12, 12)
+    assert [name for name, _ in layer.named_parameters()] == ["first", "second"]
+    torch.testing.assert_close(layer.encode(2 * images), 2 * layer.encode(images))
+    assert not layer.decode(torch.zeros(1, 4, 2, 2)).any()
+    assert "no biases" in repr(layer) and "no biases" not in repr(ConvAutoencoder((1, 12, 12), 4, 5))
+
+
 def test_filters_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="two filters of 9x9 do not fit into 8x8"):
         ConvAutoencoder((1, 8, 8))

@@ -184,3 +184,21 @@ def test_with_one_pass_and_equal_betas_all_parts_stay_alike_and_all_pictures_get
 def test_with_two_passes_the_answers_differ(rng):
     model, batch, _ = learnt(rng, n_iters=2)
     assert len(model(batch.images).confidence.argmax(-1).unique()) == 3
+
+
+def test_a_network_of_torch_1_1_starts_with_scales_and_convolutions_of_its_defaults():
+    torch.manual_seed(0)
+    then, now = EMCapsNet(preset="torch-1.1"), EMCapsNet()
+    scales, ones = (
+        torch.cat([m.weight.detach() for m in model.modules() if isinstance(m, nn.BatchNorm2d)])
+        for model in (then, now)
+    )
+    assert (
+        scales.min() >= 0 and scales.max() <= 1 and scales.mean() == pytest.approx(0.5, abs=0.05) and (ones == 1).all()
+    )
+    stds = [model.maps[3][1].weight.detach().std().item() for model in (then, now)]  # 64 · 9 inputs
+    assert stds == pytest.approx([(3 * 576) ** -0.5, (2 / 576) ** 0.5], rel=0.05)
+    assert then.maps[3][1].bias.any() and not now.maps[3][1].bias.any()
+    assert sum(p.numel() for p in then.parameters()) == 271_688
+    with pytest.raises(ValueError, match=r"preset must be one of official, torch-1\.1; got 'kaiming'"):
+        EMCapsNet(preset="kaiming")

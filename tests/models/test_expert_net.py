@@ -29,6 +29,12 @@ def test_sizes_are_the_papers():
     assert sum(p.numel() for p in model.parameters()) == filters + 2 * 576 * 20 * 8 * 16
 
 
+def test_without_biases_the_filters_are_all_that_is_left():
+    with torch.device("meta"):
+        names = [name for name, _ in ExpertNet(biases=False).autoencoder.named_parameters()]
+    assert names == ["first", "second"]
+
+
 def test_a_capsule_is_eight_neighbouring_channels_at_one_place():
     model, images = small(), torch.rand(2, 1, 16, 16)
     maps, poses = model.autoencoder.encode(images), model.features(images)

@@ -208,3 +208,23 @@ def test_without_boosting_one_capsule_wins_always():
 def test_with_boosting_every_capsule_comes_to_win():
     shares = winning_shares(boost_step=0.1)
     assert shares.min() > 0.1 and shares.max() < 0.5, shares
+
+
+def test_the_capsnet_inside_may_have_the_papers_preset_and_transforms_per_type(rng):
+    """Its own preset says sparse or dense; that of CapsNet has a name of its own."""
+    images = torch.rand(3, 1, 12, 12, generator=rng)
+    torch.manual_seed(0)
+    plain = SparseCaps((1, 12, 12), **SMALL, capsnet_preset="paper", sharing="places")
+    torch.manual_seed(0)
+    net = CapsNet((1, 12, 12), 16, d_class=16, **SMALL, preset="paper", sharing="places")
+    assert (
+        plain.net.preset == "paper"
+        and plain.net.primary.share == 1
+        and SparseCaps((1, 12, 12), **SMALL).net.primary.share == 2
+    )
+    assert plain.net.classes.weight.shape == (2, 16, 4, 16)  # a type, a capsule
+    torch.testing.assert_close(plain.latent(images).poses, net(images).poses)
+    votes = plain.eval()(images)
+    assert votes.poses.shape == (3, 16, 16) and votes.poses.isfinite().all()
+    with pytest.raises(ValueError, match="CapsNet: preset must be one of official, paper"):
+        SparseCaps((1, 12, 12), **SMALL, capsnet_preset="sparse")

@@ -312,3 +312,21 @@ def test_it_compiles_whole(rng, fresh_dynamo):
     )
     compiled = torch.compile(update, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(poses, weight, uniform), update(poses, weight, uniform))
+
+
+def dropped_share(n_iters: int) -> float:
+    """How long the part of the gradient through the couplings is, as a multiple of the part that Eq. 18 keeps."""
+    rng = torch.Generator().manual_seed(0)
+    poses = squash(torch.randn(16, 64, 8, generator=rng, dtype=torch.float64))
+    weight = torch.randn(64, 20, 8, 16, generator=rng, dtype=torch.float64).requires_grad_()
+    phase = experts.agreement_routing(poses, weight, Rule(n_iters=n_iters))
+    (whole,) = torch.autograd.grad(experts.log_marginal(phase.sums).mean(), weight)
+    kept = experts.statistics(phase).detach()
+    return ((whole - kept).norm() / kept.norm()).item()
+
+
+def test_constant_couplings_drop_as_much_of_the_gradient_as_they_keep():
+    """With one iteration couplings are constants. With the paper's three, four fifths of what is kept are dropped."""
+    assert dropped_share(1) < 1e-12
+    assert dropped_share(3) == pytest.approx(0.79, abs=0.01)  # the number on the paper's page
+    assert dropped_share(5) > 1.5

@@ -58,6 +58,17 @@ def test_ties_and_order_are_those_of_a_stable_sort(rng):
     assert torch.equal(kept.poses, torch.take_along_dim(poses, wanted.unsqueeze(-1), -2))
 
 
+def test_kept_capsules_may_lie_in_the_order_of_their_activity():
+    activity = torch.tensor([0.2, 0.9, 0.5, 0.9, 0.1])
+    poses = row(*activity.tolist())
+    by_place, by_activity = (keep_most_active(poses, activity, 3, order) for order in ("index", "activity"))
+    assert by_place.index.tolist() == [1, 2, 3] and by_activity.index.tolist() == [1, 3, 2]  # of equals the first
+    assert torch.equal(by_place.code, by_activity.code)  # the code tells which were kept, in no order
+    assert torch.equal(by_activity.poses, poses[[1, 3, 2]])
+    with pytest.raises(ValueError, match="order must be one of index, activity; got 'size'"):
+        keep_most_active(poses, activity, 3, "size")
+
+
 def test_all_may_be_kept_and_one():
     kept = keep(0.2, 0.1, 0.3, n_kept=3)
     assert kept.code.tolist() == [1, 1, 1] and kept.index.tolist() == [0, 1, 2]

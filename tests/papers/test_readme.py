@@ -131,6 +131,13 @@ def said(words: str, results: Path, written: str = "0.00") -> str:
     return before + after.removesuffix(" %) words.")
 
 
+def test_a_number_may_be_that_of_the_seed_with_the_least_of_another_number(tmp_path):
+    results = kept(tmp_path, seed_0=3.0, seed_1=1.0, seed_2=4.0)  # seconds rise with the seed
+    assert said("100-error_percent by seconds", results) == "97.00"
+    assert said("error_percent by test_unmixed.error_percent", results) == "1.00"
+    assert said("error_percent by seconds", tmp_path / "nothing") == "not run yet"
+
+
 def test_a_number_in_a_sentence_is_the_mean_with_the_decimals_that_are_written(tmp_path):
     results = kept(tmp_path, seed_0=1.0, seed_1=2.0, seed_2=4.0)
     assert said("error_percent", results) == "2.33"

@@ -9,7 +9,10 @@ from torchcaps.data import Labelled, load
 from torchcaps.data.augment import Crop
 from torchcaps.ops import margin_loss
 from torchcaps.papers import RECIPES
+from torchcaps.results.claims import Claim, Recipe
+from torchcaps.results.statistics import UNCHECKED, measured
 from torchcaps.results.store import make_result
+from torchcaps.results.tables import row_of
 from torchcaps.train import Options, train
 from torchcaps.train.checkpoint import tensors_sha256
 from torchcaps.train.evaluate import sample
@@ -102,13 +105,18 @@ def test_what_cannot_be_watched_is_refused(changes, message):
 
 
 def test_rows_watch_what_they_are_not_judged_by_alone():
-    """A curve of test images is in rows of smallNORB of two papers, one of validation sentences in all of sentences."""
+    """A curve of test images is in some rows of images, one of validation sentences in all of sentences."""
     runs = {name: run for name, recipe in RECIPES.items() if (run := recipe.make()).trains}
     watching = {name: stage.watch.part for name, run in runs.items() for stage in run.stages if stage.watch}
     of_tests = [name for name, part in watching.items() if part == "test"]
     kinds = ("", "-capsnet", "-cnn", "-float32", "-mixup-half", "-cnn-mixup-half", "-r2")
     of_matrices = ("", "-small", "-soft", "-r2")
-    wanted = {"heinsen2019/smallnorb": kinds, "hinton2018/smallnorb": of_matrices}
+    wanted = {
+        "heinsen2019/smallnorb": kinds,
+        "hinton2018/smallnorb": of_matrices,
+        "jeong2019/mnist": ("-k70-curve", "-shift-k70-curve"),
+        "sabour2017/": ("mnist-authors", "mnist-authors-records", "smallnorb-authors-long"),
+    }
     assert set(of_tests) == {row + kind for row, kinds in wanted.items() for kind in kinds}
     rest = set(watching) - set(of_tests)
     assert rest and all(name.startswith("heinsen2019/sst") and watching[name] == "validation" for name in rest)
@@ -118,3 +126,23 @@ def test_rows_watch_what_they_are_not_judged_by_alone():
 def test_a_window_that_does_not_fit_is_refused_in_evaluation_too():
     with pytest.raises(ValueError, match="does not fit into images of 60x96"):
         Crop(96, border=16).fixed(torch.zeros(1, 2, 60, 96, dtype=torch.uint8))
+
+
+def test_it_may_count_steps_instead_of_epochs(tmp_path):
+    _, trained = watched(tmp_path, rule=Watch(n_images=50, every_steps=3), steps=2 * EPOCH)
+    assert [line["step"] for line in lines_of(trained)] == [3, 6]
+
+
+def test_the_best_of_a_curve_is_its_least_error_and_the_last_stays_what_the_row_says(tmp_path):
+    run, trained = watched(tmp_path, rule=Watch(every_steps=2))
+    result = make_result("smoke/baseline", 0, run, trained)
+    for line, error in zip(
+        (line for line in result["curve"] if "watched_test_loss" in line), (9, 4, 6, 7), strict=True
+    ):
+        line["watched_test_error_percent"] = error
+    assert measured(result)["best_watched_test_error_percent"] == 4
+    claim = Claim(table="1", row="x", metric="test.error_percent", beside=("curve.best_watched_test_error_percent",))
+    row = row_of(Recipe("smoke/baseline", lambda: run, claim), ([result], 0))
+    assert row.values == {0: result["metrics"]["test"]["error_percent"]}
+    assert row.beside == (("best_watched_test_error_percent", (4,)),)
+    assert row.mark("best_watched_test_error_percent") == UNCHECKED

@@ -11,6 +11,7 @@ from torchcaps.cli import bench, checkpoints, data, listing, probes, recipes, re
 from torchcaps.cli.explain import explain
 from torchcaps.cli.export import export
 from torchcaps.cli.image_folder import predict
+from torchcaps.cli.imports import import_published
 from torchcaps.cli.options import console
 from torchcaps.cli.play import play
 from torchcaps.cli.pretrained import pretrained, release
@@ -81,6 +82,7 @@ app.command(rich_help_panel=MODELS)(explain)
 app.command(rich_help_panel=MODELS)(checkpoints.equivariance)
 app.command(rich_help_panel=MODELS)(export)
 app.command("release", rich_help_panel=MODELS)(release)
+app.command("import", rich_help_panel=MODELS)(import_published)
 app.command("ls", rich_help_panel=PAPERS)(listing.list_recipes)
 app.command(rich_help_panel=PAPERS)(recipes.show)
 app.command("table", rich_help_panel=PAPERS)(listing.print_table)

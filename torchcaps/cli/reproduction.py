@@ -19,12 +19,12 @@ from torchcaps.figures import save_figures
 from torchcaps.papers import FIGURES, PAPERS, RECIPES
 from torchcaps.probes.features import Missing
 from torchcaps.results.claims import Recipe, find
-from torchcaps.results.store import DEFAULT_SEEDS, read_result, result_path, write_result
+from torchcaps.results.store import DEFAULT_SEEDS, predicted, read_result, result_path, write_result
 from torchcaps.results.tables import markdown, table
 from torchcaps.runtime.environment import make_folder, pick_device
 from torchcaps.train import Options
 from torchcaps.train.plain import unlike
-from torchcaps.train.state import run_folder
+from torchcaps.train.state import Predicted, run_folder
 
 Jobs = Annotated[
     int | None,
@@ -90,7 +90,10 @@ def _make(recipe: Recipe, seed: int, results: Path, smoke: bool, jobs: int, how:
     def rows(name: str, number: int) -> Path:
         return run_folder(f"{name}-quick" if smoke else name, number)
 
-    options = Options(out=rows(recipe.name, seed), rows=rows, jobs=jobs, **how)
+    def found(name: str, number: int) -> Predicted | None:
+        return predicted(rows(name, number) / "result.json" if smoke else result_path(results, name, number))
+
+    options = Options(out=rows(recipe.name, seed), rows=rows, predicted=found, jobs=jobs, **how)
     if options.as_is and recipe.make().trains and not (options.out / "checkpoint.safetensors").exists():
         console.print(f"{recipe.name} seed {seed}: not begun")
         return []

@@ -41,6 +41,9 @@ def tune(
     on: Annotated[
         str | None, typer.Option(help="validate on this data set instead: smallnorb-folds, sst5-mpnet-dev")
     ] = None,
+    views: Annotated[
+        str | None, typer.Option(help="show the held-out images otherwise: warped or placed, for digits of mnist-40")
+    ] = None,
     device: Device = "auto",
     data: Root = None,
     results: Results = Path("results"),
@@ -52,13 +55,13 @@ def tune(
     Finished runs are kept, unfinished ones resume.
     """
     recipe = find(row, RECIPES)
-    base = _without_test(recipe, hold_out, on)
+    base = _without_test(recipe, hold_out, on, views)
     settings = [dict(chosen) for chosen in product(*map(_values, vary))]
     pairs = [(setting, seed) for setting in settings for seed in seeds_of(seeds)]
     runs = {
         _name(recipe, setting, base): _varied(base, setting) for setting in settings
     }  # reject misspelt fields before any training
-    failures = _apart(recipe, base, pairs, workers, device, _words(hold_out, on, data)) if workers != 1 else []
+    failures = _apart(recipe, base, pairs, workers, device, _words(hold_out, on, views, data)) if workers != 1 else []
     if failures:
         raise Failed(f"{len(failures)} of {len(pairs)} runs failed, the others are done: {named(failures)}")
     with fast_threads(device) if workers == 1 else nullcontext():
@@ -74,7 +77,7 @@ def tune(
     console.print(f"wrote {path}", soft_wrap=True)
 
 
-def _without_test(recipe: Recipe, hold_out: int, on: str | None) -> Run:
+def _without_test(recipe: Recipe, hold_out: int, on: str | None, views: str | None = None) -> Run:
     """Build the row's run on held-out data; it never sees the test set, whatever is varied."""
     run = recipe.make()
     if not run.trains:
@@ -93,7 +96,8 @@ def _without_test(recipe: Recipe, hold_out: int, on: str | None) -> Run:
             f"{on} has {info(on).shape[0]} channels and {recipe.name} takes {info(run.data).shape[0]}; give another set"
         )
     stages = tuple(replace(stage, watch=None) for stage in run.stages)
-    return replace(run, data=on or run.data, hold_out=hold_out, tests=(), stages=stages)
+    shown = tuple(views.split(",")) if views else ()
+    return replace(run, data=on or run.data, hold_out=hold_out, views=shown, tests=(), stages=stages)
 
 
 def _values(text: str) -> list[tuple[str, Any]]:
@@ -113,7 +117,7 @@ def _values(text: str) -> list[tuple[str, Any]]:
 
 def _varied(base: Run, setting: Mapping[str, str]) -> Run:
     changed = vary(base, {name: parsed(value) for name, value in setting.items()})
-    for name in ("hold_out", "tests", "data"):
+    for name in ("hold_out", "views", "tests", "data"):
         if getattr(changed, name) != getattr(base, name):
             raise ValueError(f"--vary cannot change {name}: no test set may be seen; give --hold-out or --on")
     return changed
@@ -127,7 +131,9 @@ def _name(recipe: Recipe, setting: Mapping[str, str], base: Run) -> str:
 
 def _held(base: Run) -> str:
     """Name the metric that the choice is made by."""
-    return f"hold_out={base.hold_out}" if base.hold_out else f"data={base.data}"
+    if not base.hold_out:
+        return f"data={base.data}"
+    return ",".join([f"hold_out={base.hold_out}", *([f"views={'.'.join(base.views)}"] if base.views else [])])
 
 
 def _folder(recipe: Recipe, name: str, seed: int) -> Path:
@@ -142,9 +148,10 @@ def _train(name: str, run: Run, seed: int, options: Options) -> None:
     write_result(path, make_result(name, seed, run, run.execute(name, seed, options)))
 
 
-def _words(hold_out: int, on: str | None, data: Path | None) -> list[str]:
+def _words(hold_out: int, on: str | None, views: str | None, data: Path | None) -> list[str]:
     """List the options that a worker's command repeats."""
     words = ["--on", on] if on else ["--hold-out", str(hold_out)]
+    words += ["--views", views] if views else []
     return [*words, "--data", str(data)] if data else words
 
 
@@ -175,7 +182,12 @@ def _lines(recipe: Recipe, setting: Mapping[str, str], base: Run, seeds: list[in
         Line(
             run=name,
             row=recipe.name.split("/")[1],
-            changes=" ".join([*(f"{field}={value}".replace(" ", "") for field, value in setting.items()), _held(base)]),
+            changes=" ".join(
+                [
+                    *(f"{field}={value}".replace(" ", "") for field, value in setting.items()),
+                    _held(base).replace(",", " "),
+                ]
+            ),
             metric=f"{part}.{metric}",
             by_seed={seed: result["metrics"][part][metric] for seed, result in found.items()},
             commit=" ".join(commits),

@@ -20,6 +20,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 from torch.nn.functional import pad
 
+from torchcaps.data.augment.images import Crop
 from torchcaps.data.loading import load
 from torchcaps.data.sets import affine, affnist_like, digits, pairs
 from torchcaps.data.sets.affnist_like import N_DIGITS
@@ -31,6 +32,8 @@ N_FIT_DIGITS, N_OTHER_TRANSFORMS = 7_500, 4
 PORTION_SEED = 42_2018
 N_WARPED = 8  # transforms of every held-out digit
 VIEW_SEED = 41_2017  # used by no test set and by no run
+CROP_SEED = 45_2019
+BORDER = 1 / 6  # of an image's side: 16 pixels of 96
 
 
 def hold_out(data: Labelled | PairSource, n: int, seed: int) -> tuple[Labelled | PairSource, Labelled | Pairs]:
@@ -116,7 +119,8 @@ def pool(name: str, root: str | Path | None = None, seed: int = 0) -> Labelled:
     """Read `<set>/train`, `<set>/test` or the first part of affnist-like.
 
     mnist-40 has its training digits in the centre and its test digits at one place each; `mnist-40/placed` and
-    `mnist-40/middle` are the training digits at one place each, and the test digits in the centre.
+    `mnist-40/middle` are the training digits at one place each, and the test digits in the centre. `<set>/cropped` are
+    the test images at a random place each, by which Heinsen's code selects among runs: it is no held-out set.
     """
     which, _, part = name.partition("/")
     if name == _LIKE:
@@ -126,10 +130,23 @@ def pool(name: str, root: str | Path | None = None, seed: int = 0) -> Labelled:
     if name == "mnist-40/middle":
         images, labels = load("mnist", "test", root, seed)
         return Labelled(pad(images, [affine.PADDING] * 4), labels)
+    if part == "cropped":
+        return _cropped(load(which, "test", root, seed))
     if part not in ("train", "test"):
-        known = ", ".join([*PORTIONS, "mnist-40/placed", "mnist-40/middle"])
+        known = ", ".join([*PORTIONS, "mnist-40/placed", "mnist-40/middle", "SET/cropped"])
         raise ValueError(f"no portion {name!r}; there are {known}, and SET/train and SET/test of every data set")
     return load(which, part, root, seed)
+
+
+def _cropped(data: Labelled) -> Labelled:
+    """Cut each image at a random place after repeating its edges, the same place every time."""
+    size = data.images.shape[-1]
+    if data.images.shape[-2] != size:
+        raise ValueError(f"crops are square, and these images are {data.images.shape[-2]}x{size}")
+    crop = Crop(size, border=round(size * BORDER))
+    drawn = crop.draw(len(data.images), torch.Generator().manual_seed(CROP_SEED))
+    parts = zip(data.images.split(1000), drawn.split(1000), strict=True)
+    return Labelled(torch.cat([crop.apply(*part) for part in parts]), data.labels)
 
 
 def portion(name: str, root: str | Path | None = None, seed: int = 0) -> Labelled:

@@ -12,7 +12,8 @@ class ConvAutoencoder(nn.Module):
     """Images [b c h w] -> feature maps [b k h' w'] -> pixel logits [b c h w] (Hauser 2019, section 4.1).
 
     Two convolutions with leaky ReLU. 9x9 filters at strides 1 and 2 turn 28x28 pixels into 6x6 places. Encoder and
-    decoder share the filter tensors but not the biases.
+    decoder share the filter tensors but not the biases; `biases=False` leaves the filters alone, all that the paper
+    lists.
 
     Example:
 
@@ -21,7 +22,13 @@ class ConvAutoencoder(nn.Module):
     """
 
     def __init__(
-        self, image: tuple[int, int, int], channels: int = 128, kernel: int = 9, leak: float = 0.2, dropped: float = 0.2
+        self,
+        image: tuple[int, int, int],
+        channels: int = 128,
+        kernel: int = 9,
+        leak: float = 0.2,
+        dropped: float = 0.2,
+        biases: bool = True,
     ) -> None:
         super().__init__()
         self.image, self.kernel, self.leak, self.dropped = tuple(image), kernel, leak, dropped
@@ -39,8 +46,9 @@ class ConvAutoencoder(nn.Module):
         self.second = nn.Parameter(
             torch.randn(channels, channels, kernel, kernel) * (2 / (channels * kernel**2)) ** 0.5
         )
-        self.first_bias, self.second_bias = nn.Parameter(torch.zeros(channels)), nn.Parameter(torch.zeros(channels))
-        self.middle_bias, self.pixel_bias = nn.Parameter(torch.zeros(channels)), nn.Parameter(torch.zeros(c))
+        sizes = {"first_bias": channels, "second_bias": channels, "middle_bias": channels, "pixel_bias": c}
+        for name, n in sizes.items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(n)) if biases else None)
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k h2 w2"]:
         """Compute the feature maps of images."""
@@ -62,4 +70,5 @@ class ConvAutoencoder(nn.Module):
 
     def extra_repr(self) -> str:
         sizes = f"{list(self.image)} -> {[self.second.shape[0], *self.grid]}"
-        return f"{sizes}, kernel={self.kernel}, dropout={self.dropped:g}"
+        biases = "" if self.first_bias is not None else ", no biases"
+        return f"{sizes}, kernel={self.kernel}, dropout={self.dropped:g}{biases}"

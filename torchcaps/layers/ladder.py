@@ -17,6 +17,7 @@ from torchcaps.layers.inputs import check_dtype
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import length, squash, unsquash
 from torchcaps.ops.ladder import (
+    ORDERS,
     SHARPNESS,
     Kept,
     Made,
@@ -81,7 +82,7 @@ class LadderCapsules(nn.Module):
 
     `agreement`: source of the activity, one of `AGREEMENTS`. `shared`: one network of each kind for all outputs, with
     an embedding per output. `width`: unit of the hidden layers, d_in · d_out in the paper. `code` "constant": the
-    networks do not see which inputs were kept.
+    networks do not see which inputs were kept. `order` of the kept inputs: by index or by activity.
     Call `tell` with a first batch before training, as `ClassifyLadder` does; without it the layer may never learn.
     `init` "alive": a sharpness that `calibrate` fits to the inputs; "paper": the paper's.
 
@@ -103,6 +104,7 @@ class LadderCapsules(nn.Module):
         shared: bool = False,
         width: int | None = None,
         code: str = "kept",
+        order: str = "index",
         form: LadderForm = LadderForm(),  # noqa: B008, frozen
         init: str = "alive",
     ) -> None:
@@ -110,9 +112,9 @@ class LadderCapsules(nn.Module):
         check_init("LadderCapsules", init)
         check_sizes("LadderCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
         n_kept = n_in if n_kept is None else n_kept
-        _check(n_in, n_kept, agreement, code)
+        _check(n_in, n_kept, agreement, code, order)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_kept = n_in, n_out, d_in, d_out, n_kept
-        self.agreement, self.code, self.form = agreement, code, form
+        self.agreement, self.code, self.order, self.form = agreement, code, order, form
         # no unused regressors: parameters that never get a gradient break distributed training
         kinds = ("up", "down") if agreement in ("down", "both") else ("up",)
         n_nets, n_copies = (1, n_out) if shared else (n_out, 1)
@@ -220,7 +222,7 @@ class LadderCapsules(nn.Module):
         poses = vectors("LadderCapsules", capsules, self.n_in, self.d_in)
         check_dtype("LadderCapsules", "poses", poses, next(self.parameters()).dtype)
         activity = capsules.activity if isinstance(capsules, Capsules) else length(poses)
-        return keep_most_active(poses, activity, self.n_kept)
+        return keep_most_active(poses, activity, self.n_kept, self.order)
 
     def _made(self, code: Float[Tensor, "*b i"]) -> list[Made]:
         """Return transforms and, if there are any, regressors, in factored form."""
@@ -260,7 +262,7 @@ def first_activity(n_out: int) -> float:
     return max(round((0.9 + 0.1 * others) / (1 + others), 3), 0.2)
 
 
-def _check(n_in: int, n_kept: int, agreement: str, code: str) -> None:
+def _check(n_in: int, n_kept: int, agreement: str, code: str, order: str) -> None:
     if not 1 <= n_kept <= n_in:
         room = f"give n_kept from 1 to {n_in}, or None for all"
         raise ValueError(f"LadderCapsules: {n_kept} of {n_in} capsules cannot be kept; {room}")
@@ -268,3 +270,5 @@ def _check(n_in: int, n_kept: int, agreement: str, code: str) -> None:
         raise ValueError(f"LadderCapsules: agreement must be one of {', '.join(AGREEMENTS)}; got {agreement!r}")
     if code not in CODES:
         raise ValueError(f"LadderCapsules: code must be one of {', '.join(CODES)}; got {code!r}")
+    if order not in ORDERS:
+        raise ValueError(f"LadderCapsules: order must be one of {', '.join(ORDERS)}; got {order!r}")

@@ -18,6 +18,7 @@ from torchcaps.ops import EMStep
 
 KERNEL = 3
 STRIDES = (1, 2, 1, 2, 1, 2)
+PRESETS = ("official", "torch-1.1")
 
 
 class EMCapsNet(nn.Module):
@@ -25,6 +26,8 @@ class EMCapsNet(nn.Module):
 
     `image`: number of channels, and a size that is checked at construction; `forward` accepts any size that leaves at
     least one place. `coordinates`: adds two channels with the pixel position, which the first routing layer ignores.
+    `preset` of the initialisation: "official" is the author's last code; "torch-1.1" is how his released weights
+    started, with PyTorch's default for all convolutions and scales of batch normalisation from U(0, 1).
 
     Example:
 
@@ -37,6 +40,7 @@ class EMCapsNet(nn.Module):
         image: tuple[int, int, int] = (2, 96, 96),
         n_classes: int = 5,
         *,
+        preset: str = "official",
         channels: int = 64,
         strides: tuple[int, ...] = STRIDES,
         n_types: int = 64,
@@ -49,6 +53,8 @@ class EMCapsNet(nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
+        if preset not in PRESETS:
+            raise ValueError(f"EMCapsNet: preset must be one of {', '.join(PRESETS)}; got {preset!r}")
         self.image, self.n_classes = checked_image("EMCapsNet", image), checked_classes("EMCapsNet", n_classes)
         self.d_pose, self.coordinates = d_pose, coordinates
         self.strides = tuple(strides)
@@ -59,6 +65,15 @@ class EMCapsNet(nn.Module):
         rule = {"cost": cost, "density": density, "backend": backend, "init": "paper"}
         self.parts = EMCapsules(None, n_parts, d_pose, d_pose, d_pose, n_iters, sharing="inputs", **rule)
         self.classes = EMCapsules(n_parts, n_classes, d_pose, d_pose, d_pose, n_iters, **rule)
+        if preset == "torch-1.1":
+            self._start_like_torch_1_1()
+
+    def _start_like_torch_1_1(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                module.reset_parameters()
+            elif isinstance(module, nn.BatchNorm2d):
+                nn.init.uniform_(module.weight)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         return self.classes(self.parts(self.primary_capsules(images)))

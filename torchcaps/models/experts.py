@@ -26,7 +26,8 @@ class ExpertNet(nn.Module):
     `experts`: number and size of the capsules, per layer. `n_plain`: pose dimensions that do not lie on the sphere.
     `n_chains`: persistent chains per layer, 0 for none. `loud`: decoded capsules are scaled, by one factor per image,
     to the length of those of training images, and a decoder's initial logits are the log lengths. The paper has
-    neither: without `loud`, decoded capsules are U's output, from logits of 0.
+    neither: without `loud`, decoded capsules are U's output, from logits of 0. `biases`: of the autoencoder; the paper
+    lists none.
 
     Example:
 
@@ -42,6 +43,7 @@ class ExpertNet(nn.Module):
         channels: int = 128,
         kernel: int = 9,
         dropped: float = 0.2,
+        biases: bool = True,
         d_primary: int = 8,
         experts: Sequence[Sequence[int]] = ((20, 16),),
         n_plain: int = 0,
@@ -55,7 +57,7 @@ class ExpertNet(nn.Module):
             raise ValueError(f"ExpertNet: {channels} channels cannot be cut into capsules of {d_primary}")
         self.image, self.n_classes = checked_image("ExpertNet", image), checked_classes("ExpertNet", n_classes)
         self.d_primary, self.loud = d_primary, loud
-        self.autoencoder = ConvAutoencoder(self.image, channels, kernel, dropped=dropped)
+        self.autoencoder = ConvAutoencoder(self.image, channels, kernel, dropped=dropped, biases=biases)
         self.n_types, self.grid = channels // d_primary, self.autoencoder.grid
         sizes = [(self.n_types * self.grid[0] * self.grid[1], d_primary), *map(tuple, experts)]
         start = "lengths" if loud else "zero"

@@ -52,7 +52,8 @@ class LCapsNet(nn.Module):
     """Images [b c h w] -> one capsule per class, active if the kept poses can be regressed from its pose.
 
     `n_kept`: number of primary capsules kept (paper: K); None keeps all.
-    `agreement` and `code`: see `LadderCapsules`. `start`: initialisation, one of `STARTS`; the preset's if None.
+    `agreement`, `code` and `order`: see `LadderCapsules`. `start`: initialisation, one of `STARTS`; the preset's if
+    None.
     Call `tell(images)` with a first batch before training, as `ClassifyLadder` does.
 
     Example:
@@ -79,6 +80,7 @@ class LCapsNet(nn.Module):
         d_class: int = 16,
         agreement: str = "down",
         code: str = "kept",
+        order: str = "index",
         start: str | None = None,
     ) -> None:
         super().__init__()
@@ -99,7 +101,7 @@ class LCapsNet(nn.Module):
             )
         self.classes = LadderCapsules(
             n_types * self.grid[0] * self.grid[1], n_classes, d_primary, d_class, n_kept,
-            agreement=agreement, shared=plan.shared, width=plan.width, code=code, form=form, init="paper",
+            agreement=agreement, shared=plan.shared, width=plan.width, code=code, order=order, form=form, init="paper",
         )  # fmt: skip
         self._start(form.start)
 

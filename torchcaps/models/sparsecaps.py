@@ -44,8 +44,9 @@ class Features(NamedTuple):
 class SparseCaps(nn.Module):
     """Images [b c h w] -> masked latent capsules, from which the decoder reconstructs the image.
 
-    `sharpness` to `boost_gain` are arguments of `RankMask`, `network` are arguments of `CapsNet`. `support`: the groups
-    of `routing_support`, `places` as in the paper's text or `runs` as in the authors' code.
+    `sharpness` to `boost_gain` are arguments of `RankMask`; `capsnet_preset`, its `preset`, `sharing` and `network` are
+    arguments of `CapsNet`. `support`: the groups of `routing_support`, `places` as in the paper's text or `runs` as in
+    the authors' code.
 
     Example:
 
@@ -59,6 +60,8 @@ class SparseCaps(nn.Module):
         n_classes: int = 10,  # unused: all models take it
         *,
         preset: str = "sparse",
+        capsnet_preset: str = "official",
+        sharing: str = "none",
         n_latent: int = 16,
         d_latent: int = 16,
         sharpness: float = SHARPNESS,
@@ -76,7 +79,8 @@ class SparseCaps(nn.Module):
         if support not in GROUPS:
             raise ValueError(f"SparseCaps: support must be one of {', '.join(GROUPS)}; got {support!r}")
         image, self.n_classes = checked_image("SparseCaps", image), checked_classes("SparseCaps", n_classes)
-        self.net = CapsNet(image, n_latent, d_class=d_latent, reconstruction=True, **network)
+        shared = {"preset": capsnet_preset, "sharing": sharing}
+        self.net = CapsNet(image, n_latent, d_class=d_latent, reconstruction=True, **shared, **network)
         rule = {
             "sharpness": sharpness,
             "frequencies": frequencies,

@@ -36,6 +36,9 @@ class Made(NamedTuple):
         return (product + self.bias.flatten(1).unsqueeze(1).to(product.dtype)).unflatten(-1, self.bias.shape[1:])
 
 
+ORDERS = ("index", "activity")
+
+
 class Kept(NamedTuple):
     """Capsules that are left, in the order in which they stood: only then does the code say which row is which.
 
@@ -51,8 +54,15 @@ class Kept(NamedTuple):
     weights: Float[Tensor, "*b k"]  # weight of each row in means: 1
 
 
-def keep_most_active(poses: Float[Tensor, "*b i d"], activity: Float[Tensor, "*b i"], n_kept: int) -> Kept:
-    """Keep the `n_kept` most active capsules (section 3.1). Ties go to the first in the row, on any device."""
+def keep_most_active(
+    poses: Float[Tensor, "*b i d"], activity: Float[Tensor, "*b i"], n_kept: int, order: str = "index"
+) -> Kept:
+    """Keep the `n_kept` most active capsules (section 3.1). Ties go to the first in the row, on any device.
+
+    `order` of the kept ones: their place in the row ("index"), or the most active first ("activity").
+    """
+    if order not in ORDERS:
+        raise ValueError(f"keep_most_active: order must be one of {', '.join(ORDERS)}; got {order!r}")
     n = activity.shape[-1]
     if poses.shape[:-1] != activity.shape:
         raise ValueError(
@@ -74,6 +84,8 @@ def keep_most_active(poses: Float[Tensor, "*b i d"], activity: Float[Tensor, "*b
         capsule = torch.arange(n, device=activity.device).expand_as(rank)
         place = torch.where(mask, rank - 1, rank[..., -1:] + capsule - rank)
         index = torch.zeros_like(place).scatter(-1, place, capsule)[..., :n_kept]
+        if order == "activity":
+            index = index.gather(-1, activity.gather(-1, index).sort(dim=-1, descending=True, stable=True).indices)
     rows = poses.gather(-2, index.unsqueeze(-1).expand(*index.shape, poses.shape[-1]))
     return Kept(rows, mask.to(poses.dtype), index, torch.ones_like(rows[..., 0]))
 

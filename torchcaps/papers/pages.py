@@ -14,6 +14,7 @@ A table stands between `<!-- table NAME -->` and `<!-- end -->`. NAME is a paper
 A number in a sentence carries its source: `89.95<!-- hauser2019/mnist probe_accuracy -->`. The mark names a row, or a
 setting of tuning.csv, and a test metric, an extra, `PART.METRIC` or `seconds`. The number is the mean over the seeds
 and keeps its decimals; `97.98 ± 0.40` includes the sd. `least`, `most` or `seed 0` after the name replaces the mean;
+`by NAME` takes the seed that has the least of another number: a selection, which the page has to call so.
 `100-error_percent` is 100 minus the metric. A dagger behind the mark, `89.95<!-- ... -->†`, is generated: this number
 cannot be recomputed. Its note is filled in between `<!-- unchecked -->` and `<!-- end -->`, or added to the page's end.
 """
@@ -45,7 +46,7 @@ MARKED = re.compile(
 NUMBER = re.compile(
     r"(?P<written>(?<![\d.,])-?\d+(?:\.(?P<decimals>\d+))?(?: ± \d+(?:\.(?P<sd>\d+))?)?|not run yet)"
     r"(?P<mark><!-- (?P<recipe>\w+/[\w=.,-]+) (?P<rest>100-)?(?P<name>[\w./-]+)"
-    rf"(?: (?P<which>least|most|seed \d+))? -->){UNCHECKED}?"
+    rf"(?: (?P<which>least|most|seed \d+|by [\w./-]+))? -->){UNCHECKED}?"
 )
 NOTED = re.compile(r"<!-- unchecked -->\n(?:(?!<!--).)*<!-- end -->", re.DOTALL)
 NAMES = re.compile(r"<!-- names [\w.]+(?: first(?: [\w.]+)+)? -->")  # filled by docs/sphinx_parts
@@ -86,6 +87,9 @@ def _number(found: re.Match[str], results: Path) -> str:
     which = found["which"] or ""
     if which.startswith("seed"):
         values = {seed: value for seed, value in values.items() if seed == int(which.split()[1])}
+    if which.startswith("by"):
+        judged = _values(found["recipe"], which.split()[1], results)
+        values = {seed: values[seed] for seed in sorted(judged, key=judged.get)[:1]}
     if not values:
         return "not run yet"
     if which in ("least", "most"):

@@ -138,6 +138,12 @@ def sparsecaps_dense() -> Run:
     return Run(data="generated-16", model="sparsecaps", model_args=args, augment=(Shift(2),), stages=(stage,))
 
 
+def sparsecaps_paper() -> Run:
+    """Latent capsules with CapsNet's preset of the text and a transform per type."""
+    run = sparsecaps()
+    return replace(run, model_args=run.model_args | {"capsnet_preset": "paper", "sharing": "places"})
+
+
 def stackedcaps() -> Run:
     """Three latent layers, each with its own mask."""
     small = _SMALL | {"n_latent": 6, "frequencies": (0.1, 0.25), "boost_every": 5}
@@ -188,6 +194,11 @@ def lcapsnet_shared() -> Run:
     return _ladder(ClassifyLadder(), preset="shared", agreement="both")
 
 
+def lcapsnet_ordered() -> Run:
+    """Ladder network that keeps its capsules in the order of their activity; the code's weight rises."""
+    return _ladder(ClassifyLadder(mean_code=True, ramp=0.5), order="activity")
+
+
 def lcapsnet_withdrawn() -> Run:
     """Ladder network with the nets and losses of the authors' withdrawn file."""
     return _ladder(ClassifyLadder(withdrawn=True), preset="withdrawn")
@@ -233,6 +244,11 @@ def _three_stages(learn: LearnExperts, steps: int, learning_rate: float, **model
 def experts() -> Run:
     """Product of expert capsules by Algorithm 1: autoencoder, experts and decoder, trained one after the other."""
     return _three_stages(LearnExperts(sparse=1.0), 7, 100.0)
+
+
+def experts_no_bias() -> Run:
+    """Expert capsules on an autoencoder without biases, decoded to the paper's letter."""
+    return _three_stages(LearnExperts(), 7, 30.0, biases=False, loud=False)
 
 
 def experts_persistent() -> Run:

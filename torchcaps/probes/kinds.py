@@ -1,4 +1,4 @@
-"""Kinds of probes: a classifier on frozen features of another row, an adversarial attack, an ensemble.
+"""Kinds of probes: a classifier on frozen features of another row, an adversarial attack, an ensemble, a vote.
 
 No probe trains a network. A probe holds the run of its network, so its result is stale as soon as either changes.
 It has the interface of a `Run` that `reproduce` needs: `needs`, `parts`, `part`, `sets`, `cost` and `execute`.
@@ -16,6 +16,7 @@ from torchcaps.data import Labelled, load
 from torchcaps.data.subsets import pool_of, portion
 from torchcaps.probes.attack import attacked
 from torchcaps.probes.classifier import Linear, Svm, classified
+from torchcaps.probes.vote import voted
 from torchcaps.train.plain import from_plain, up_to_date
 from torchcaps.train.recipe import KINDS, Run
 from torchcaps.train.state import Options, Outcome
@@ -157,7 +158,33 @@ class Ensemble(Probe):
         )
 
 
-PROBES = {kind.__name__: kind for kind in (Svm, Linear, FrozenClassifier, Attack, Ensemble)}
+@dataclass(frozen=True, kw_only=True)
+class Vote(Probe):
+    """Majority vote of several seeds of a row, computed from the predictions in their result files.
+
+    Seed n of the vote has the members n · n_members onwards, so votes of two seeds share no run.
+    """
+
+    n_members: int = 3
+
+    def quick(self, steps: int = 20) -> Vote:
+        return replace(self, network=self.network.quick(steps), n_members=1)
+
+    def parts(self) -> tuple[str, ...]:
+        return self.network.parts()[:1]
+
+    def part(self, name: str, root: Path | None, seed: int) -> Any:
+        return self.network.part(name, root, seed)
+
+    def sets(self) -> set[str]:
+        return self.network.sets()
+
+    def execute(self, name: str, seed: int, options: Options) -> Outcome:
+        """Count the votes of the members."""
+        return voted(self, seed, options)
+
+
+PROBES = {kind.__name__: kind for kind in (Svm, Linear, FrozenClassifier, Attack, Ensemble, Vote)}
 
 
 def stored(plain: dict[str, Any]) -> Run | Probe:

@@ -13,6 +13,7 @@ from torchcaps.results.store import read_result, unpack
 from torchcaps.train.plain import unlike
 
 LEAST_MEMBERS = 3  # smallest ensemble
+BEST = "best_"  # before the name of a watched error: its least value, a selection on that part
 UNCHECKED = "†"  # behind a number that no file holds the means to recompute
 NOTE = f"{UNCHECKED} Not recomputable: the run stored this number alone, so `torchcaps verify` cannot check it."
 
@@ -35,6 +36,7 @@ def measured(result: Mapping[str, Any]) -> dict[str, float]:
     parts = {f"{part}.{what}": value for part, metrics in result["metrics"].items() for what, value in metrics.items()}
     named = {"seconds": result.get("seconds", [])} | result.get("extras", {})
     named |= {name.removeprefix("test."): value for name, value in parts.items()}
+    named |= {f"{BEST}{name}": value for name, value in least_of_curve(result).items()}
     numbers = {what: value if isinstance(value, list) else [value] for what, value in named.items()}
     return {
         what: mean(found)
@@ -43,8 +45,19 @@ def measured(result: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+def least_of_curve(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the least of each error of a watched part: of the best checkpoint, selected by what it is judged by."""
+    found: dict[str, float] = {}
+    for line in result["curve"]:
+        for name in (name for name in line if name.startswith("watched_") and name.endswith("error_percent")):
+            found[name] = min(line[name], found.get(name, line[name]))
+    return found
+
+
 def recomputable(recipe: Recipe, folder: Path, name: str) -> bool:
     """Whether `torchcaps verify` recomputes this number of a row from stored predictions."""
+    if name.startswith(BEST):
+        return False
     return not any(name == "seconds" or name in result.get("extras", {}) for result in todays(recipe, folder)[0])
 
 

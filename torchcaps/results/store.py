@@ -16,7 +16,7 @@ from torchcaps.probes.kinds import Probe
 from torchcaps.runtime.files import write_whole
 from torchcaps.train.plain import fits, to_plain
 from torchcaps.train.recipe import Run
-from torchcaps.train.state import Outcome
+from torchcaps.train.state import Outcome, Predicted
 
 REPLAYED = 200  # first steps with all losses stored, for `torchcaps verify --replay`
 CURVE_POINTS = 100
@@ -112,6 +112,15 @@ def _frozen(value: Any) -> Any:
 def _is_line(line: Mapping[str, Any]) -> bool:
     """Whether a line of the curve has a step, and a number as its loss if it has one."""
     return fits(line.get("step"), int) and fits(line.get("loss", 0.0), float)
+
+
+def predicted(path: Path) -> Predicted | None:
+    """Read the predictions of a result file; None where there is no file."""
+    if not path.exists():
+        return None
+    found = read_result(path)
+    predictions = {part: unpack(packed) for part, packed in found["predictions"].items()}
+    return Predicted(found["run"], found["data"], found.get("weights_sha256", ""), predictions)
 
 
 def result_path(folder: Path, name: str, seed: int) -> Path:

@@ -7,7 +7,16 @@ from statistics import mean, stdev
 from typing import Any
 
 from torchcaps.results.claims import Recipe
-from torchcaps.results.statistics import LEAST_MEMBERS, NOTE, UNCHECKED, ensemble_error_percent, spread, todays
+from torchcaps.results.statistics import (
+    BEST,
+    LEAST_MEMBERS,
+    NOTE,
+    UNCHECKED,
+    ensemble_error_percent,
+    least_of_curve,
+    spread,
+    todays,
+)
 from torchcaps.results.store import DEFAULT_SEEDS
 
 
@@ -42,7 +51,8 @@ class Row:
     @property
     def unchecked(self) -> frozenset[str]:
         """Names of further metrics that no stored predictions give again."""
-        return frozenset(name.split(".")[1] for name in self.recipe.claim.beside if name.startswith("extras."))
+        named = [name.split(".") for name in self.recipe.claim.beside]
+        return frozenset(what for part, what in named if part in ("extras", "curve"))
 
     def mark(self, name: str) -> str:
         """Return the mark of a further metric that cannot be recomputed, or nothing."""
@@ -107,19 +117,24 @@ def _beside(
 ) -> tuple[tuple[str, tuple[float, ...]], ...]:
     """Collect further numbers, such as `test.half_credit_error_percent` or `extras.segmentation_iou`.
 
+    `curve.best_watched_test_error_percent` is the least of a watched curve: the best checkpoint, selected on test.
+
     The name of the part is kept for other parts than `test` and `extras`, and for the row's own metric.
     """
     found = []
     for name in names:
         part, what = name.split(".")
-        values = tuple(
-            _one(numbers[what])
-            for result in results
-            if what in (numbers := result.get(part) or result["metrics"].get(part, {}))
-        )
-        alone = part in ("test", "extras") and what != metric
+        values = tuple(_one(numbers[what]) for result in results if what in (numbers := _part(result, part)))
+        alone = part in ("test", "extras", "curve") and what != metric
         found += [(what if alone else f"{part} {what}", values)] if values else []
     return tuple(found)
+
+
+def _part(result: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    """Return the metrics of a part, the extras, or the best of the curve."""
+    if part == "curve":
+        return {f"{BEST}{name}": value for name, value in least_of_curve(result).items()}
+    return result.get(part) or result["metrics"].get(part, {})
 
 
 def _one(value: float | Sequence[float]) -> float:

@@ -44,7 +44,7 @@ def validate(state: State, stage: Stage, at: int, n_steps: int, epoch: int, devi
 def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device) -> None:
     """Log loss and error of the watched sample, and their standard deviations over batches of the training size."""
     rule = stage.watch
-    if rule is None or at % (epoch * rule.every):
+    if rule is None or at % (rule.every_steps or epoch * rule.every):
         return
     some = sample(state.data[rule.part], rule.n_images)
     evaluation = stage.task.evaluate(state.model, some, device, state.run.augment)

@@ -169,7 +169,7 @@ def _stage(
 ) -> TrainingStep:
     """Train one stage to its end, or until a signal interrupts it."""
     n_steps = n_steps_of(stage, state.data["train"])
-    batches = batches_for(state.data["train"], stage.batch, state.run.augment, device, stage.balanced)
+    batches = batches_for(state.data["train"], stage.batch, state.run.augment, device, stage.balanced, stage.records)
     if not found:
         first = batches.at(torch.zeros((), dtype=torch.long, device=device))
         if state.stage == 0 and isinstance(state.model, CalibratedNetwork) and state.model.needs_calibration:

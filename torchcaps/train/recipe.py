@@ -13,6 +13,7 @@ from torchcaps.data.augment import (
     Anywhere,
     Augmentation,
     Crop,
+    Erase,
     Flip,
     Light,
     Mixup,
@@ -22,6 +23,7 @@ from torchcaps.data.augment import (
     Warp,
     shape_after,
 )
+from torchcaps.data.batches import Records
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.train import splits
@@ -72,6 +74,7 @@ class Watch:
     part: str = "test"
     n_images: int = 2500  # at most this many images or sentences, the same ones every time
     every: int = 1  # epochs
+    every_steps: int = 0  # measure every so many steps instead, whatever `every` says; 0: by epochs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,7 @@ class Stage:
     steps: int | None = None
     batch: int = 128
     balanced: bool = False  # draw every class equally often, whatever its number of images
+    records: Records | None = None  # the order of record files, all variants of an image in turn
     learning_rate: float = 1e-3
     schedule: Exponential | Cosine | OneCycle = Exponential()  # noqa: RUF009, frozen
     optimizer: Adam | RAdam | SGD = Adam()  # noqa: RUF009, frozen
@@ -104,6 +108,8 @@ class Stage:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise ValueError(f"a stage's precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r}")
+        if self.records and self.steps is None:
+            raise ValueError("an epoch of records has all variants of all images; give a stage with records its steps")
 
     def quick(self, steps: int, batch: int) -> Stage:
         """Return the stage shortened to a few small steps."""
@@ -207,7 +213,7 @@ KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         Run, Stage, Stop, Watch, OwnImages, Exponential, Cosine, OneCycle, Adam, RAdam, SGD,
-        Shift, Anywhere, Crop, Flip, Light, Standardise, StandardiseFirst, Mixup, Warp,
+        Records, Shift, Anywhere, Crop, Erase, Flip, Light, Standardise, StandardiseFirst, Mixup, Warp,
         Classify, ClassifyFrozen, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder,
         ClassifyLikelihood, ClassifySentences, ClassifySpread,
         Reconstruct, Autoencode, LearnExperts, LearnDecoder, LearnRBM, LearnBottleneck,

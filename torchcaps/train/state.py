@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,19 @@ class Interrupted(RuntimeError):
         self.signum = signum
 
 
+class Predicted(NamedTuple):
+    """Predictions of a finished run, as its result file holds them."""
+
+    run: dict[str, Any]  # as plain data
+    data: dict[str, str]  # hashes by part
+    weights_sha256: str
+    predictions: dict[str, Tensor]  # by part
+
+
+def _nothing_predicted(name: str, seed: int) -> None:
+    """Find no result: for callers without a folder of result files."""
+
+
 @dataclass(kw_only=True)
 class Options:
     """Options of execution. None of them changes a result, except for rounding on another device."""
@@ -57,6 +70,7 @@ class Options:
     as_is: bool = False  # evaluate the current weights even if the run is not finished
     jobs: int = 1  # processes that fit classifiers
     rows: Callable[[str, int], Path] = run_folder  # folder of the checkpoint of another row and seed
+    predicted: Callable[[str, int], Predicted | None] = _nothing_predicted  # result of another row and seed
 
     def __post_init__(self) -> None:
         self.out = Path(self.out)

@@ -126,3 +126,29 @@ def test_a_stage_that_follows_does_not_tell_again(model, batch):
     task.init(model, Batch(1 - batch.images, batch.labels))
     assert told.any() and torch.equal(told, model.classes.makers["down"].bias)
     task.init(Baseline((1, 12, 12), preset="small"), batch)  # which has nothing to tell
+
+
+def test_the_mean_of_the_withdrawn_code_may_stand_beside_the_papers_margin(model, batch):
+    losses = ClassifyLadder(code_weight=0.01, mean_code=True).losses(model, batch)
+    primary, laddered = model.ladder(batch.images)
+    torch.testing.assert_close(losses["margin"], ClassifyLadder().losses(model, batch)["margin"])
+    torch.testing.assert_close(losses["code"], 0.01 * mean_code_loss(laddered.kept.code, primary.activity).mean())
+
+
+@pytest.mark.parametrize(("done", "share"), [(0, 0.0), (25, 0.5), (50, 1.0), (90, 1.0)])
+def test_a_ramp_raises_the_weight_of_the_code_over_its_fraction_of_the_steps(model, batch, done, share):
+    whole = ClassifyLadder(code_weight=0.01).losses(model, batch)
+    found = ClassifyLadder(code_weight=0.01, ramp=0.5).losses_at(model, batch, torch.tensor(done), 100)
+    torch.testing.assert_close(found["code"], share * whole["code"])
+    torch.testing.assert_close(found["loss"], whole["margin"] + share * whole["code"])
+    same = ClassifyLadder(code_weight=0.01).losses_at(model, batch, torch.tensor(done), 100)
+    assert torch.equal(same["loss"], whole["loss"])
+
+
+def test_a_network_may_order_its_kept_capsules_by_activity(batch):
+    model = LCapsNet((1, 12, 12), 3, **SMALL, order="activity")
+    primary, laddered = model.ladder(batch.images)
+    kept = primary.activity.gather(-1, laddered.kept.index)
+    assert (kept.diff() <= 0).all()
+    with pytest.raises(ValueError, match="order must be one of index, activity; got 'size'"):
+        LCapsNet((1, 12, 12), 3, **SMALL, order="size")

@@ -11,6 +11,7 @@ from torchcaps.data.augment import Batch, Crop
 from torchcaps.layers import Capsules
 from torchcaps.papers import RECIPES
 from torchcaps.train import Options, train
+from torchcaps.train.tasks.classify import Classify
 from torchcaps.train.tasks.spread import ClassifySpread
 
 
@@ -55,6 +56,26 @@ class Corner(nn.Module):
         lit = images[:, 0, 0, 0] > 0
         score = torch.where(lit, torch.tensor(0.9).logit(), torch.tensor(0.48).logit())
         return Capsules.scored(torch.zeros(len(images), 2, 1), torch.stack([-score, score], 1))
+
+
+class Lengths(Corner):
+    """The same with lengths in place of scores."""
+
+    decoder = None
+
+    def forward(self, images):
+        activity = super().forward(images).activity
+        return Capsules(torch.zeros(len(images), 2, 1), activity)
+
+
+def test_lengths_are_averaged_over_crops_too():
+    images = torch.zeros(2, 1, 12, 12, dtype=torch.uint8)
+    images[1, 0, 4, 4] = 255
+    data = Labelled(images, torch.tensor([0, 1]))
+    found = Classify(shifts=3).extras(Lengths(), data, torch.device("cpu"), (Crop(6),))
+    assert found == {"error_percent_13_crops": 0.0}
+    assert Classify().extras(Lengths(), data, torch.device("cpu"), (Crop(6),)) == {}
+    assert Classify(shifts=3).quick() == Classify()
 
 
 def test_crops_along_the_diagonals_are_averaged():

@@ -1,7 +1,7 @@
 """Augmentations of training images, and the fixed view of an image that a model gets in evaluation."""
 
 from torchcaps.data.augment.base import Augmentation, Batch, as_seen, shape_after
-from torchcaps.data.augment.images import Anywhere, Crop, Flip, Light, Shift, Standardise, StandardiseFirst
+from torchcaps.data.augment.images import Anywhere, Crop, Erase, Flip, Light, Shift, Standardise, StandardiseFirst
 from torchcaps.data.augment.mixup import Mixup, class_shares, main_labels
 from torchcaps.data.augment.warp import Warp
 
@@ -10,6 +10,7 @@ __all__ = [
     "Augmentation",
     "Batch",
     "Crop",
+    "Erase",
     "Flip",
     "Light",
     "Mixup",

@@ -37,6 +37,15 @@ class Augmentation:
 
     reach: ClassVar[int] = 0  # for one image, `mix` looks at so many of those that follow it in the batch
 
+    @property
+    def n_variants(self) -> int:
+        """Number of variants that an image has, all as likely; 0 where they cannot be counted."""
+        return 0
+
+    def variant(self, number: Int64[Tensor, "n"]) -> Tensor:
+        """Give the numbers that `draw` would draw for these variants."""
+        raise TypeError(f"{type(self).__name__} has no variants that can be counted")
+
     def draw(self, n: int, rng: torch.Generator) -> Tensor:
         """Draw the random numbers for `n` images, one row each; here none."""
         return torch.empty(n, 0)

@@ -1,4 +1,4 @@
-"""Augmentations of single images: moved, cropped, mirrored, in another light, standardised."""
+"""Augmentations of single images: moved, cropped, mirrored, partly erased, in another light, standardised."""
 
 from dataclasses import dataclass
 
@@ -25,6 +25,14 @@ class Shift(Augmentation):
 
     def draw(self, n: int, rng: torch.Generator) -> Int64[Tensor, "n 2"]:
         return torch.randint(-self.pixels, self.pixels + 1, (n, 2), generator=rng)
+
+    @property
+    def n_variants(self) -> int:
+        return (2 * self.pixels + 1) ** 2
+
+    def variant(self, number: Int64[Tensor, "n"]) -> Int64[Tensor, "n 2"]:
+        side = 2 * self.pixels + 1
+        return torch.stack([number // side, number % side], dim=1) - self.pixels
 
     def apply(self, images: UInt8[Tensor, "b c h w"], drawn: Int64[Tensor, "b 2"]) -> UInt8[Tensor, "b c h w"]:
         height, width = images.shape[-2:]
@@ -107,6 +115,31 @@ class Crop(Augmentation):
 
     def _window(self, start: Int64[Tensor, "b 1"] | int, n: int, device: torch.device) -> Int64[Tensor, "*b size"]:
         return (start % self._places(n) - self.border + torch.arange(self.size, device=device)).clamp(0, n - 1)
+
+
+@dataclass(frozen=True)
+class Erase(Augmentation):
+    """Blacken size x size pixels of each image, anywhere within it."""
+
+    size: int = 4
+
+    def draw(self, n: int, rng: torch.Generator) -> Int64[Tensor, "n 2"]:
+        return torch.randint(0, 2**31, (n, 2), generator=rng)  # as for Crop
+
+    def apply(self, images: Real[Tensor, "b c h w"], drawn: Int64[Tensor, "b 2"]) -> Real[Tensor, "b c h w"]:
+        inside = []
+        for axis in (0, 1):
+            n = images.shape[2 + axis]
+            first = drawn[:, axis, None] % (n - self.size + 1)
+            place = torch.arange(n, device=images.device)
+            inside.append((place >= first) & (place < first + self.size))  # [b n]
+        rows, columns = inside
+        return images.masked_fill((rows[:, :, None] & columns[:, None, :]).unsqueeze(1), 0)
+
+    def shape(self, c: int, h: int, w: int) -> tuple[int, int, int]:
+        if not 1 <= self.size <= min(h, w):
+            raise ValueError(f"{self} does not fit into images of {h}x{w}; use a size from 1 to {min(h, w)}")
+        return c, h, w
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from torchcaps.data.augment.base import Batch
 from torchcaps.data.batches.images import Batches, in_order, in_order_as_trained
 from torchcaps.data.batches.pairs import PairBatch, PairBatches, batches_for, pairs_in_order
+from torchcaps.data.batches.records import Records
 from torchcaps.data.batches.sentences import SentenceBatch, SentenceBatches, sentences_in_order
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "Batches",
     "PairBatch",
     "PairBatches",
+    "Records",
     "SentenceBatch",
     "SentenceBatches",
     "batches_for",

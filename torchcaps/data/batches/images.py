@@ -16,14 +16,17 @@ from torch import Tensor
 from torchcaps.data import Labelled
 from torchcaps.data.augment.base import Augmentation, Batch, as_seen, finished
 from torchcaps.data.batches.balance import balanced_order, members
+from torchcaps.data.batches.records import Records
 
 
 class Batches:
     """Training images on their device and this epoch's plan.
 
     `balanced`: an epoch has its usual length and every class the same share of it; small classes are shown more often.
+    `records`: an epoch is every variant of every image, in the order of record files.
     """
 
+    records: Records | None = None
     own: int | None = None  # images of a batch that are made here, where several processes share it
     columns: Int64[Tensor, "m"] | None = None  # and which those are, with what is mixed in
 
@@ -35,12 +38,16 @@ class Batches:
         device: torch.device,
         *,
         balanced: bool = False,
+        records: Records | None = None,
     ) -> None:
+        if balanced and records:
+            raise ValueError("record files have an order of their own; give a stage either balanced or records")
         n = len(data.labels)
         if n < batch:
             raise ValueError(f"a batch of {batch} was asked for and there are {n} training images; use a smaller batch")
         self.images, self.labels = data.images.to(device), data.labels.to(device)
-        self.batch, self.n_steps, self.augment = batch, n // batch, augment
+        self.records, self.augment, self.batch = records, augment, batch
+        self.n_steps = n * (records.n_variants(augment) if records else 1) // batch
         self.by_class = members(data.labels.cpu()) if balanced else None
         # these stay at one address, so that a captured step reads the next epoch's plan
         self.plan = [part.to(device) for part in self._drawn(torch.Generator())]
@@ -93,6 +100,9 @@ class Batches:
 
     def _draw(self, rng: torch.Generator) -> list[Tensor]:
         n_used = self.n_steps * self.batch
+        if self.records:
+            order, drawn = self.records.draw(len(self.labels), n_used, self.augment, rng)
+            return [part.unflatten(0, (self.n_steps, self.batch)) for part in (order, *drawn)]
         if self.by_class is None:
             order = torch.randperm(len(self.labels), generator=rng)[:n_used]
         else:

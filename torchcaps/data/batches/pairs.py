@@ -10,6 +10,7 @@ from torch import Tensor
 from torchcaps.data import Labelled
 from torchcaps.data.augment import Augmentation
 from torchcaps.data.batches.images import Batches
+from torchcaps.data.batches.records import Records
 from torchcaps.data.batches.sentences import SentenceBatches
 from torchcaps.data.sets.pairs import Pairs, PairSource, draw_moves, draw_partners, overlay
 from torchcaps.data.sets.sst import Sentences
@@ -47,14 +48,16 @@ def batches_for(
     augment: tuple[Augmentation, ...],
     device: torch.device,
     balanced: bool = False,
+    records: Records | None = None,
 ) -> Batches:
     """Make the training batches that suit this data."""
     kinds = {PairSource: PairBatches, Sentences: SentenceBatches}
     if type(data) not in kinds:
-        return Batches(data, batch, augment, device, balanced=balanced)
-    if balanced:
+        return Batches(data, batch, augment, device, balanced=balanced, records=records)
+    if balanced or records:
         raise ValueError(
-            "balanced drawing is made for images of one class each; give a stage of pairs or sentences balanced=False"
+            "balanced drawing and the order of records are made for images of one class each; give a stage of pairs or "
+            "sentences balanced=False and records=None"
         )
     return kinds[type(data)](data, batch, augment, device)
 

@@ -39,6 +39,10 @@ OFF_SPHERE = variants(
     {
         "mnist-plain": Variant("our changes, capsules on S^11 x R^4 x (0, 1)", {"n_plain": 4}),
         "mnist-plain-chosen": Variant(f"our changes, {_TWO_OFF}", _CHOSEN),
+        "mnist-plain-chosen-r3": Variant(
+            f"our changes, but three iterations for W, {_TWO_OFF}",
+            _CHOSEN | {"rule": {"n_iters": 3}, "stages.1.learning_rate": 300.0},
+        ),
     },
     table="future work", **_MEASURED,
 )  # fmt: skip

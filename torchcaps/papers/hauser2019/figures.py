@@ -31,6 +31,8 @@ SHEETS = {
     "mnist": "figure-2ab",
     "fashion": "figure-2cd",
     "digits": "figure-2-digits",
+    "mnist-letter-no-bias": "figure-2ab-letter-no-bias",
+    "digits-letter-no-bias": "figure-2-digits-letter-no-bias",
     "mnist-plain": "figure-2-plain",
     "mnist-plain-chosen": "figure-2-plain-chosen",
 }

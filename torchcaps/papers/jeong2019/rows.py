@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torchcaps.data.augment import Anywhere, Shift
 from torchcaps.results.claims import Variant, reproduces, variants
-from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.recipe import Run, Stage, Watch
 from torchcaps.train.schedules import Cosine, Exponential
 from torchcaps.train.tasks.ladder import ClassifyLadder
 from torchcaps.train.vary import vary
@@ -16,6 +16,7 @@ MNIST = {"table": "2", "metric": "test.error_percent", "beside": ("extras.kept_a
 AFFINE = {"table": "2", "metric": "affnist-like.error_percent", "beside": ("test.error_percent",)}
 WIDE = {"kernel": 15, "primary_kernel": 15}  # 1152 capsules on 40x40; 9x9 gives 4608
 LIKE = "affnist-like (printed: affNIST)"
+_CURVE = Watch(n_images=10_000)  # error of every epoch; the best of them is a selection on test
 
 
 def _paper() -> Run:
@@ -41,6 +42,20 @@ MNIST_ROWS = variants(
         "mnist-shift-k70": Variant("MNIST, 9x9, K = 70, training digits shifted", {"augment": (Shift(2),)}),
     },
     **MNIST,
+)
+
+
+CURVES = variants(
+    mnist_k70,
+    {
+        "mnist-k70-curve": Variant("MNIST, 9x9, K = 70, with a test curve", {"watch": _CURVE}, printed=0.50),
+        "mnist-shift-k70-curve": Variant(
+            "MNIST, 9x9, K = 70, training digits shifted, with a test curve",
+            {"augment": (Shift(2),), "watch": _CURVE},
+            printed=0.50,
+        ),
+    },
+    **(MNIST | {"beside": ("curve.best_watched_test_error_percent",)}),
 )
 
 

@@ -113,6 +113,15 @@ _FITS = {
         f"sparse as in the released code + SVM (a), affnist-like (printed: affNIST), pre-mask; {_SHARED}",
         "like-released", _AFFINE, AFFINE_TEST, 9.88, "code",
     ),
+    **{
+        f"like-{name}-sparse-svm-a": _Fit(
+            f"sparse, {words} + SVM (a), affnist-like, pre-mask; {_SHARED}",
+            f"like-{name}-sparse", _AFFINE, AFFINE_TEST, table="ablation",
+        )
+        for name, words in {
+            "paper": "CapsNet's preset paper", "types": "a transform per type", "records": "order of record files",
+        }.items()
+    },
     # other boosts do not change the error of (a), other places of the training digits do
     "like-steered-svm-a": _Fit(
         f"sparse, boosts that follow the wins of every batch + SVM (a), affnist-like, pre-mask; {_SHARED}",

@@ -1,7 +1,7 @@
 """Classification by capsule lengths, with reconstruction as a regulariser (Sabour 2017)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,15 +17,23 @@ from torchcaps.data.augment.mixup import class_shares, main_labels
 from torchcaps.data.batches.images import in_order
 from torchcaps.ops import margin_loss, reconstruction_loss
 from torchcaps.train.tasks import Task
+from torchcaps.train.tasks.crops import error_by_crops
 from torchcaps.train.tasks.fitting import check_output
 from torchcaps.train.tasks.latents import HasLatents, latent_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classify(Task):
-    """Margin loss on capsule lengths plus the weighted squared error of the true class's reconstruction."""
+    """Margin loss on capsule lengths plus the weighted squared error of the true class's reconstruction.
+
+    `shifts`: the test error is also measured over several crops, as in `ClassifySpread`.
+    """
 
     reconstruction_weight: float = 0.0005
+    shifts: int = 0
+
+    def quick(self) -> "Classify":
+        return replace(self, shifts=0)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         capsules = model(batch.images)
@@ -57,8 +65,15 @@ class Classify(Task):
     def extras(
         self, model: nn.Module, data: Labelled, device: torch.device, augment: Sequence[Augmentation]
     ) -> dict[str, Any]:
-        """Measure the latent capsules of a model that has them; return nothing for other models."""
-        return latent_numbers(model, in_order(data, 200, device, augment)) if isinstance(model, HasLatents) else {}
+        """Measure the error over several crops, and the latent capsules of a model that has them."""
+        found = error_by_crops(self, model, data, device, augment, self.shifts)
+        if isinstance(model, HasLatents):
+            found |= latent_numbers(model, in_order(data, 200, device, augment))
+        return found
+
+    def activity(self, answers: Float[Tensor, "n j"]) -> Float[Tensor, "n j"]:
+        """Return the class activities, which are what `answer` gives."""
+        return answers
 
     def image_losses(
         self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]

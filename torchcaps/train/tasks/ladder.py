@@ -26,13 +26,17 @@ class ClassifyLadder(ClassifyLogits):
     """Margin loss on the activities plus `code_weight` (paper: epsilon) times |code - activity of the inputs|².
 
     The code term pulls the activity of kept capsules to 1 and of others to 0. `withdrawn`: use the losses of the
-    authors' withdrawn code instead, on distances and with the mean of |code - activity|.
+    authors' withdrawn code instead, on distances and with the mean of |code - activity|. `mean_code`: that code term
+    alone, beside the paper's margin loss. `ramp`: fraction of the steps over which the weight of the code term rises
+    linearly from 0.
     """
 
     n_at_once: ClassVar[int] = 200  # evaluation batch size: the transforms of one image take 0.4 MB with K = 70
 
     code_weight: float = 1e-4
     withdrawn: bool = False
+    mean_code: bool = False
+    ramp: float = 0.0
 
     def logits(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
         return model(images).activity
@@ -42,12 +46,23 @@ class ClassifyLadder(ClassifyLogits):
             model.tell(batch.images)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return self._losses(model, batch, self.code_weight)
+
+    def losses_at(self, model: nn.Module, batch: Batch, done: Int64[Tensor, ""], n_steps: int) -> dict[str, Tensor]:
+        """Compute the losses of a step; with `ramp` the weight of the code term depends on how many were done."""
+        if not self.ramp:
+            return self.losses(model, batch)
+        risen = (done / max(self.ramp * n_steps, 1)).clamp(max=1)
+        return self._losses(model, batch, self.code_weight * risen)
+
+    def _losses(self, model: nn.Module, batch: Batch, code_weight: float | Tensor) -> dict[str, Tensor]:
         primary, (capsules, kept, misfit, _) = model.ladder(batch.images)
         shown = class_shares(batch, model.n_classes).to(capsules.activity.dtype)
         classes = distance_loss(misfit, shown) if self.withdrawn else margin_loss(capsules.activity, shown)
-        code = (mean_code_loss if self.withdrawn else code_loss)(kept.code, primary.activity)
+        code_term = mean_code_loss if self.withdrawn or self.mean_code else code_loss
+        code = code_term(kept.code, primary.activity)
         wrong = 100 * (capsules.activity.argmax(-1) != main_labels(batch)).float().mean()
-        classes, code = classes.mean(), self.code_weight * code.mean()
+        classes, code = classes.mean(), code_weight * code.mean()
         return {"loss": classes + code, "error_percent": wrong, "margin": classes, "code": code}
 
     def image_losses(

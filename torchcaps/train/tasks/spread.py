@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from torchcaps.analysis.metrics import error_percent
-from torchcaps.analysis.routing import evaluating
 from torchcaps.data import Labelled
-from torchcaps.data.augment import Augmentation, Batch, shape_after
+from torchcaps.data.augment import Augmentation, Batch
 from torchcaps.data.augment.mixup import class_shares, main_labels
 from torchcaps.ops import spread_loss
 from torchcaps.train.tasks import Task
+from torchcaps.train.tasks.crops import error_by_crops
 from torchcaps.train.tasks.fitting import check_output
 from torchcaps.train.tasks.redraw import with_reconstruction
 
@@ -70,6 +70,10 @@ class ClassifySpread(Task):
         present = one_hot(labels, answers.shape[-1]).to(answers.dtype)
         return spread_loss(answers.sigmoid(), present, margin=self.end)
 
+    def activity(self, answers: Float[Tensor, "n j"]) -> Float[Tensor, "n j"]:
+        """Compute class activities from the outputs that `answer` gives."""
+        return answers.sigmoid()
+
     def score(self, predictions: Int64[Tensor, "n"], labels: Int64[Tensor, "n"]) -> dict[str, float]:
         return {"error_percent": error_percent(predictions, labels)}
 
@@ -77,22 +81,4 @@ class ClassifySpread(Task):
         self, model: nn.Module, data: Labelled, device: torch.device, augment: Sequence[Augmentation]
     ) -> dict[str, Any]:
         """Measure the error with class activities averaged over several crops; nothing without `shifts`."""
-        if not self.shifts:
-            return {}
-        sizes = data.images.shape[-3:]
-        least = min(before - after for before, after in zip(sizes[1:], shape_after(augment, sizes)[1:], strict=True))
-        if least < 2 * self.shifts:
-            raise ValueError(
-                f"crops {self.shifts} pixels off the centre need images {2 * self.shifts} pixels larger than what the "
-                f"network sees, and these are {least} larger; crop more, or use shifts=0"
-            )
-        moves = [(0, 0)] + [(y * n, x * n) for n in range(1, self.shifts + 1) for y in (-1, 1) for x in (-1, 1)]
-        total = torch.zeros(())
-        with evaluating(model):
-            for move in moves:
-                # what wraps around lies outside of the crop
-                moved = data._replace(images=data.images.roll(move, (-2, -1)))
-                total = total + torch.cat(
-                    [self.answer(model, batch).sigmoid().cpu() for batch in self.batches(moved, device, augment)]
-                )
-        return {f"error_percent_{len(moves)}_crops": error_percent(total.argmax(-1), data.labels)}
+        return error_by_crops(self, model, data, device, augment, self.shifts)
