@@ -21,6 +21,8 @@ def complaints(tag: str, home: Path) -> list[str]:
             found.append(f"{label} in [project.urls] of pyproject.toml is still {url}: fill it in")
     if not re.search(rf"^version: {re.escape(version)}$", citation, re.M):
         found.append(f"CITATION.cff does not say `version: {version}`")
+    if f"version {version}" not in (home / "README.md").read_text():
+        found.append(f"the citation in README.md does not say `version {version}`")
     if not re.search(r"^date-released: \d{4}-\d\d-\d\d$", citation, re.M):
         found.append("CITATION.cff does not say `date-released: YYYY-MM-DD`")
     if not re.search(rf"^## \[{re.escape(version)}\]", changelog, re.M):

@@ -183,15 +183,16 @@ def test_torch_hub_asks_for_what_loading_needs(tmp_path):
 
 def test_a_release_is_refused_until_everything_agrees(tmp_path):
     module = load_file(".github/release_check.py")
-    for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md", "torchcaps/__init__.py"):
+    for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md", "README.md", "torchcaps/__init__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text((HOME / name).read_text())
     (tmp_path / "torchcaps/__init__.py").write_text('__version__ = "9.8.7"\n')
     told = "\n".join(module.complaints("v9.8.6", tmp_path))
-    for part in ("the tag is v9.8.6", "Weights in [project.urls]", "`version: 9.8.7`", "date-released", "`## [9.8.7]`"):
-        assert part in told
+    wanted = ["the tag is v9.8.6", "Weights in [project.urls]", "`version: 9.8.7`", "`version 9.8.7`", "date-released"]
+    assert all(part in told for part in [*wanted, "`## [9.8.7]`"])
     text = (tmp_path / "pyproject.toml").read_text()
     (tmp_path / "pyproject.toml").write_text(text.replace(module.PLACEHOLDER, "https://caps.example.com/"))
     (tmp_path / "CITATION.cff").write_text("version: 9.8.7\ndate-released: 2026-01-02\n")
     (tmp_path / "CHANGELOG.md").write_text("## [9.8.7] - 2026-01-02\n")
+    (tmp_path / "README.md").write_text("version 9.8.7")
     assert module.complaints("v9.8.7", tmp_path) == []
