@@ -168,6 +168,7 @@ def test_core_reproduces_quickly(core):
 def test_core_names_the_extra_that_is_missing(core, command, extra):
     said = core.run("torchcaps", command, code=2)
     assert f"pip install 'torchcaps[{extra}]'" in said and "Traceback" not in said
+    assert not (core.cwd / command).exists()
 
 
 @pytest.mark.slow
