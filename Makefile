@@ -4,11 +4,12 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 REPOSITORY ?=
 RECIPE ?= sabour2017/mnist-r3-recon
+TAG ?=
 BIN := .venv/bin
 # two processes of one thread each: more threads would wait for each other
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo play test test-slow test-browser check bench table docs clean
+.PHONY: demo play test test-slow test-browser test-wheel check bench table docs wheel release-check release-files clean
 
 demo: .venv/done
 	$(BIN)/torchcaps demo
@@ -30,6 +31,15 @@ test-browser: .venv/done
 	$(BIN)/pip install -q -c constraints.txt playwright
 	$(BIN)/python -m pytest -q -m slow tests/play
 
+# the source archive, and the wheel built from that
+wheel: .venv/done
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build -o dist
+
+# installs it into a fresh environment, away from this folder, and runs the commands there
+test-wheel: wheel
+	TORCHCAPS_WHEEL=$$(ls dist/*.whl) $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m pytest -v -m "slow or not slow" tests/test_wheel.py
+
 check: .venv/done
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
@@ -43,6 +53,15 @@ table: .venv/done
 docs: .venv/done
 	TORCHCAPS_REPOSITORY=$(REPOSITORY) $(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 	@echo "open build/docs/index.html"
+
+release-check: .venv/done
+	$(BIN)/python .github/release_check.py $(TAG)
+
+# beside the wheel in dist: the pages that `make docs` built, the tables with the results behind them, the large weights
+release-files: .venv/done
+	tar -C build -czf dist/documentation.tar.gz docs
+	git archive --format=tar.gz -o dist/tables.tar.gz HEAD results bench README.md docs/papers docs/do-capsules-beat-cnns.md
+	$(BIN)/python -c "from torchcaps.pretrained import entries, file_of; [print(file_of(n)) for n, e in entries().items() if not e.ships]" | xargs -I FILE cp FILE dist/
 
 # constraints by the environment, not by -c: so they hold for what builds the package, too
 .venv/done: pyproject.toml constraints.txt

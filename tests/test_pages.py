@@ -198,7 +198,11 @@ def _there_is(command: str, given: dict) -> None:
         assert not missing, f"there is no row {missing}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, HOME / "CONTRIBUTING.md", HOME / "CHANGELOG.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [*PAGES, *(HOME / f"{name}.md" for name in ("CONTRIBUTING", "RELEASING", "CHANGELOG"))],
+    ids=lambda page: page.name,
+)
 def test_every_command_exists_with_its_options(page):
     said = commands(page.read_text())
     assert len(said) >= 10 or page.name != "README.md"
@@ -241,7 +245,7 @@ def test_commands_that_another_program_starts_are_read_too():
 
 
 def test_every_make_target_that_is_named_exists():
-    text = "".join(page.read_text() for page in [*PAGES, HOME / "CONTRIBUTING.md"])
+    text = "".join(page.read_text() for page in [*PAGES, HOME / "CONTRIBUTING.md", HOME / "RELEASING.md"])
     targets = set(re.findall(r"^([\w-]+):", (HOME / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE)) <= targets
     assert "make test" in (HOME / ".ci" / "run").read_text()

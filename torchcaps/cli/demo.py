@@ -21,9 +21,9 @@ SPLITS = {"digits/stratified": "a random fifth held out", "digits/writers": "oth
 
 def demo(out: Path, seed: int, console: Console) -> Path:
     """Train on both splits of the digits and write a report on the first."""
-    make_folder(out)  # fail before the training, not after it
     with canvas(1, 1):
-        pass  # a missing matplotlib also fails here
+        pass  # a missing matplotlib fails before the training, and leaves no folder
+    make_folder(out)
     trained = {}
     with fast_threads("cpu"):
         for name, about in SPLITS.items():

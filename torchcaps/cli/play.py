@@ -8,10 +8,10 @@ import typer
 
 from torchcaps.cli.options import Root, say
 from torchcaps.models import EMSentenceNet
-from torchcaps.play.networks import Network, bundled_networks, network_of
+from torchcaps.play.networks import TITLES, Network, bundled_networks, network_of
 from torchcaps.play.sentences import SentenceReader
 from torchcaps.play.server import Answers, serve
-from torchcaps.pretrained import entries, open_model
+from torchcaps.pretrained import at_hand, entries, open_model
 
 Checkpoints = Annotated[list[Path] | None, typer.Argument(help="your own models, shown beside the bundled ones")]
 
@@ -26,6 +26,9 @@ def play(
 ) -> None:
     """Start the playground: draw digits in a browser and watch the routing of bundled or your own models."""
     networks, sentences = load_all(checkpoints or [], data)
+    for name in TITLES:
+        if not at_hand(name):
+            say(f"{name} is not in the package; `torchcaps play {name}` fetches it")
     serve(Answers(networks, sentences), host, port, lambda line: print(line, flush=True))
 
 

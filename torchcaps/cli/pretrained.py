@@ -1,4 +1,4 @@
-"""Commands for the pretrained models that come with the package."""
+"""Commands for the pretrained models."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +24,7 @@ def pretrained(
         if as_json:
             tell_json({"name": name, **asdict(models.entry(name))})
         else:
-            tell_card(models.file_of(name).with_suffix(".md").read_text())
+            tell_card(models.card_of(name))
         return
     if as_json:
         tell_json([{"name": key, **asdict(one)} for key, one in models.entries().items()])
@@ -34,6 +34,9 @@ def pretrained(
     console.print()
     if not all(one.measured for one in models.entries().values()):
         console.print("* as trained; the released file was not evaluated again", highlight=False)
+    for key in models.entries():
+        if not models.at_hand(key):
+            console.print(f"{key} is not in the package; it is fetched when first loaded", highlight=False)
     console.print("torchcaps pretrained NAME: its card; torchcaps.load(NAME) loads it", highlight=False)
 
 

@@ -31,7 +31,7 @@ from torchcaps.models import (
     MatrixCapsNet,
 )
 from torchcaps.ops import dynamic_routing_steps
-from torchcaps.pretrained import entry, open_model
+from torchcaps.pretrained import at_hand, entry, open_model
 from torchcaps.train.recipe import Run
 
 N_PASSES = 5  # routing iterations for every network; the page marks the number used in training
@@ -46,7 +46,7 @@ MEASURES = {
     Baseline: "share",
 }
 BY_LOSS = {"margin": "length", "cross-entropy": "share", "likelihood": "activity", "spread": "activity"}
-# bundled networks, by registry name, with a short description; the page opens with the first
+# networks of the playground, by registry name, with a short description; the page opens with the first
 TITLES = {
     "capsnet-mnist-small": "capsules, MNIST",
     "capsnet-mnist": "capsules, MNIST, full size",
@@ -180,8 +180,8 @@ def _places(model: CapsNet, side: int) -> dict[str, float]:
 
 
 def bundled_networks(most_bytes: int | None = None) -> list[Network]:
-    """Load the bundled networks of at most that many bytes, with their errors from the registry."""
-    names = [name for name in TITLES if most_bytes is None or entry(name).bytes <= most_bytes]
+    """Load the networks at hand of at most that many bytes, with their errors from the registry."""
+    names = [name for name in TITLES if at_hand(name) and (most_bytes is None or entry(name).bytes <= most_bytes)]
     return [replace(load_network(name, name), note=note(name)) for name in names]
 
 

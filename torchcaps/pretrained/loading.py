@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from torchcaps.data import class_names, info
 from torchcaps.data.augment import as_seen
-from torchcaps.pretrained.registry import entries, entry, file_of
+from torchcaps.pretrained.finding import file_of
+from torchcaps.pretrained.registry import entries, entry
 from torchcaps.train.loading import load_model
 from torchcaps.train.plain import to_plain
 from torchcaps.train.recipe import Run, stored_run

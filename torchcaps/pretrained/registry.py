@@ -1,6 +1,5 @@
 """Registry of pretrained models: `registry.json` beside their files, written by `torchcaps release`."""
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from torchcaps.runtime.files import write_whole
 
 FOLDER = Path(__file__).parent / "weights"
 TABLE = "registry.json"
+SHIPPED_BYTES = 3_000_000  # largest weights file in the wheel; pyproject.toml leaves out the others by name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,11 @@ class Entry:
     changed: dict[str, int]  # part -> number of predictions that differ between the two
     unmeasured: dict[str, str]  # part -> reason
 
+    @property
+    def ships(self) -> bool:
+        """Whether the weights come with the installed package."""
+        return self.bytes <= SHIPPED_BYTES
+
 
 def entries(folder: Path = FOLDER) -> dict[str, Entry]:
     """Read all entries of a folder, by name."""
@@ -66,21 +71,3 @@ def entry(name: str, folder: Path = FOLDER) -> Entry:
             f"no trained model {name!r}; {there} (`torchcaps pretrained` says more), or give the path of a checkpoint"
         )
     return known[name]
-
-
-def file_of(name: str, folder: Path = FOLDER) -> Path:
-    """Return the path of a model's weights after checking their hash."""
-    wanted, path = entry(name, folder), folder / entry(name, folder).file
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"the weights of {name} cannot be read ({error.strerror}: {path}); install torchcaps again"
-        ) from error
-    if (found := hashlib.sha256(content).hexdigest()) != wanted.sha256:
-        raise ValueError(
-            f"the weights of {name} are not those that were released: "
-            f"wanted {wanted.bytes:,} bytes of sha256 {wanted.sha256}, "
-            f"{path} has {len(content):,} of {found}; install torchcaps again, or fetch that file anew"
-        )
-    return path

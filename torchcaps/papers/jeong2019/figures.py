@@ -18,7 +18,7 @@ else:
     Figure = Any  # matplotlib is imported when something is drawn
 
 DIGIT = 0  # the paper's, in figures 1 and 4
-CAPSNET = "sabour2017/mnist-r3-recon-64"  # its weights are in the package, as capsnet-mnist
+CAPSNET = "sabour2017/mnist-r3-recon-64"  # its weights are released as capsnet-mnist
 SMALL = "digits/ladder"  # trains in minutes on a CPU
 KEPT = {50: "jeong2019/mnist-k50", 70: "jeong2019/mnist-k70", 100: "jeong2019/mnist-k100"}
 
