@@ -56,7 +56,7 @@ class Dynamic:
 
 @dataclass(frozen=True, kw_only=True)
 class EM:
-    """Routing by expectation-maximization (Heinsen 2019) of poses with this many rows."""
+    """EM routing for any inputs (Heinsen 2019); poses are matrices of `rows` rows."""
 
     loss: ClassVar[str] = "cross-entropy"
     n_iters: int = 3
@@ -77,7 +77,7 @@ class EM:
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixEM:
-    """EM routing of matrix capsules (Hinton 2018) of poses with this many rows."""
+    """EM routing of matrix capsules (Hinton 2018); poses are matrices of `rows` rows."""
 
     loss: ClassVar[str] = "spread"
     n_iters: int = 3
@@ -97,7 +97,7 @@ class MatrixEM:
 
 @dataclass(frozen=True, kw_only=True)
 class Lazy:
-    """Routing without votes, for long sequences (Heinsen 2022)."""
+    """Routing without votes (Heinsen 2022); for long sequences."""
 
     loss: ClassVar[str] = "cross-entropy"
     n_iters: int = 2
@@ -108,7 +108,7 @@ class Lazy:
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """Ladder of the most active inputs (Jeong 2019), by one network for all outputs."""
+    """Ladder of the most active inputs (Jeong 2019); one network serves all outputs."""
 
     loss: ClassVar[str] = "margin"
     n_kept: int | None = 32
@@ -126,7 +126,7 @@ class Ladder:
 
 @dataclass(frozen=True, kw_only=True)
 class SelfAttention:
-    """Self-attention of the votes, without iterations (Mazzia 2021)."""
+    """Self-attention of the votes (Mazzia 2021); no iterations."""
 
     loss: ClassVar[str] = "margin"
 
@@ -136,7 +136,7 @@ class SelfAttention:
 
 @dataclass(frozen=True, kw_only=True)
 class SelfRouting:
-    """Routing that every input decides alone, without iterations (Hahn 2019)."""
+    """Every input decides alone (Hahn 2019); no iterations."""
 
     loss: ClassVar[str] = "likelihood"
 
@@ -146,7 +146,7 @@ class SelfRouting:
 
 @dataclass(frozen=True, kw_only=True)
 class Inverted:
-    """Inverted dot-product attention with a layer norm (Tsai 2020)."""
+    """Inverted dot-product attention (Tsai 2020); a layer norm in place of squash."""
 
     loss: ClassVar[str] = "cross-entropy"
     n_iters: int = 2
