@@ -59,6 +59,8 @@ def test_networks_of_other_pictures_are_refused_by_name():
         "smoke/efficient-capsnet",
         "smoke/inverted-capsnet",
         "smoke/matrix-capsnet",
+        "smoke/routing-net",
+        "smoke/pooled-net",
     ],
 )
 def test_other_networks_are_shown_as_they_answer(name):

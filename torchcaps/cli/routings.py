@@ -7,7 +7,7 @@ from typing import Any
 from torchcaps.cli.columns import tell, tell_json
 from torchcaps.cli.options import console
 from torchcaps.layers.routings import ROUTINGS, Dynamic, Routing
-from torchcaps.ops import COUPLINGS
+from torchcaps.ops.couplings import COUPLINGS, FIXED
 
 CITED = re.compile(r" ?\(([^()]*\b\d{4}\b)[^()]*\)")  # a paper, as in (Sabour 2017)
 
@@ -36,5 +36,9 @@ def about(routing: Routing) -> dict[str, Any]:
     chosen = {
         field.name: value for field in fields(routing) if (value := getattr(routing, field.name)) != field.default
     }
+    if isinstance(routing, Dynamic) and "couplings" in chosen:
+        rule = chosen.pop("couplings")
+        first = f"Control without routing: {rule}" if rule in FIXED else f"{first}, {rule}"
+        chosen.pop("n_iters", None)  # a control needs one iteration
     what = ", ".join([first, *(f"{name} {value}" for name, value in chosen.items())])
     return {"loss": routing.loss, "paper": paper, "what": what, "options": asdict(routing)}

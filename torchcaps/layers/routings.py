@@ -66,7 +66,7 @@ class Dynamic:
 
 @dataclass(frozen=True, kw_only=True)
 class EM:
-    """Routing by expectation-maximization (Heinsen 2019) of poses with this many rows.
+    """EM routing for any inputs (Heinsen 2019); poses are matrices of `rows` rows.
 
     Example:
 
@@ -93,7 +93,7 @@ class EM:
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixEM:
-    """EM routing of matrix capsules (Hinton 2018) of poses with this many rows.
+    """EM routing of matrix capsules (Hinton 2018); poses are matrices of `rows` rows.
 
     Example:
 
@@ -119,7 +119,7 @@ class MatrixEM:
 
 @dataclass(frozen=True, kw_only=True)
 class Lazy:
-    """Routing without votes, for long sequences (Heinsen 2022).
+    """Routing without votes (Heinsen 2022); for long sequences.
 
     Example:
 
@@ -136,7 +136,7 @@ class Lazy:
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """Ladder of the most active inputs (Jeong 2019), by one network for all outputs.
+    """Ladder of the most active inputs (Jeong 2019); one network serves all outputs.
 
     Example:
 
@@ -160,7 +160,7 @@ class Ladder:
 
 @dataclass(frozen=True, kw_only=True)
 class SelfAttention:
-    """Self-attention of the votes, without iterations (Mazzia 2021).
+    """Self-attention of the votes (Mazzia 2021); no iterations.
 
     Example:
 
@@ -176,7 +176,7 @@ class SelfAttention:
 
 @dataclass(frozen=True, kw_only=True)
 class SelfRouting:
-    """Routing that every input decides alone, without iterations (Hahn 2019).
+    """Every input decides alone (Hahn 2019); no iterations.
 
     Example:
 
@@ -192,7 +192,7 @@ class SelfRouting:
 
 @dataclass(frozen=True, kw_only=True)
 class Inverted:
-    """Inverted dot-product attention with a layer norm (Tsai 2020).
+    """Inverted dot-product attention (Tsai 2020); a layer norm in place of squash.
 
     Example:
 

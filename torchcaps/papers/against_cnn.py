@@ -120,6 +120,7 @@ PAIRS: dict[str, tuple[Pair, ...]] = {
     # every routing beside capsules without routing: docs/which-routing.md
     "routings_smallnorb": _beside_uniform("smallnorb", "test"),
     "routings_like": _beside_uniform("like", LIKE),
+    "routings_digits": _beside_uniform("digits", "test"),
 }
 
 

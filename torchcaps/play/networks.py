@@ -29,6 +29,8 @@ from torchcaps.models import (
     InvertedCapsNet,
     LCapsNet,
     MatrixCapsNet,
+    PooledNet,
+    RoutingNet,
 )
 from torchcaps.ops import dynamic_routing_steps
 from torchcaps.pretrained import at_hand, entry, open_model
@@ -38,12 +40,14 @@ N_PASSES = 5  # routing iterations for every network; the page marks the number 
 MEASURES = {
     CapsNet: "length",
     DeepCapsNet: "length",
+    RoutingNet: "length",
     EfficientCapsNet: "length",
     LCapsNet: "activity",
     MatrixCapsNet: "activity",
     EMCapsNet: "share",
     InvertedCapsNet: "share",
     Baseline: "share",
+    PooledNet: "share",
 }
 BY_LOSS = {"margin": "length", "cross-entropy": "share", "likelihood": "activity", "spread": "activity"}
 # networks of the playground, by registry name, with a short description; the page opens with the first
@@ -72,7 +76,7 @@ def routed_classes(model: nn.Module) -> RoutedCapsules | None:
 
 def measure(model: nn.Module) -> str:
     """Name the numbers that a network gives for its classes: lengths, activities, or shares of a softmax."""
-    routing = model.routing if isinstance(model, CapsNet | DeepCapsNet) else None
+    routing = model.routing if isinstance(model, CapsNet | DeepCapsNet | RoutingNet) else None
     return MEASURES[type(model)] if routing is None else BY_LOSS[routing.loss]
 
 

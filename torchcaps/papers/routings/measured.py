@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from torchcaps.papers.routings.rows import ABOUT, BASELINES, COMPARED, LIKE, METRICS, SMALLNORB
+from torchcaps.papers.routings.rows import ABOUT, COMPARED, DIGITS, LIKE, METRICS, SMALLNORB, WITHOUT
 from torchcaps.results.claims import Recipe
 from torchcaps.results.statistics import todays
 
-NAMES = (*COMPARED, *BASELINES)
-ROWS = SMALLNORB | LIKE
+NAMES = (*COMPARED, *WITHOUT)
+ROWS = SMALLNORB | LIKE | DIGITS
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Measured:
 
 
 def measured(which: str, results: Path) -> list[Measured]:
-    """Read all rows of a set, `smallnorb` or `like`, from the results of their current recipes."""
+    """Read all rows of a set, one of `SETS`, from the results of their current recipes."""
     part, metric = METRICS[which].split(".")
     found = []
     for name in NAMES:
