@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import conv2d, linear, pad
 
-from torchcaps.ops.backend import cannot_hold_tiles
+from torchcaps.ops.backend import cannot_multiply
 from torchcaps.ops.convolution.triton_op import convolve_strided, supports
 
 FEW = 256  # values of a patch up to which the patches are worth writing out
@@ -34,7 +34,7 @@ def convolve(
     around = pad(images, [padding] * 4) if padding else images
     if weight[0].numel() <= FEW and _patch_bytes(around, weight, stride, low) <= MOST:
         return _by_patches(around, weight, bias, stride)
-    if low and stride > 1 and weight[0, 0].numel() >= MANY_TAPS and cannot_hold_tiles(images) is None:
+    if low and stride > 1 and weight[0, 0].numel() >= MANY_TAPS and cannot_multiply(images) is None:
         last = [rearrange(x.to(torch.bfloat16), "b c h w -> b h w c") for x in (around, weight)]
         if supports(*last):
             maps = convolve_strided(*last, stride)
