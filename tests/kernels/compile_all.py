@@ -1,9 +1,9 @@
 """Compile kernels for a GPU that need not be here, and print what each uses as JSON. Run without TRITON_INTERPRET.
 
-    python compile_all.py TARGET ONE|SOME|ALL
+    python compile_all.py one|all TARGET...
 
-TARGET is a compute capability times ten; one: the kernel that fills shared memory; some: every kernel once; all: every
-form that a benchmark or a registered network takes, and the widest poses.
+TARGET is a compute capability times ten. one: the kernel that fills shared memory. all: every form that a benchmark or
+a registered network takes, and the widest poses.
 """
 
 import json
@@ -58,18 +58,11 @@ def convolve_forward() -> None:
     )
 
 
-def some() -> None:
-    """Every kernel once, at the benchmarked shapes."""
-    dynamic(BFLOAT16, (1152, 10, 8, 16))
-    em((64, 4, 4), 4, 5184)
-    em((64, 5, 4, 4), 4, 64)
-    convolve()
-
-
 # poses of the registered networks: transforms, rows, number of inputs
-EM_SHARED = [((64, 64, 2), 1, 1900), ((64, 64, 4), 1, 1900)]
+EM_SHARED = [((64, 4, 4), 4, 5184), ((64, 64, 2), 1, 1900)]
 EM_PAIRS = [
-    ((64, 5, 2, 2), 1, 64), ((64, 2, 4, 4), 1, 64), ((32, 10, 2, 4), 4, 32), ((576, 32, 2, 2), 4, 576),
+    ((64, 5, 4, 4), 4, 64), ((64, 5, 2, 2), 1, 64), ((64, 2, 4, 4), 1, 64), ((32, 10, 2, 4), 4, 32),
+    ((576, 32, 2, 2), 4, 576),
 ]  # fmt: skip
 DYNAMIC = [((16, 32, 16, 16), 64, 1296), ((576, 32, 8, 8), 128, 576)]
 WIDE = [(33, 7, 64, 64), (7, 33, 64), (33, 7, 1, 64)]
@@ -77,7 +70,7 @@ WIDE = [(33, 7, 64, 64), (7, 33, 64), (33, 7, 1, 64)]
 
 def everything() -> None:
     """Every form that a benchmark or a registered network takes, every rule, the widest poses of all kinds."""
-    some()
+    convolve()
     convolve(batch=1)
     for weight, rows, n_in in EM_SHARED + EM_PAIRS:
         em(weight, rows, n_in)
@@ -95,9 +88,12 @@ def everything() -> None:
     dynamic(BFLOAT16, (1152, 10, 8, 16), n_iters=2, leaky=True)
 
 
-FORMS: dict[str, Callable[[], None]] = {"one": convolve_forward, "some": some, "all": everything}
+FORMS: dict[str, Callable[[], None]] = {"one": convolve_forward, "all": everything}
 
 if __name__ == "__main__":
-    with compiled_instead_of_run(int(sys.argv[1])) as done:
-        FORMS[sys.argv[2]]()
-    sys.stdout.write(json.dumps([kernel._asdict() for kernel in done]))
+    found = {}
+    for target in sys.argv[2:]:
+        with compiled_instead_of_run(int(target)) as done:
+            FORMS[sys.argv[1]]()
+        found[target] = [kernel._asdict() for kernel in done]
+    sys.stdout.write(json.dumps(found))

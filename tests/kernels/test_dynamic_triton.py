@@ -50,7 +50,7 @@ def test_several_tiles_of_images_and_chunks_of_inputs(rng, device, weight, monke
     """What large problems do, forced on a small one: tiles of 16 images and 16 columns, two chunks, nothing kept."""
     monkeypatch.setattr(triton_launch, "KEPT_BYTES", 0)
     monkeypatch.setattr(triton_launch, "PROGRAMS", 8)
-    tiles = TABLES["226 KB"]._replace(rows_float32=16, narrow_columns=16, multiprocessors=1)
+    tiles = TABLES["227 KB"]._replace(rows_float32=16, narrow_columns=16, multiprocessors=1)
     args = arguments(rng, device, weight, b=18, i=14, n=2, j=2, d=3)
     sizes = Sizes.of(args["poses"], args["weight"], 2, low=False, tiles=tiles)
     assert (sizes.image_tiles, sizes.input_tiles, sizes.blocks, sizes.chunks) == (2, 4, 2, 2)
