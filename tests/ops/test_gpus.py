@@ -102,7 +102,7 @@ def test_the_tiles_of_an_h200_stay_what_was_measured():
     assert sizes(LARGE, False) == (64, 4, 15, 20)
     assert sizes(LARGE, True, 64, 64, n_in=33) == (64, 1, 2, 17)
     assert sizes(LARGE, False, 64, 64, n_in=33) == (16, 1, 7, 5)
-    assert (LARGE.wide_warps, LARGE.channels) == (4, 256)
+    assert (LARGE.wide_warps, LARGE.weight_stages, LARGE.channels) == (4, 3, 256)
 
 
 def test_small_gpus_have_smaller_tiles_of_wide_poses():

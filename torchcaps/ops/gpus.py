@@ -33,12 +33,13 @@ class Tiles(NamedTuple):
     wide_rows: int = 64  # in bfloat16 where poses or transforms are wide
     wide_rows_float32: int = 16
     wide_warps: int = 4  # twice as many have twice the registers
+    weight_stages: int = 3  # loads in flight for the weight's gradient, which has most tiles; fewer spill less
     channels: int = 256  # of a tile of the strided convolution
 
 
 LARGE = Tiles("227 KB", 232_448)
-MIDDLE = Tiles("163 KB", 166_912, multiprocessors=108, wide_rows=32, wide_warps=8)
-SMALL = Tiles("99 KB", 101_376, multiprocessors=84, rows_float32=32, wide_rows=32, wide_warps=8, channels=128)
+MIDDLE = Tiles("163 KB", 166_912, multiprocessors=108, wide_rows=32, wide_warps=8, weight_stages=2)
+SMALL = MIDDLE._replace(name="99 KB", shared=101_376, multiprocessors=84, rows_float32=32, channels=128)
 TABLES = {tiles.name: tiles for tiles in (LARGE, MIDDLE, SMALL)}
 _forced: list[Tiles] = []
 

@@ -93,7 +93,7 @@ class Problem:
 
         self.forward, self.backward, self.poses, self.weight = triton_forward, triton_backward, poses, weight
         # in float32 all kernels have the same tiles, so that what two of them compute is equal to the last bit
-        tiles = tiles_on(poses.device)
+        self.tiles = tiles = tiles_on(poses.device)
         self.sizes = sizes = Sizes.of(poses, weight, n_out, low, tiles, narrow)
         if sizes.image_tiles > LARGEST_GRID:  # asked here, since a compiled program's batch may be free
             most = LARGEST_GRID * sizes.BB
@@ -176,6 +176,7 @@ class Problem:
         grid = s.input_tiles if per_pair else s.n_rows, s.n_out, parts
         inputs = self.poses, self.weight, pose_sums, grads, bounds, delta, bounds if kept is None else kept, out, scale
         flags = {"BATCHES": s.image_tiles, "N_ITERS": len(grads), "PER_PAIR": per_pair, "KEPT": kept is not None}
+        flags |= {"num_stages": self.tiles.weight_stages}
         self.backward.weight_backward[grid](*inputs, *self.counts, s.n_rows, *self.layout, blocks, **self.tile, **flags)
         out = out if per_pair else out.sum(0)
         return out.reshape(self.weight.shape).to(dtype) if self.weight.ndim > 2 else out.sum((0, 1)).to(dtype)
