@@ -21,7 +21,7 @@ from torchcaps.ops.gpus import LARGE, MIDDLE, SMALL
 
 HERE = Path(__file__).parent
 # bytes of a thread. Tiles for 9.0 and 10.0 are kept to the bit as they were measured, and spill with poses of 64
-MOST_SPILLED = {LARGE: 1024, MIDDLE: 192, SMALL: 192}
+MOST_SPILLED = {LARGE: 1024, MIDDLE: 256, SMALL: 256}
 MODULES = triton_forward, triton_backward, triton_kernels, em_forward, em_backward, triton_inputs, triton_pairs
 
 
@@ -58,7 +58,7 @@ ONE = Compiled("forward", "", 0, 32, 0)
 
 
 @pytest.mark.parametrize(
-    "change", [{"shared": 101_377}, {"registers": 256}, {"stack": 193}], ids=lambda x: next(iter(x))
+    "change", [{"shared": 101_377}, {"registers": 256}, {"stack": 257}], ids=lambda x: next(iter(x))
 )
 def test_what_does_not_fit_is_found(change):
     assert too_much([ONE, ONE._replace(**change)], 86) == [str(ONE._replace(**change))]

@@ -18,8 +18,8 @@ from torchcaps.runtime.environment import algorithms
 
 BATCHES = (1, 32, 1024)
 WAYS = {"cpu": ("eager", "onnx"), "cuda": ("eager", "compiled", "graph")}
-LONGEST_S = 15.0  # seconds of one call, as foreseen from the smaller batch, beyond which it is left out
-SECONDS = 5.0  # of one measurement
+LONGEST_S = 5.0  # seconds of one call, as foreseen from the smaller batch, beyond which it is left out
+SECONDS = 2.0  # of one measurement
 TOLERANCE = 1e-3  # of scores in 0..1 and of poses, between a way and eager execution
 Predict = Callable[[Tensor], object]
 Say = Callable[[str], object]
