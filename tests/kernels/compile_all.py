@@ -1,12 +1,23 @@
-"""Compile every kernel for the H200, with `more` in every form; print their names. Run without TRITON_INTERPRET."""
+"""Compile kernels for a GPU that need not be here, and print what each uses as JSON. Run without TRITON_INTERPRET.
 
+    python compile_all.py one|all TARGET...
+
+TARGET is a compute capability times ten. one: the kernel that fills shared memory. all: every form that a benchmark or
+a registered network takes, and the widest poses.
+"""
+
+import json
 import sys
+from collections.abc import Callable
 
 import torch
 from ahead import compiled_instead_of_run
 
 from torchcaps.ops.convolution import triton_op as convolution_op
 from torchcaps.ops.dynamic import triton_op as dynamic_op
+from torchcaps.ops.em import triton_op as em_op
+
+FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
 
 
 def dynamic(
@@ -17,46 +28,72 @@ def dynamic(
     n_iters: int = 3,
     leaky: bool = False,
 ) -> None:
-    weight = torch.zeros(weight)
+    weight = torch.empty(weight)
     *_, n_out, d_in, d_out = weight.shape
-    poses, bias = torch.zeros(batch, n_in, d_in, dtype=dtype), torch.zeros(n_out, d_out)
-    low = dtype == torch.bfloat16
-    outputs = dynamic_op.route(poses, weight, bias, n_out, n_iters, leaky, low)
+    poses, bias = torch.empty(batch, n_in, d_in, dtype=dtype), torch.empty(n_out, d_out)
+    outputs = dynamic_op.route(poses, weight, bias, n_out, n_iters, leaky, dtype == BFLOAT16)
     dynamic_op.route_backward(outputs[0], None, poses, weight, *outputs[2:], leaky, True)
 
 
-def convolve() -> None:
-    images, weight = (
-        torch.zeros(128, 20, 20, 256, dtype=torch.bfloat16),
-        torch.zeros(256, 9, 9, 256, dtype=torch.bfloat16),
-    )
+def em(weight: tuple[int, ...], rows: int, n_in: int, batch: int = 20) -> None:
+    *shared, d_in, d_out = weight
+    arguments = [
+        torch.empty(batch, n_in), torch.empty(batch, n_in, rows, d_in),
+        torch.empty(weight), torch.empty(*shared, rows, d_out), torch.empty(shared), torch.empty(shared),
+    ]  # fmt: skip
+    outputs = em_op.route(*arguments, 3)
+    em_op.route_backward(*outputs[:3], *arguments, *outputs[3:])
+
+
+def convolve(batch: int = 128) -> None:
+    images = torch.empty(batch, 20, 20, 256, dtype=BFLOAT16)
+    weight = torch.empty(256, 9, 9, 256, dtype=BFLOAT16)
     maps = convolution_op.convolve_strided(images, weight, 2)
     convolution_op.convolve_strided_backward(maps, weight, images, 2)
 
 
-def some() -> None:
-    """Every kernel once."""
-    dynamic(torch.bfloat16, (1152, 10, 8, 16))
+def convolve_forward() -> None:
+    convolution_op.convolve_strided(
+        torch.empty(128, 20, 20, 256, dtype=BFLOAT16), torch.empty(256, 9, 9, 256, dtype=BFLOAT16), 2
+    )
+
+
+# poses of the registered networks: transforms, rows, number of inputs
+EM_SHARED = [((64, 4, 4), 4, 5184), ((64, 64, 2), 1, 1900)]
+EM_PAIRS = [
+    ((64, 5, 4, 4), 4, 64), ((64, 5, 2, 2), 1, 64), ((64, 2, 4, 4), 1, 64), ((32, 10, 2, 4), 4, 32),
+    ((576, 32, 2, 2), 4, 576),
+]  # fmt: skip
+DYNAMIC = [((16, 32, 16, 16), 64, 1296), ((576, 32, 8, 8), 128, 576), ((576, 10, 6, 8), 128, 576)]
+WIDE = [(33, 7, 64, 64), (7, 33, 64), (33, 7, 1, 64)]
+
+
+def everything() -> None:
+    """Every form that a benchmark or a registered network takes, every rule, the widest poses of all kinds."""
     convolve()
-
-
-def more() -> None:
-    """Every form that a benched shape takes, every rule, wide poses of all kinds with the widest tiles."""
-    dynamic(torch.float32, (32, 10, 8, 16))
-    dynamic(torch.float32, (1152, 10, 8, 16), batch=1)
-    for dtype in (torch.float32, torch.bfloat16):
-        dynamic(dtype, (33, 7, 64, 64), batch=70, n_in=33)
-        dynamic(dtype, (7, 33, 64), batch=70, n_in=33)
-        dynamic(dtype, (33, 7, 1, 64), batch=70, n_in=33)
+    convolve(batch=1)
+    for weight, rows, n_in in EM_SHARED + EM_PAIRS:
+        em(weight, rows, n_in)
+    for dtype in (FLOAT32, BFLOAT16):
+        dynamic(dtype, (1152, 10, 8, 16))
+        dynamic(dtype, (1152, 10, 8, 16), batch=1)
+        dynamic(dtype, (1152, 10, 8, 16), n_iters=1)
+        dynamic(dtype, (4608, 10, 8, 16), batch=32, n_in=4608)
         dynamic(dtype, (1152, 200, 8, 16), batch=32)
         dynamic(dtype, (32, 200, 8, 16), batch=32, n_in=10_816)
-    dynamic(torch.bfloat16, (1152, 10, 8, 16), n_iters=1, leaky=True)
-    dynamic(torch.bfloat16, (1152, 10, 8, 16), n_iters=2)
+        for weight, batch, n_in in DYNAMIC:
+            dynamic(dtype, weight, batch, n_in)
+        for weight in WIDE:
+            dynamic(dtype, weight, batch=70, n_in=33)
+    dynamic(BFLOAT16, (1152, 10, 8, 16), n_iters=2, leaky=True)
 
+
+FORMS: dict[str, Callable[[], None]] = {"one": convolve_forward, "all": everything}
 
 if __name__ == "__main__":
-    with compiled_instead_of_run() as names:
-        some()
-        if "more" in sys.argv:
-            more()
-    sys.stdout.write(" ".join(sorted(set(names))))
+    found = {}
+    for target in sys.argv[2:]:
+        with compiled_instead_of_run(int(target)) as done:
+            FORMS[sys.argv[1]]()
+        found[target] = [kernel._asdict() for kernel in done]
+    sys.stdout.write(json.dumps(found))

@@ -10,6 +10,7 @@ from torchcaps.ops import dynamic_routing
 from torchcaps.ops.dynamic import triton_launch, triton_op
 from torchcaps.ops.dynamic.triton_launch import Sizes
 from torchcaps.ops.dynamic.triton_op import route
+from torchcaps.ops.gpus import TABLES, forced_tiles
 from torchcaps.ops.testing import compare_routing
 
 
@@ -48,14 +49,13 @@ def test_without_a_bias(rng, device):
 def test_several_tiles_of_images_and_chunks_of_inputs(rng, device, weight, monkeypatch):
     """A small problem runs like a large one: tiles of 16 images and 16 columns, two chunks, nothing kept."""
     monkeypatch.setattr(triton_launch, "KEPT_BYTES", 0)
-    monkeypatch.setattr(triton_launch, "ROWS", 16)
-    monkeypatch.setattr(triton_launch, "TILE", 16)
-    monkeypatch.setattr(triton_launch, "NARROW_TILE", 16)
     monkeypatch.setattr(triton_launch, "PROGRAMS", 8)
+    tiles = TABLES["227 KB"]._replace(rows_float32=16, narrow_columns=16, multiprocessors=1)
     args = arguments(rng, device, weight, b=18, i=14, n=2, j=2, d=3)
-    sizes = Sizes.of(args["poses"], args["weight"], 2, low=False, tile=16)
+    sizes = Sizes.of(args["poses"], args["weight"], 2, low=False, tiles=tiles)
     assert (sizes.image_tiles, sizes.input_tiles, sizes.blocks, sizes.chunks) == (2, 4, 2, 2)
-    compare_routing(partial(dynamic_routing, n_iters=2), args, backend="triton")
+    with forced_tiles(tiles):
+        compare_routing(partial(dynamic_routing, n_iters=2), args, backend="triton")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -56,3 +56,18 @@ def test_zeros_around_by_patches_or_where_there_would_be_too_many(rng, monkeypat
     images, weight, bias = tensors(rng, c=2)
     torch.testing.assert_close(convolve(images, weight, bias, 2, 3), conv2d(images, weight, bias, 2, 3))
     assert bool(taken) == (most > 1)
+
+
+@pytest.mark.parametrize(
+    ("n", "grad", "taken"), [(1, False, True), (4, False, True), (5, False, False), (1, True, False)]
+)
+def test_a_cpu_multiplies_the_patches_of_few_images_without_gradients(rng, monkeypatch, n, grad, taken):
+    monkeypatch.setattr(convolution, "LARGE_WEIGHT", 1)
+    made = []
+    monkeypatch.setattr(convolution, "_by_patches", lambda *args: made.append(1) or _by_patches(*args))
+    images, weight = torch.randn(n, 8, 9, 9, generator=rng), torch.randn(6, 8, 5, 5, generator=rng)
+    wanted = conv2d(images, weight, stride=2, padding=1)
+    got = convolve(images, weight.requires_grad_(grad), stride=2, padding=1)
+    torch.testing.assert_close(got, wanted)
+    assert bool(made) == taken
+    assert taken or torch.equal(got, wanted)

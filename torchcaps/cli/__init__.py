@@ -17,6 +17,8 @@ from torchcaps.cli.play import play
 from torchcaps.cli.pretrained import pretrained, release
 from torchcaps.cli.sweep import Failed
 from torchcaps.cli.tune import tune
+from torchcaps.data.sources.files import cache_folder
+from torchcaps.runtime.compiled import keep_compiled
 from torchcaps.runtime.distributed import Lost, started
 from torchcaps.train import Diverged, Interrupted
 
@@ -48,6 +50,7 @@ def main() -> None:
             2,
         )
     console.quiet = rank > 0  # only the first process prints
+    keep_compiled(cache_folder())
     try:
         app()
     except Interrupted as stop:

@@ -3,12 +3,16 @@
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from torchcaps import bench as benches
 from torchcaps.cli.options import Device, console, say
+from torchcaps.data import info
+from torchcaps.integrations.export import Plain, export_onnx
 from torchcaps.papers import RECIPES
 from torchcaps.papers.jeong2019 import bench as jeong2019
+from torchcaps.pretrained import entries, open_model
 from torchcaps.results.claims import find
 from torchcaps.runtime.environment import pick_device
 
@@ -48,6 +52,28 @@ def bench_scale(
     """Measure how time and memory of dynamic routing grow with input capsules, output capsules and batch size."""
     for path in benches.bench_scale(pick_device(device), out, console, say=say):
         print(path)
+
+
+@app.command("predict")
+def bench_predict(
+    names: Annotated[list[str] | None, typer.Argument(help="pretrained models; all by default")] = None,
+    device: Device = "auto",
+    repeats: Annotated[int, typer.Option(help="maximum number of repeats; slow cases use fewer")] = 50,
+    cpu_time: Annotated[bool, typer.Option(help="processor time, for one thread of a busy machine")] = False,
+) -> None:
+    """Measure prediction of pretrained models at batch sizes 1, 32 and 1024.
+
+    On a CPU: PyTorch and ONNX Runtime. On a GPU: eager, compiled, and one CUDA graph.
+    """
+    where = pick_device(device)
+    subjects = (_subject(name, where) for name in names or entries())
+    benches.bench_predict(subjects, where, repeats, console, cpu_time, say=say)
+
+
+def _subject(name: str, device: torch.device) -> benches.Subject:
+    model, run, _ = open_model(name, device)
+    plain = Plain(model.eval(), run.augment)
+    return benches.Subject(name, plain, info(run.data).shape, lambda path: export_onnx(model, run, path))
 
 
 @app.command("ladder")

@@ -63,7 +63,7 @@ def show(
     console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
     for kind in ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]:
         routed = [layer for layer in model.modules() if isinstance(layer, EMCapsules | ExpertCapsules | RoutedCapsules)]
-        taken = {layer.to_empty(device=kind).backend_here() for layer in routed}
+        taken = {layer.to_empty(device=kind).backend_here(n_images=network.stages[0].batch) for layer in routed}
         console.print(f"routing on {kind}: {', '.join(sorted(taken)) or 'none'}", highlight=False)
 
 

@@ -74,7 +74,7 @@ class ExpertCapsules(nn.Module):
             low, high = (middle, high) if short else (low, middle)
         self.weight.mul_(2.0**low)
 
-    def backend_here(self, compiling: bool = False) -> str:
+    def backend_here(self, compiling: bool = False, n_images: int = 1) -> str:
         """Return "compiled" inside a compiled training step, else "reference": there is one implementation."""
         return "compiled" if compiling else "reference"
 

@@ -161,9 +161,9 @@ class RoutedCapsules(nn.Module):
         """Yield every routing iteration, for figures."""
         return dynamic_routing_steps(self._checked(capsules), self.weight, self.bias, self.n_iters, **self._rule())
 
-    def backend_here(self, compiling: bool = False) -> str:
-        """Return the backend that routing uses on the device of the weights."""
-        poses, rule = self.weight.new_empty(1, self.n_in or 1, self.d_in), self._rule()
+    def backend_here(self, compiling: bool = False, n_images: int = 1) -> str:
+        """Return the backend that routing uses for so many images on the device of the weights."""
+        poses, rule = self.weight.new_empty(1, self.n_in or 1, self.d_in).expand(n_images, -1, -1), self._rule()
         return dynamic_routing_backend(
             poses, self.weight, self.backend, compiling, bias=self.bias, n_iters=self.n_iters, **rule
         )

@@ -1,8 +1,10 @@
 """The one place that chooses how an op is computed: reference, blocked, compiled, or a fused Triton kernel.
 
 The rule of `auto`, in order:
-1. on CUDA: triton where it supports the arguments, in `torch.compile` and `torch.export` too, which see it as one op.
-   It has no second derivatives and says so when asked for them; `without_kernels` is the way out;
+1. on CUDA: triton where it supports the GPU and the arguments, in `torch.compile` and `torch.export` too, which see it
+   as one op. GPUs of compute capability 8.0 and higher are supported. It has no second derivatives and says so when
+   asked for them; `without_kernels` is the way out. Where it was measured to be slower than the compiled reference
+   (`Implementation.loses`: dynamic routing in float32, few images), the next point comes first;
 2. inside `torch.compile` or `torch.export` otherwise: the reference, which is then compiled with everything around it
    (there a backend asked for as `compiled` means the same), and on CUDA outside of them: compiled;
 3. on a CPU: blocked where it supports the arguments (compiling costs half a minute there and gains nothing);
@@ -22,6 +24,8 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor
+
+from torchcaps.ops.gpus import tiles_on, too_old_to_compile
 
 NAMES = ("reference", "blocked", "compiled", "triton")
 AUTO = {"cuda": ("triton", "compiled"), "cpu": ("blocked",)}
@@ -70,12 +74,16 @@ class Implementation:
 
     load: Callable[[], Callable]
     refuses: Callable[..., str | None] = lambda *args, **kwargs: None
+    # whether the compiled reference was measured to be faster on such arguments; asked only where it does not refuse
+    loses: Callable[..., bool] = lambda *args, **kwargs: False
 
 
 def cannot_compile(poses: Tensor, **args) -> str | None:
     """Say why torch.compile has no compiler for this device, or None."""
     if poses.device.type == "cuda":
-        return None if find_spec("triton") else "needs the package triton, and it is not installed; install it"
+        if not find_spec("triton"):
+            return "needs the package triton, and it is not installed; install it"
+        return too_old_to_compile(poses.device)
     found = any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)
     return None if found else "needs a C++ compiler, and neither CXX, g++ nor clang++ is there; install one"
 
@@ -97,25 +105,31 @@ def cannot_run_kernels(tensor: Tensor) -> str | None:
         return f"needs CUDA tensors, got one on {device}; move the input"
     if not HAS_TRITON:
         return "needs the package triton, and it is not installed; install it"
+    if reason := _has_no_tiles(device, tensor.device.index):
+        return reason
     return "does not run inside torch.func transforms; leave them" if inside_transform() else None
 
 
-def cannot_hold_tiles(tensor: Tensor) -> str | None:
-    """Say why no kernel of matrix products can run here: their tiles are large, in float32 or bfloat16. Or None."""
+def cannot_multiply(tensor: Tensor) -> str | None:
+    """Say why no kernel of matrix products can run here: they are taken in float32 or bfloat16. Or None."""
     if reason := cannot_run_kernels(tensor):
         return reason
     device = tensor.device
     if torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) != torch.bfloat16:
         dtype = torch.get_autocast_dtype(device.type)
         return f"computes in float32 or bfloat16, got autocast to {dtype}; leave the region"
-    if not _has_room(device.type, device.index):
-        return "needs a GPU of compute capability 9 or 10, whose tiles fit in on-chip memory; use another"
     return None
 
 
-def _has_room(device: str, index: int | None) -> bool:
-    """Whether a multiprocessor has the 226 KB that tiles take; other GPUs have 163 or less."""
-    return device != "cuda" or torch.cuda.get_device_capability(index)[0] in (9, 10)
+def _has_no_tiles(device: str, index: int | None) -> str | None:
+    """Say why there are no tile sizes for a device, or None."""
+    found = tiles_on(torch.device(device if index is None else f"{device}:{index}"))
+    return found if isinstance(found, str) else None
+
+
+def is_exporting() -> bool:
+    """Whether `torch.export` traces this; older versions of PyTorch cannot tell it from `torch.compile`."""
+    return getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()
 
 
 def inside_transform() -> bool:
@@ -124,7 +138,7 @@ def inside_transform() -> bool:
 
 
 # like torch.compiler.assume_constant_result, without importing the compiler: a compiled program asks once
-_has_room._dynamo_marked_constant = inside_transform._dynamo_marked_constant = True
+_has_no_tiles._dynamo_marked_constant = inside_transform._dynamo_marked_constant = True
 
 
 def many_programs():
@@ -144,6 +158,19 @@ def compiled_whole(reference: Callable[..., tuple]) -> Callable[..., tuple]:
     return run
 
 
+def _automatic(implementations: dict[str, Implementation], device: str, args: dict, whole: bool) -> str:
+    """Choose by the rule of `auto`; `whole`: inside a compiled program, where the reference is compiled with it."""
+    slower = "reference"
+    for name in AUTO.get(device, ()):
+        if (whole and name != "triton") or name not in implementations:
+            continue
+        if implementations[name].refuses(**args) is None:
+            if not implementations[name].loses(**args):
+                return name
+            slower = slower if whole else name
+    return slower
+
+
 def choose(
     op: str,
     implementations: dict[str, Implementation],
@@ -157,13 +184,7 @@ def choose(
     if backend == "compiled" and whole:
         return "reference"
     if backend == "auto":
-        names = AUTO.get(tensor.device.type, ())
-        if whole:
-            names = tuple(name for name in names if name == "triton")
-        for name in names:
-            if name in implementations and implementations[name].refuses(**args) is None:
-                return name
-        return "reference"
+        return _automatic(implementations, tensor.device.type, args, whole)
     if backend not in NAMES:
         raise ValueError(f"{op}: backend must be auto, {', '.join(NAMES)}; got {backend!r}")
     if backend not in implementations:

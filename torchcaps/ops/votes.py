@@ -7,7 +7,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.ops.backend import autocast_dtype
+from torchcaps.ops.backend import autocast_dtype, is_exporting
 from torchcaps.ops.tiles import ceil_div
 
 Poses = Float[Tensor, "*b i d"]
@@ -80,8 +80,7 @@ def in_blocks(
 
     Blocks have one size, but for the last: 64 and 64 images, not 113 and 15.
     """
-    exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()  # older versions cannot tell
-    if not has_transform_per_pair(poses, weight) or exporting:
+    if not has_transform_per_pair(poses, weight) or is_exporting():
         return [(poses, parents)]
     most = max(1, BLOCK_BYTES // (prod(weight.shape[:3]) * _bytes_each(weight)))
     if len(poses) <= most:

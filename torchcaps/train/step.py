@@ -54,7 +54,8 @@ class TrainingStep:
         self.losses = torch.compile(self._losses, dynamic=False) if on_cuda else self._losses
         self.update = torch.compile(self._update, dynamic=False) if on_cuda else self._update
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.routing = _routing(model, on_cuda, team)
+        self.n_images = stage.batch // team.size
+        self.routing = self._routing(on_cuda)
 
     @property
     def casts(self) -> bool:
@@ -214,7 +215,17 @@ class TrainingStep:
             stacklevel=2,
         )
         self.losses, self.update = self._losses, self._update
-        self.routing = _routing(self.model, False, self.team)
+        self.routing = self._routing(False)
+
+    def _routing(self, compiled: bool) -> str:
+        """Describe the routing backend of this step in words, for the log."""
+        layers = [layer for layer in self.model.modules() if isinstance(layer, _ROUTED)]
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.casts):
+            backends = sorted({layer.backend_here(compiled, self.n_images) for layer in layers})
+        words = [(" and ".join(backends) or "none") + (" inside the compiled step" if compiled else "")]
+        words += ["one CUDA graph"] if compiled and self.team.size == 1 else []
+        words += [f"{self.team.size} processes"] if self.team.size > 1 else []
+        return ", ".join(words)
 
     def _capture(self) -> None:
         """Capture one step as a CUDA graph after a warm-up on a side stream, then restore the state from before."""
@@ -246,15 +257,6 @@ def _numbers(stage: Stage, step: int, n_steps: int) -> tuple[float, ...]:
     return stage.optimizer.numbers(
         step, stage.learning_rate * stage.schedule(at, n_steps), stage.schedule.momentum(at, n_steps)
     )
-
-
-def _routing(model: nn.Module, compiled: bool, team: Team) -> str:
-    """Describe the routing backend of this step in words, for the log."""
-    backends = sorted({layer.backend_here(compiled) for layer in model.modules() if isinstance(layer, _ROUTED)})
-    words = [(" and ".join(backends) or "none") + (" inside the compiled step" if compiled else "")]
-    words += ["one CUDA graph"] if compiled and team.size == 1 else []
-    words += [f"{team.size} processes"] if team.size > 1 else []
-    return ", ".join(words)
 
 
 def _floats(model: nn.Module) -> dict[str, Tensor]:

@@ -10,11 +10,12 @@ fast.
 import torch
 from torch import Tensor
 
+from torchcaps.ops.gpus import tiles_on
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 BLOCK = 64  # channels of a step
-FORWARD = {"BN": 256, "SPLITS": 3, "num_warps": 8, "num_stages": 4}
-BACKWARD = {"BN": 256, "num_warps": 8, "num_stages": 4}
+SPLITS = 3  # programs that share the sum of an output pixel
+WARPS, STAGES = 8, 4
 
 
 def supports(images: Tensor, weight: Tensor) -> bool:
@@ -49,13 +50,12 @@ def _launch_forward(kernels, images: Tensor, weight: Tensor, out: Tensor, stride
     k, rows, columns, _ = weight.shape
     p, q = out.shape[1:3]
     steps = rows * columns * (c // BLOCK)
-    BM, BN, splits = _tile(n), _widest(k, FORWARD["BN"]), min(FORWARD["SPLITS"], steps)
+    BM, BN, splits = _tile(n), _widest(k, tiles_on(images.device).channels), min(SPLITS, steps)
     partial = images.new_empty((splits, n, p, q, k), dtype=torch.float32)
-    options = {name: FORWARD[name] for name in ("num_warps", "num_stages")}
     kernels.forward[(p * q, k // BN, splits * ceil_div(n, BM))](
         images, weight, partial, n, q, stride, h, w, p * q,
         C=c, K=k, COLUMNS=columns, BM=BM, BN=BN, BK=BLOCK,
-        STEPS=ceil_div(steps, splits), ALL=steps, SPLITS=splits, **options,
+        STEPS=ceil_div(steps, splits), ALL=steps, SPLITS=splits, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     kernels.add_up[(ceil_div(out.numel(), 1024),)](partial, out, out.numel(), SPLITS=splits, SIZE=1024, num_warps=4)
 
@@ -83,11 +83,10 @@ def _launch_backward(kernels, grad: Tensor, weight: Tensor, out: Tensor, stride:
     n, h, w, c = out.shape
     k, rows, columns, _ = weight.shape
     p, q = grad.shape[1:3]
-    BM, BN = _tile(n), _widest(c, BACKWARD["BN"])
-    options = {name: BACKWARD[name] for name in ("num_warps", "num_stages")}
+    BM, BN = _tile(n), _widest(c, tiles_on(out.device).channels)
     kernels.backward[(h * w, c // BN, ceil_div(n, BM))](
         grad, weight, out, n, h, w, p, q, C=c, K=k, ROWS=rows, COLUMNS=columns, STRIDE=stride,
-        BM=BM, BN=BN, BK=BLOCK, **options,
+        BM=BM, BN=BN, BK=BLOCK, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
 
 

@@ -60,5 +60,7 @@ _IMPLEMENTATIONS = {
     "reference": Implementation(load=lambda: reference.routed),
     "blocked": Implementation(load=lambda: lambda **args: Routed(*cpu.routed(**args)), refuses=cpu.refuses),
     "compiled": Implementation(load=_compiled, refuses=cannot_compile),
-    "triton": Implementation(load=lambda: lambda **args: Routed(*triton_op.routed(**args)), refuses=triton_op.refuses),
+    "triton": Implementation(
+        load=lambda: lambda **args: Routed(*triton_op.routed(**args)), refuses=triton_op.refuses, loses=triton_op.loses
+    ),
 }

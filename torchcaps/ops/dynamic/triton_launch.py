@@ -6,15 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchcaps.ops.gpus import Tiles, tiles_on
 from torchcaps.ops.squash import EPS
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
-TILE = 64  # columns (input, dimension) of a tile
-NARROW_TILE = 32  # the same in float32, and where three tiles are kept in registers
-ROWS = 64  # images of a tile
-WIDE_ROWS = 16  # the same in float32 where poses or transforms are wide, whose tiles fill the chip's memory
-WIDE, WIDE_TRANSFORM = 64, 512  # dimensions of an output pose, entries of a transform
-PROGRAMS = 396  # programs that the chunks of a sum make, about: three for each of an H200's 132 multiprocessors
+WIDE, WIDE_TRANSFORM = 64, 512  # dimensions of an output pose, entries of a transform, whose tiles have fewer images
+PROGRAMS = 3  # programs that the chunks of a sum make for each multiprocessor, about
 # input tiles of a chunk that are a constant of the program; more are counted at run time, so that few are compiled
 UNROLLED = 8
 # couplings and gradients of logits of all iterations are kept for the weight's gradient while they are this few
@@ -22,6 +19,10 @@ KEPT_BYTES = 16 << 20
 WARPS = 4
 LARGEST_GRID = 65_535  # programs along a second axis
 PRECISION = "tf32x3"  # for float32: three TF32 products, as exact as one of float32 and twice as fast
+
+
+def _is_wide(DP: int, EP: int) -> bool:
+    return EP >= WIDE or DP * EP >= WIDE_TRANSFORM
 
 
 class Sizes(NamedTuple):
@@ -37,17 +38,27 @@ class Sizes(NamedTuple):
     IB: int
     DP: int
     EP: int
+    programs: int  # at most so many, about, unless images and outputs alone make more
 
     @classmethod
-    def of(cls, poses: Tensor, weight: Tensor, n_out: int, low: bool, tile: int) -> "Sizes":
+    def of(cls, poses: Tensor, weight: Tensor, n_out: int, low: bool, tiles: Tiles, narrow: bool = False) -> "Sizes":
         n_batch, n_in, d_in = poses.shape
         d_out = weight.shape[-1]
         DP, EP = next_power_of_2(d_in), max(16, next_power_of_2(d_out))
         # tensor cores want 16 rows and columns at least
-        wide = not low and (EP >= WIDE or DP * EP >= WIDE_TRANSFORM)
-        BB = min(WIDE_ROWS if wide else ROWS, max(16, next_power_of_2(n_batch)))
-        IB = max(min(tile // DP, next_power_of_2(n_in)), 16 // DP, 1)
-        return cls(n_batch, n_in, weight.shape[0] if weight.ndim == 4 else 1, n_out, d_in, d_out, BB, IB, DP, EP)
+        columns, rows = tiles.columns if low and not narrow else tiles.narrow_columns, tiles.rows
+        if _is_wide(DP, EP):
+            rows = tiles.wide_rows if low else tiles.wide_rows_float32
+        elif not low:
+            rows = tiles.rows_float32
+        BB = min(rows, max(16, next_power_of_2(n_batch)))
+        IB = max(min(columns // DP, next_power_of_2(n_in)), 16 // DP, 1)
+        n_rows = weight.shape[0] if weight.ndim == 4 else 1
+        return cls(n_batch, n_in, n_rows, n_out, d_in, d_out, BB, IB, DP, EP, PROGRAMS * tiles.multiprocessors)
+
+    @property
+    def is_wide(self) -> bool:
+        return _is_wide(self.DP, self.EP)
 
     @property
     def places(self) -> int:
@@ -64,7 +75,7 @@ class Sizes(NamedTuple):
     @property
     def blocks(self) -> int:
         """Input tiles of a chunk."""
-        chunks = max(1, round(PROGRAMS / (self.n_out * self.image_tiles)))
+        chunks = max(1, round(self.programs / (self.n_out * self.image_tiles)))
         return ceil_div(self.input_tiles, chunks)
 
     @property
@@ -82,7 +93,8 @@ class Problem:
 
         self.forward, self.backward, self.poses, self.weight = triton_forward, triton_backward, poses, weight
         # in float32 all kernels have the same tiles, so that what two of them compute is equal to the last bit
-        self.sizes = sizes = Sizes.of(poses, weight, n_out, low, TILE if low and not narrow else NARROW_TILE)
+        self.tiles = tiles = tiles_on(poses.device)
+        self.sizes = sizes = Sizes.of(poses, weight, n_out, low, tiles, narrow)
         if sizes.image_tiles > LARGEST_GRID:  # asked here, since a compiled program's batch may be free
             most = LARGEST_GRID * sizes.BB
             raise ValueError(
@@ -94,6 +106,7 @@ class Problem:
             "J": sizes.n_out, "D": sizes.d_in, "E": sizes.d_out,
             "BB": sizes.BB, "IB": sizes.IB, "DP": sizes.DP, "EP": sizes.EP,
             "T": tl.bfloat16 if low else tl.float32, "PRECISION": PRECISION,
+            "num_warps": tiles.wide_warps if sizes.is_wide else WARPS,
         }  # fmt: skip
         n_rows, n_chunks = sizes.n_batch * sizes.n_out, sizes.chunks
         self.rows = n_rows, n_chunks
@@ -103,7 +116,7 @@ class Problem:
     def denominators(self, pose_sum: Tensor, bounds: Tensor, leaky: bool) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         inputs = self.poses, self.weight, pose_sum, bounds
-        self.forward.denominators[grid](*inputs, *self.counts, *self.layout, **self.tile, LEAKY=leaky, num_warps=WARPS)
+        self.forward.denominators[grid](*inputs, *self.counts, *self.layout, **self.tile, LEAKY=leaky)
 
     def sums(self, mode: int, pose_sum, grad, bounds, delta, kept: Tensor | None = None) -> Tensor:
         s = self.sizes
@@ -112,7 +125,7 @@ class Problem:
         keep = kept is not None
         inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, partial, kept if keep else partial
         flags = {"BLOCKS": s.blocks if s.blocks <= UNROLLED else 0, "MODE": mode, "KEEP": keep}
-        self.forward.sums[grid](*inputs, *self.counts, *self.layout, s.blocks, **self.tile, **flags, num_warps=WARPS)
+        self.forward.sums[grid](*inputs, *self.counts, *self.layout, s.blocks, **self.tile, **flags)
         return partial
 
     def finish(self, partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t: int, scale: float) -> None:
@@ -143,21 +156,19 @@ class Problem:
     def poses_backward(self, pose_sum, grad, bounds, delta, grad_poses, add: bool) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, grad_poses
-        self.backward.poses_backward[grid](*inputs, *self.counts, *self.layout, **self.tile, ADD=add, num_warps=WARPS)
+        self.backward.poses_backward[grid](*inputs, *self.counts, *self.layout, **self.tile, ADD=add)
 
     def poses_backward_first(self, grad, before, grad_poses, scale: float) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         add = before is not None
         inputs = self.weight, grad, before if add else grad, grad_poses, scale
-        self.backward.poses_backward_first[grid](
-            *inputs, *self.counts, *self.layout, **self.tile, ADD=add, num_warps=WARPS
-        )
+        self.backward.poses_backward_first[grid](*inputs, *self.counts, *self.layout, **self.tile, ADD=add)
 
     def weight_backward(self, pose_sums, grads, bounds, delta, kept, dtype: torch.dtype, scale: float) -> Tensor:
         s = self.sizes
         per_pair = s.places == 1
         tiles = 1 if per_pair else ceil_div(s.places, s.IB)
-        parts = 1 if per_pair else min(tiles, max(1, PROGRAMS // (s.n_rows * s.n_out)))
+        parts = 1 if per_pair else min(tiles, max(1, s.programs // (s.n_rows * s.n_out)))
         blocks = ceil_div(tiles, parts)
         parts = ceil_div(tiles, blocks)
         shape = s.n_rows, s.n_out, s.d_in, s.d_out
@@ -165,9 +176,8 @@ class Problem:
         grid = s.input_tiles if per_pair else s.n_rows, s.n_out, parts
         inputs = self.poses, self.weight, pose_sums, grads, bounds, delta, bounds if kept is None else kept, out, scale
         flags = {"BATCHES": s.image_tiles, "N_ITERS": len(grads), "PER_PAIR": per_pair, "KEPT": kept is not None}
-        self.backward.weight_backward[grid](
-            *inputs, *self.counts, s.n_rows, *self.layout, blocks, **self.tile, **flags, num_warps=WARPS
-        )
+        flags |= {"num_stages": self.tiles.weight_stages}
+        self.backward.weight_backward[grid](*inputs, *self.counts, s.n_rows, *self.layout, blocks, **self.tile, **flags)
         out = out if per_pair else out.sum(0)
         return out.reshape(self.weight.shape).to(dtype) if self.weight.ndim > 2 else out.sum((0, 1)).to(dtype)
 

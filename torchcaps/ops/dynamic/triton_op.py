@@ -8,21 +8,27 @@ couplings times poses. Softmax, sums and squash are float32. Float32 poses get p
 TF32 each.
 """
 
+from math import prod
+
 import torch
 from torch import Tensor
 
-from torchcaps.ops.backend import INTERPRETED, cannot_hold_tiles, cannot_span_devices
+from torchcaps.ops.backend import INTERPRETED, cannot_multiply, cannot_span_devices, is_exporting
 from torchcaps.ops.couplings import coupling_rule
 from torchcaps.ops.dynamic.triton_launch import LARGEST_GRID, backward, forward
-from torchcaps.ops.votes import n_outputs
+from torchcaps.ops.votes import has_transform_per_pair, n_outputs
 
 LARGEST = 64  # dimensions of a pose: beyond it a tile of transforms does not fit
+# Below it, in float32 with a transform per pair, the compiled reference is faster. Batch 32 of 4608x8 -> 10x16 took
+# 0.961 ms, compiled 0.627; batch 128 of 1152x8, as many votes, 0.681 and 0.696 (bench/h200-ops.txt, both directions).
+FULL_TILE = 64  # images
+FEW_VOTES = 128 << 20  # bytes of votes that the compiled reference may store; it was measured with 90 MiB
 NARROW_BYTES = 64 << 20  # a weight up to this many bytes is converted once, a larger one tile by tile, again and again
 
 
 def refuses(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings: str, detach: bool) -> str | None:
     """Say why the Triton backend cannot run these arguments, or None."""
-    if reason := cannot_hold_tiles(poses):
+    if reason := cannot_multiply(poses):
         return reason
     tensors = [x for x in (poses, weight, bias) if x is not None]
     if reason := cannot_span_devices(tensors):
@@ -40,6 +46,19 @@ def refuses(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings:
         return f"takes poses of 1 to {LARGEST} dimensions, got {list(poses.shape)} and a weight {list(weight.shape)}"
     n_out = n_outputs(weight, bias, prior)
     return f"takes up to {LARGEST_GRID:,} outputs, got {n_out:,}; use fewer" if n_out > LARGEST_GRID else None
+
+
+def loses(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings: str, detach: bool) -> bool:
+    """Whether the compiled reference is faster on arguments that are not refused, and has few votes to store."""
+    trains = torch.is_grad_enabled() and (poses.requires_grad or weight.requires_grad)
+    if not trains or poses.dtype != torch.float32 or torch.is_autocast_enabled(poses.device.type):
+        return False
+    if not has_transform_per_pair(poses, weight) or n_iters == 1 or coupling_rule(couplings).fixed:
+        return False
+    if is_exporting():  # for any batch
+        return False
+    n_images = prod(poses.shape[:-2])
+    return n_images < FULL_TILE and n_images * weight.shape[0] * weight.shape[1] * weight.shape[3] * 4 <= FEW_VOTES
 
 
 def routed(poses, weight, bias, n_iters, prior, couplings, detach) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ from einops import rearrange
 from torch import Tensor
 
 from torchcaps.ops.em.densities import EPS
+from torchcaps.ops.gpus import tiles_on
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 # lanes that are inputs: (inputs, warps) of a program. More inputs per thread share what is read of an output, fewer
@@ -19,10 +20,10 @@ MANY_NUMBERS = 16  # in a pose or a pair's transform: beyond it a thread has reg
 # lanes that are outputs: at most so many of a program, one per thread
 STATISTICS_OUTPUTS = 64
 GRADIENT_OUTPUTS = 64
-# at most so many programs, unless the batch alone makes more: what an H200's 132 multiprocessors hold at once, 8 and 4
-# each. A few more than they hold, and all would wait for those few.
-STATISTICS_PROGRAMS = 1056
-GRADIENT_PROGRAMS = 528
+# at most so many programs for each multiprocessor, unless the batch alone makes more: what it holds at once. A few
+# more, and all would wait for those few.
+STATISTICS_PROGRAMS = 8
+GRADIENT_PROGRAMS = 4
 LEAST_INPUTS = 16  # in a chunk, where there are so many
 MERGED_OUTPUTS, MERGED_NUMBERS, MERGE_WARPS = 8, 2048, 4  # a program that puts chunks together; numbers of its tile
 SLICE_NUMBERS = 64  # entries of a weight's gradient that a program sums at once
@@ -80,6 +81,7 @@ class Problem(NamedTuple):
     def cut(self, most: int, programs: int) -> tuple[int, int]:
         """Number of chunks of inputs, and inputs of each."""
         n_batch, n_in = self.gates.shape
+        programs *= tiles_on(self.gates.device).multiprocessors
         n_chunks = max(1, programs // max(1, n_batch * ceil_div(self.n_out, min(most, next_power_of_2(self.n_out)))))
         length = max(LEAST_INPUTS, ceil_div(n_in, n_chunks))
         return max(1, ceil_div(n_in, length)), length

@@ -1,0 +1,64 @@
+"""Numbers of the kernels with the tiles of every kind of GPU, forced on the one that is here."""
+
+import pytest
+import torch
+from problems import DTYPES, ON_GPU, arguments, em_problem, judge
+from torch.nn.functional import conv2d
+
+from torchcaps.ops import dynamic_routing
+from torchcaps.ops.convolution.triton_op import convolve_strided
+from torchcaps.ops.gpus import TABLES, forced_tiles, tiles_on
+from torchcaps.ops.testing import compare_routing
+
+
+@pytest.fixture(params=TABLES.values(), ids=TABLES)
+def tiles(request, device):
+    """Every table in turn."""
+    if ON_GPU and tiles_on(torch.device(device)).shared < request.param.shared:
+        pytest.skip("needs more shared memory than this GPU has")
+    with forced_tiles(request.param):
+        yield request.param
+
+
+def test_dynamic_routing_is_right_with_every_table(tiles, rng, device):
+    """Wide poses, whose tiles differ between the tables."""
+    compare_routing(dynamic_routing, arguments(rng, device, b=2, i=2, j=2, d=8, e=64), backend="triton")
+
+
+LARGE = [
+    {"b": 128, "i": 1152, "j": 10, "d": 8, "e": 16},
+    {"b": 32, "i": 4608, "j": 10, "d": 8, "e": 16},
+    {"b": 70, "i": 33, "j": 7, "d": 64, "e": 64},
+    {"b": 64, "i": 1296, "j": 32, "d": 16, "e": 16},
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", LARGE, ids=str)
+def test_large_problems_are_right_with_every_table(tiles, gpu_only, rng, sizes, dtype):
+    compare_routing(dynamic_routing, arguments(rng, "cuda", **sizes), backend="triton", dtype=dtype)
+
+
+@pytest.mark.parametrize("weight", ["njde", "jde"])
+def test_shared_transforms_are_right_with_every_table(tiles, gpu_only, rng, weight):
+    args = arguments(rng, "cuda", weight, b=40, i=1296, n=16, j=32, d=16, e=16)
+    compare_routing(dynamic_routing, args, backend="triton", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("weight", ["jde", "ijde"])
+def test_em_routing_is_right_with_every_table(tiles, gpu_only, weight):
+    """The tables differ in the number of chunks."""
+    judge(lambda seed: em_problem(weight, "cuda", batch=(3,), i=1153, j=7, r=4, d=4, e=4, seed=seed))
+
+
+def test_the_convolution_is_right_with_every_table(tiles, gpu_only, rng):
+    images = torch.randn(128, 20, 20, 256, generator=rng)
+    weight = torch.randn(256, 9, 9, 256, generator=rng) * (81 * 256) ** -0.5
+
+    def op(images, weight, backend):
+        if backend == "triton":
+            return convolve_strided(images, weight, 2)
+        return conv2d(images.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2), stride=2).permute(0, 2, 3, 1)
+
+    args = {"images": images.cuda(), "weight": weight.cuda()}
+    compare_routing(op, args, backend="triton", dtype=torch.bfloat16)
