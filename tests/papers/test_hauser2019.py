@@ -94,5 +94,5 @@ def test_ten_thousand_samples_are_judged(row):
     assert isinstance(last, LearnDecoder) and last.samples * experts[-1][0] >= 10_000
 
 
-def test_there_are_sixteen_rows():
-    assert len(ROWS) == 16 and len(DRAWING) == 14
+def test_there_are_twenty_rows():
+    assert len(ROWS) == 20 and len(DRAWING) == 18

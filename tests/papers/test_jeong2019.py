@@ -28,12 +28,13 @@ def test_a_stored_run_is_the_row_of_today(path):
     assert unlike(stored["run"], ROWS[path.parent.name].make()) == []
 
 
-def test_every_row_has_a_result():
-    assert {path.parent.name for path in RESULTS.glob("*/*.json")} == set(ROWS)
+def test_every_row_has_a_result_but_those_that_wait_for_one():
+    waiting = {"mnist-k70-curve", "mnist-shift-k70-curve"}
+    assert {path.parent.name for path in RESULTS.glob("*/*.json")} == set(ROWS) - waiting
 
 
-def test_table_2_has_twelve_printed_numbers():
-    assert sum(recipe.claim.printed is not None for recipe in ROWS.values()) == 12
+def test_rows_have_fourteen_printed_numbers():
+    assert sum(recipe.claim.printed is not None for recipe in ROWS.values()) == 14
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_mark_that_would_fill_nothing_is_refused(mark):
 def test_a_typed_number_would_be_noticed(page):
     """Another last digit in any of them, and the page is not what its results make of it."""
     text = (HOME / page).read_text()
-    numbers = list(NUMBER.finditer(text))
+    numbers = [found for found in NUMBER.finditer(text) if found["written"] != "not run yet"]
     assert len(numbers) >= 4
     for found in numbers:
         last = found.end("written") - 1
@@ -174,7 +174,7 @@ def test_a_number_in_a_sentence_that_nobody_ran_says_so(tmp_path):
         "2.02 <!-- heinsen2019/smallnorb error_percent -->": "no number",
         "2.02<!-- heinsen2019/smallnorb error_percent median -->": "no number",
         "2.02<!-- heinsen2019/smalnorb error_percent -->": "no recipe 'heinsen2019/smalnorb'; did you mean heinsen2019/smallnorb",
-        "2.02<!-- heinsen2019/smallnorb eror_percent -->": "heinsen2019/smallnorb is not measured by eror_percent; it has error_percent",
+        "2.02<!-- heinsen2019/smallnorb eror_percent -->": "heinsen2019/smallnorb is not measured by eror_percent; it has best_watched_test_error_percent, error_percent",
     }.items(),
 )
 def test_a_mark_that_would_keep_no_number_honest_is_refused(wrong, why):

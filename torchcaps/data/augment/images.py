@@ -119,7 +119,14 @@ class Crop(Augmentation):
 
 @dataclass(frozen=True)
 class Erase(Augmentation):
-    """Blacken size x size pixels of each image, anywhere within it."""
+    """Blacken size x size pixels of each image, anywhere within it.
+
+    Example:
+
+        change, rng = Erase(4), torch.Generator().manual_seed(0)
+        whites = change.apply(torch.ones(2, 1, 8, 8), change.draw(2, rng))
+        whites.sum((1, 2, 3)).tolist()  # [48.0, 48.0]
+    """
 
     size: int = 4
 
