@@ -35,8 +35,8 @@ ABOUT = {"em-full": "em, 16x16 transforms", "matrix-em-full": "matrix-em, 16x16 
     "pooled": "no capsules: mean pooling",
     "cnn": "no capsules: CNN",
 }
-# Chosen from 1e-3 and 3e-3 on held-out images, results/routings/tuning.csv: 3e-3 by every row of digits. To be chosen for
-# the others (smallnorb-folds; warped digits).
+# Chosen from 1e-3 and 3e-3 on held-out images, results/routings/tuning.csv: 3e-3 by every row of digits.
+# To be chosen for the others: smallnorb-folds, warped digits.
 LEARNING_RATES = {"smallnorb": 1e-3, "like": 1e-3, "digits": 3e-3}
 SETS = {
     "smallnorb": "smallNORB",
