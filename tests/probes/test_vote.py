@@ -10,8 +10,9 @@ from torchcaps.papers import RECIPES
 from torchcaps.probes.features import Missing
 from torchcaps.probes.kinds import Vote
 from torchcaps.probes.vote import majority
-from torchcaps.results.store import make_result, predicted, write_result
-from torchcaps.results.verify import check_metrics
+from torchcaps.results.store import make_result, pack, predicted, write_result
+from torchcaps.results.verify import Parts, check_fitted, check_metrics
+from torchcaps.results.votes import check_vote
 from torchcaps.train import Options
 from torchcaps.train.plain import to_plain
 from torchcaps.train.state import Predicted
@@ -44,9 +45,42 @@ def test_three_members_that_err_on_other_images_err_on_none_and_the_file_is_veri
     assert found.evaluations["test"].metrics == {"error_percent": 0.0}
     result = make_result("vote", 0, probe, found)
     assert [check.passed for check in check_metrics(result, probe, None)] == [True]
+    assert check_fitted(result, probe, Parts(None)).passed
     write_result(tmp_path / "result.json", result)
     assert torch.equal(predicted(tmp_path / "result.json").predictions["test"].long(), TEST.labels)
     assert predicted(tmp_path / "other.json") is None
+
+
+def test_a_vote_is_counted_again_from_the_files_of_its_members(tmp_path):
+    """Edited predictions, and a member that was run again, are noticed."""
+    probe, found = vote(tmp_path / "run")
+    result = make_result("vote", 0, probe, found)
+    assert check_vote(result, probe, tmp_path).text == "no result of smoke/capsnet seed 0, 1, 2"
+
+    def write(seed: int, said: Predicted) -> None:
+        plain = {
+            "recipe": "smoke/capsnet",
+            "seed": seed,
+            "run": said.run,
+            "data": said.data,
+            "metrics": {},
+            "curve": [],
+        }
+        packed = {"test": pack(said.predictions["test"])}
+        write_result(
+            tmp_path / f"smoke/capsnet/{seed}.json",
+            plain | {"weights_sha256": said.weights_sha256, "predictions": packed, "steps": 0, "seconds": 1.0},
+        )
+
+    for seed in range(3):
+        write(seed, member(seed))
+    assert check_vote(result, probe, tmp_path).passed
+    edited = found.evaluations["test"].predictions.clone()
+    edited[0] = (edited[0] + 1) % 10
+    wrong = check_vote(result | {"predictions": {"test": pack(edited)}}, probe, tmp_path)
+    assert not wrong.passed and wrong.text == "differs: predictions of test"
+    write(1, member(1)._replace(weights_sha256="another"))
+    assert check_vote(result, probe, tmp_path).text == "differs: weights_sha256"
 
 
 def test_votes_of_two_seeds_share_no_member(tmp_path):

@@ -45,6 +45,10 @@ class Probe:
         """Data set of the network."""
         return self.network.data
 
+    def learnt_from(self) -> tuple[str, ...]:
+        """Return the parts of the data that the probe itself is fitted to."""
+        return ()
+
     def score(self, predictions: Tensor, labels: Tensor) -> dict[str, float]:
         """Compute the metrics of a part from stored predictions."""
         return Classify().score(predictions, labels)
@@ -68,6 +72,9 @@ class FrozenClassifier(Probe):
         """Return the probe on the generated images of the quick network."""
         network = self.network.quick(steps)
         return replace(self, network=network, fit=f"{network.data}/train", n_fit=200, on=(f"{network.data}/test",))
+
+    def learnt_from(self) -> tuple[str, ...]:
+        return (self.fit,) if self.fit else ()
 
     def parts(self) -> tuple[str, ...]:
         return self.on

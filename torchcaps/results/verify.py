@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from torchcaps.data import DataError, fingerprint, info
-from torchcaps.probes.kinds import Attack, FrozenClassifier, Probe, stored
+from torchcaps.probes.kinds import Attack, Probe, Vote, stored
 from torchcaps.results.claims import Recipe
 from torchcaps.results.history import History
 from torchcaps.results.replay import Check, check_replay
 from torchcaps.results.store import read_result, result_path, unpack
+from torchcaps.results.votes import check_vote
 from torchcaps.train import splits
 from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
 from torchcaps.train.plain import MIGRATIONS, differences, unlike, up_to_date
@@ -115,6 +116,8 @@ def verify_all(folder: Path, recipes: Mapping[str, Recipe], root: Path | None, h
             continue
         try:
             checks = verify(result, recipes, root, False, "cpu", history=history, parts=parts)
+            if isinstance(run := stored(result["run"]), Vote):
+                checks = [*checks, check_vote(result, run, folder)]
         except DataError:
             name = result["data"].get("name", "?")
             without_data[name] = without_data.get(name, 0) + 1
@@ -143,8 +146,7 @@ def check_fitted(result: Mapping[str, Any], run: Run | Probe, parts: Parts) -> C
     said = {name: sha256 for name, sha256 in result["data"].items() if name not in (*evaluated, "name")}
     wrong = [name for name, sha256 in said.items() if parts(run, name, result["seed"]).sha256 != sha256]
     wrong += ["name"] if result["data"].get("name") != str(run.data) else []
-    wanted = run.fit if isinstance(run, FrozenClassifier) else "train"
-    wrong += [f"no hash of {wanted}"] if wanted and wanted not in result["data"] else []
+    wrong += [f"no hash of {part}" for part in run.learnt_from() if part not in result["data"]]
     text = f"differs: {', '.join(wrong)}" if wrong else f"name and {', '.join(sorted(said)) or 'no further part'} agree"
     return Check("data", not wrong, text)
 

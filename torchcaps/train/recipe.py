@@ -150,6 +150,10 @@ class Run:
     stages: tuple[Stage, ...] = (Stage(),)
     keep_scores: bool = False  # store scores and labels in the result file, for an ensemble
 
+    def learnt_from(self) -> tuple[str, ...]:
+        """Return the parts of the data that the run is trained on."""
+        return ("train",)
+
     def build(self, n_classes: int | None = None) -> nn.Module:
         """Build the model for the image shape and number of classes of the data, or for `n_classes`."""
         about: DataInfo = info(self.data)
