@@ -72,7 +72,7 @@ COUNTS = {
     "heinsen2019": (35, 33),
     "hauser2019": (20, 20),
     "jeong2019": (26, 26),
-    "rawlinson2018": (48, 48),
+    "rawlinson2018": (46, 46),
     "digits": (6, 2),
     "mazzia2021": (5, 5),
     "tsai2020": (2, 2),

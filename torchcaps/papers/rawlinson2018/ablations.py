@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from torchcaps.data.augment import Anywhere
-from torchcaps.data.batches import Records
 from torchcaps.ops.sparse import fair_frequencies
 from torchcaps.papers.rawlinson2018.rows import AFFINE_TEST, WINS, like_sparse, mnist_sparse
 from torchcaps.results.claims import Variant, reproduces, variants
@@ -32,7 +31,7 @@ BOOSTS = variants(
     },
     table="ablation", metric="test.squared_error", beside=WINS,
 )  # fmt: skip
-# what helps the supervised network on the same images, and the order in which the released input code reads them
+# what helps the supervised network on the same images
 NETWORKS = variants(
     like_sparse,
     {
@@ -41,10 +40,6 @@ NETWORKS = variants(
         ),
         "like-types-sparse": Variant(
             "a transform per type, sparse, squared error on affnist-like", {"sharing": "places"}
-        ),
-        "like-records-sparse": Variant(
-            "training images in the order of record files, sparse, squared error on affnist-like",
-            {"records": Records(5000)},
         ),
     },
     table="ablation", metric=f"{AFFINE_TEST}.squared_error", beside=("test.squared_error", *WINS),

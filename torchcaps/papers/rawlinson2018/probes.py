@@ -118,9 +118,7 @@ _FITS = {
             f"sparse, {words} + SVM (a), affnist-like, pre-mask; {_SHARED}",
             f"like-{name}-sparse", _AFFINE, AFFINE_TEST, table="ablation",
         )
-        for name, words in {
-            "paper": "CapsNet's preset paper", "types": "a transform per type", "records": "order of record files",
-        }.items()
+        for name, words in {"paper": "CapsNet's preset paper", "types": "a transform per type"}.items()
     },
     # other boosts do not change the error of (a), other places of the training digits do
     "like-steered-svm-a": _Fit(
