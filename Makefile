@@ -55,7 +55,7 @@ docs: .venv/done
 	@echo "open build/docs/index.html"
 
 release-check: .venv/done
-	$(BIN)/python .github/release_check.py $(TAG)
+	$(BIN)/python .github/release_check.py "$$TAG"
 
 # beside the wheel in dist: the pages that `make docs` built, the tables with the results behind them, the large weights
 release-files: .venv/done

@@ -5,7 +5,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-PLACEHOLDER = "https://example.org/"
+from torchcaps.runtime.project import PLACEHOLDER
 
 
 def complaints(tag: str, home: Path) -> list[str]:
@@ -19,6 +19,9 @@ def complaints(tag: str, home: Path) -> list[str]:
     for label, url in urls.items():
         if url.startswith(PLACEHOLDER):
             found.append(f"{label} in [project.urls] of pyproject.toml is still {url}: fill it in")
+    for path in sorted((home / "docs/notebooks").glob("*.ipynb")):
+        if PLACEHOLDER in path.read_text():
+            found.append(f"{path.name} of docs/notebooks still installs from {PLACEHOLDER}: run docs/run_notebooks.py")
     if not re.search(rf"^version: {re.escape(version)}$", citation, re.M):
         found.append(f"CITATION.cff does not say `version: {version}`")
     if f"version {version}" not in (home / "README.md").read_text():

@@ -17,6 +17,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from torchcaps.runtime.project import PLACEHOLDER
+
 HERE = Path(__file__).parent
 FOLDER = HERE / "notebooks"
 INSTALL = """# Install torchcaps where it is missing, as on Colab. In a checkout this does nothing.
@@ -32,7 +34,7 @@ if importlib.util.find_spec("torchcaps") is None:
 def address() -> str:
     """Return the repository's address, a placeholder until a release fills it in."""
     project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
-    return project.get("urls", {}).get("Repository", "https://example.org/torchcaps")
+    return project.get("urls", {}).get("Repository", f"{PLACEHOLDER}torchcaps")
 
 
 def read(path: Path) -> dict[str, Any]:

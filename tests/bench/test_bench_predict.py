@@ -44,6 +44,26 @@ def test_a_way_that_predicts_otherwise_gets_no_time(eager_only, monkeypatch):
     assert "capsnet-digits eager batch 1: wrong: off by " in text and "batch 3:" not in text
 
 
+@pytest.mark.parametrize("last", [torch.tensor([[0.0], [torch.nan]]), torch.zeros(1, 1), torch.zeros(2)], ids=str)
+def test_nan_in_the_last_output_and_another_shape_are_wrong(last):
+    good = torch.rand(2, 3)
+    assert predict._difference([good, torch.zeros(2, 1)], [good, torch.zeros(2, 1)]) == 0
+    assert predict._difference([good, last], [good, torch.zeros(2, 1)]) == torch.inf
+    assert predict._difference([last, good], [torch.zeros(2, 1), good]) == torch.inf
+    assert predict._difference([good], [good, good]) == torch.inf
+
+
+def test_a_way_that_cannot_be_made_says_why_and_an_error_of_a_model_is_one(eager_only, monkeypatch):
+    def refuse(*args):
+        raise ValueError("needs onnxruntime")
+
+    monkeypatch.setitem(predict._MAKERS, "eager", refuse)
+    assert "eager batch 1: needs onnxruntime" in printed("capsnet-digits")
+    monkeypatch.setitem(predict._MAKERS, "eager", lambda *args: refuse)
+    with pytest.raises(ValueError, match="needs onnxruntime"):
+        printed("capsnet-digits")
+
+
 def test_a_batch_that_would_take_too_long_is_left_out(eager_only, monkeypatch):
     monkeypatch.setattr(predict, "LONGEST_S", 0.0)
     assert re.search(

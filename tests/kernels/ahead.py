@@ -29,7 +29,7 @@ TYPES = {
     torch.int64: "*i64",
 }
 OPTIONS = ("num_warps", "num_stages")
-MOST_REGISTERS = 255  # of a thread
+MOST_REGISTERS = 65_536  # of a program, and of a multiprocessor
 
 
 class Compiled(NamedTuple):
@@ -40,9 +40,10 @@ class Compiled(NamedTuple):
     shared: int  # bytes of a program
     registers: int  # of a thread
     stack: int  # bytes of a thread: what did not fit into registers
+    warps: int  # of a program, 32 threads each
 
     def __str__(self) -> str:
-        return f"{self.name} {self.constants}: {self.shared} {self.registers} {self.stack}"
+        return f"{self.name} {self.constants}: {self.shared} {self.registers} {self.stack} {self.warps}"
 
 
 @contextmanager
@@ -59,7 +60,11 @@ def compiled_instead_of_run(target: int, tiles: Tiles | None = None) -> Iterator
             seen.add(key)
             kernel = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
             used = _resources(kernel.asm["cubin"])
-            done.append(Compiled(self.fn.__name__, f"{constants} {options}", kernel.metadata.shared, *used))
+            done.append(
+                Compiled(
+                    self.fn.__name__, f"{constants} {options}", kernel.metadata.shared, *used, kernel.metadata.num_warps
+                )
+            )
 
     launch, JITFunction.run = JITFunction.run, run
     try:

@@ -71,3 +71,24 @@ def test_a_cpu_multiplies_the_patches_of_few_images_without_gradients(rng, monke
     torch.testing.assert_close(got, wanted)
     assert bool(made) == taken
     assert taken or torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 4, 9), (2, 8, 9, 4), (2, 7, 9, 9), (7, 9, 9), (9, 9)], ids=str)
+def test_what_conv2d_refuses_is_refused_in_its_words(monkeypatch, shape):
+    monkeypatch.setattr(convolution, "LARGE_WEIGHT", 1)
+    images, weight = torch.zeros(shape), torch.zeros(6, 8, 5, 5)
+    told = []
+    for op in (conv2d, convolve):
+        with pytest.raises(RuntimeError) as caught:
+            op(images, weight, stride=2)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+
+
+def test_one_image_without_an_axis_for_images_and_one_that_padding_makes_large_enough(rng, monkeypatch):
+    monkeypatch.setattr(convolution, "LARGE_WEIGHT", 1)
+    weight = torch.randn(6, 3, 5, 5, generator=rng)
+    for shape in ((3, 9, 9), (1, 3, 4, 4)):
+        images = torch.randn(shape, generator=rng)
+        wanted = conv2d(images, weight, stride=2, padding=1)
+        torch.testing.assert_close(convolve(images, weight, stride=2, padding=1), wanted)

@@ -125,6 +125,12 @@ def test_float32_kernels_lose_where_they_were_measured_to(no_autocast):
     assert not triton_op.loses(**problem(batch=128, n_in=1152))
 
 
+def test_a_bias_that_alone_is_trained_counts(no_autocast):
+    bias = torch.empty(10, 16, device="meta")
+    assert not triton_op.loses(**problem(grad=False) | {"bias": bias})
+    assert triton_op.loses(**problem(grad=False) | {"bias": bias.clone().requires_grad_()})
+
+
 @pytest.mark.parametrize(
     "change",
     [

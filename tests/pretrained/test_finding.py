@@ -92,6 +92,21 @@ def test_the_users_own_folder_comes_first(package, tmp_path, monkeypatch):
     assert file_of(LARGE, package) == tmp_path / "own" / FILE
 
 
+@pytest.mark.parametrize("place", ["cache", "own"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_packed_file_is_unpacked_into_the_cache_once(package, cache, tmp_path, monkeypatch, place, ending):
+    """Whatever its name is: a browser stores a .gz under the plain one."""
+    folder = cache if place == "cache" else tmp_path / "own"
+    folder.mkdir(parents=True)
+    (folder / f"{FILE}{ending}").write_bytes(gzip.compress(CONTENT, 0))
+    monkeypatch.setenv("TORCHCAPS_DATA", str(tmp_path / "own"))
+    path = file_of(LARGE, package)
+    assert path == cache / FILE and path.read_bytes() == CONTENT
+    written = path.stat().st_mtime_ns, path.stat().st_ino
+    assert file_of(LARGE, package) == path
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == written
+
+
 def test_what_is_nowhere_is_fetched_once(package, cache, served, capsys):
     (served / FILE).write_bytes(CONTENT)
     assert file_of(LARGE, package) == cache / FILE and (cache / FILE).read_bytes() == CONTENT

@@ -1,8 +1,10 @@
 """Compiled programs are kept between runs, and not beyond a change of the ops."""
 
 import os
+import stat
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -17,9 +19,9 @@ def unset(monkeypatch):
 
 
 def test_pytorch_is_told_of_a_folder_in_the_cache(tmp_path, unset):
-    folder = keep_compiled(tmp_path)
+    folder = keep_compiled(tmp_path / "cache", pytest.fail)
     assert os.environ[VARIABLE] == str(folder)
-    assert folder.parent == tmp_path / "compiled"
+    assert folder.parent == tmp_path / "cache" / "compiled" and stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     assert cache_dir() == str(folder)
@@ -27,7 +29,57 @@ def test_pytorch_is_told_of_a_folder_in_the_cache(tmp_path, unset):
 
 def test_what_the_user_set_stays(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, "/elsewhere")
-    assert str(keep_compiled(tmp_path)) == os.environ[VARIABLE] == "/elsewhere"
+    assert str(keep_compiled(tmp_path, pytest.fail)) == os.environ[VARIABLE] == "/elsewhere"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_folder_that_others_can_write_to_is_left_alone(tmp_path, unset, mode):
+    """PyTorch runs what it finds there."""
+    said = []
+    (tmp_path / "compiled").mkdir()
+    (tmp_path / "compiled").chmod(mode)
+    assert keep_compiled(tmp_path, said.append) is None and VARIABLE not in os.environ
+    assert len(said) == 1 and "others can write to it" in said[0]
+    assert not list((tmp_path / "compiled").iterdir())
+
+
+def test_a_folder_of_another_user_is_left_alone(tmp_path, unset, monkeypatch):
+    said = []
+    (tmp_path / "compiled").mkdir(mode=0o700)
+    monkeypatch.setattr(os, "getuid", lambda: (tmp_path / "compiled").stat().st_uid + 1)
+    assert keep_compiled(tmp_path, said.append) is None and VARIABLE not in os.environ
+    assert len(said) == 1 and "another user's" in said[0]
+
+
+def test_a_link_is_left_alone(tmp_path, unset):
+    said = []
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "compiled").symlink_to(tmp_path / "elsewhere")
+    assert keep_compiled(tmp_path, said.append) is None and "it is a link" in said[0]
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path, unset):
+    said = []
+    (tmp_path / "file").touch()
+    assert keep_compiled(tmp_path / "file", said.append) is None and "cannot be written" in said[0]
+
+
+def test_programs_of_other_code_go_after_thirty_days(tmp_path, unset):
+    home = tmp_path / "compiled"
+    home.mkdir(mode=0o700)
+    for name, days in (("old", 31), ("new", 29)):
+        (home / name / "inner").mkdir(parents=True)
+        os.utime(home / name, (time.time() - days * 86_400,) * 2)
+    folder = keep_compiled(tmp_path, pytest.fail)
+    assert {*home.iterdir()} == {home / "new", folder}
+
+
+def test_programs_in_use_stay(tmp_path, unset, monkeypatch):
+    folder = keep_compiled(tmp_path, pytest.fail)
+    monkeypatch.delenv(VARIABLE)
+    os.utime(folder, (time.time() - 31 * 86_400,) * 2)
+    assert keep_compiled(tmp_path, pytest.fail) == folder and folder.is_dir()
+    assert time.time() - folder.stat().st_mtime < 86_400
 
 
 def test_a_change_of_the_ops_is_another_folder(tmp_path):
@@ -43,7 +95,7 @@ import sys, time
 from pathlib import Path
 import torch
 from torchcaps.runtime.compiled import keep_compiled
-keep_compiled(Path(sys.argv[1]))
+keep_compiled(Path(sys.argv[1]), print)
 from torchcaps.ops import dynamic_routing
 from torch._dynamo.utils import counters
 step = torch.compile(lambda p, w: dynamic_routing(p, w, backend="reference").poses.square().sum(), dynamic=False)

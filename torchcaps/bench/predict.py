@@ -21,6 +21,7 @@ WAYS = {"cpu": ("eager", "onnx"), "cuda": ("eager", "compiled", "graph")}
 LONGEST_S = 5.0  # seconds of one call, as foreseen from the smaller batch, beyond which it is left out
 SECONDS = 2.0  # of one measurement
 TOLERANCE = 1e-3  # of scores in 0..1 and of poses, between a way and eager execution
+NO_MEMORY = "ran out of memory"
 Predict = Callable[[Tensor], object]
 Say = Callable[[str], object]
 
@@ -101,19 +102,25 @@ def _rows(subject: Subject, device: torch.device, repeats: int, clock: Clock) ->
 def _measured(row: Row, subject: Subject, images: Tensor, folder: Path, repeats: int, clock: Clock) -> Row:
     try:
         predict = _MAKERS[row.way](subject, images, folder)
+    except torch.OutOfMemoryError:
+        return row._replace(missing=NO_MEMORY)
+    except ValueError as refused:  # no onnxruntime
+        return row._replace(missing=str(refused))
+    try:
         with torch.inference_mode():
             if off := _difference(predict(images), subject.module(images)):
                 return row._replace(missing=f"wrong: off by {off:.1e} from eager execution, allowed {TOLERANCE:g}")
             return row._replace(time=timed(lambda: predict(images), images.device, repeats, SECONDS, clock))
     except torch.OutOfMemoryError:
-        return row._replace(missing="ran out of memory")
-    except ValueError as refused:  # no onnxruntime
-        return row._replace(missing=str(refused))
+        return row._replace(missing=NO_MEMORY)
 
 
 def _difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """Compute the largest difference where it exceeds the tolerance, else 0; NaN counts as infinite."""
-    largest = max((one.cpu() - other.cpu()).abs().max().item() for one, other in zip(found, wanted, strict=True))
+    """Compute the largest difference where it exceeds the tolerance, else 0; for NaN and other shapes infinity."""
+    if [part.shape for part in found] != [part.shape for part in wanted]:
+        return inf
+    each = [(one.cpu() - other.cpu()).abs().max() for one, other in zip(found, wanted, strict=True)]
+    largest = torch.stack(each).max().item()  # unlike Python's, it keeps a NaN wherever it stands
     return 0.0 if largest <= TOLERANCE else (largest if largest < inf else inf)
 
 

@@ -50,7 +50,7 @@ def main() -> None:
             2,
         )
     console.quiet = rank > 0  # only the first process prints
-    keep_compiled(cache_folder())
+    keep_compiled(cache_folder(), lambda line: None if rank else print(f"torchcaps: {line}", file=sys.stderr))
     try:
         app()
     except Interrupted as stop:

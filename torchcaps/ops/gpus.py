@@ -50,6 +50,8 @@ def table_for(capability: tuple[int, int], shared: int, multiprocessors: int) ->
         found = ".".join(map(str, capability))
         return f"needs a GPU of compute capability 8.0 or higher, this one has {found}; use a newer one"
     if capability[0] in (9, 10):
+        # 132 multiprocessors, an H200's, whatever this GPU has: they cut the sums over inputs, and so decide the last
+        # bits of results. Recorded speeds and runs are of that cut
         return LARGE
     for tiles in TABLES.values():
         if tiles.shared <= shared:

@@ -40,7 +40,10 @@ ORDERS = ("index", "activity")
 
 
 class Kept(NamedTuple):
-    """Capsules that are left, in the order in which they stood: only then does the code say which row is which.
+    """Capsules that are left, in the order that was asked for.
+
+    By "index", as they stood: the code alone then says which row is which. By "activity", the most active first: then
+    only `index` says it.
 
     Example:
 
@@ -50,7 +53,7 @@ class Kept(NamedTuple):
 
     poses: Float[Tensor, "*b k d"]
     code: Float[Tensor, "*b i"]  # 1 for a capsule that is kept, 0 for the others
-    index: Int64[Tensor, "*b k"]  # rising
+    index: Int64[Tensor, "*b k"]  # rising in the order "index"
     weights: Float[Tensor, "*b k"]  # weight of each row in means: 1
 
 

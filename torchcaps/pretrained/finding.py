@@ -70,9 +70,11 @@ def _elsewhere(name: str, wanted: Entry) -> Path:
                 f"a checkout of torchcaps has {wanted.file} in torchcaps/pretrained/weights"
             ) from error
         found = files.find(known, wanted.file)
-    if found.path.suffix != ".gz":
-        return found.path
-    return write_whole(files.cache_folder() / SET / wanted.file, found.content)
+    plain = files.cache_folder() / SET / wanted.file
+    for path in (found.path, plain):  # the first may be packed, whatever its name is
+        if path.exists() and path.read_bytes() == found.content:
+            return path
+    return write_whole(plain, found.content)
 
 
 def _file_set(wanted: Entry) -> FileSet:

@@ -4,19 +4,64 @@ PyTorch caches what torch.compile made, by graph, options and versions, in a tem
 container empties. Its key for an op of ours is the name alone, although the op's gradient is part of what is cached:
 programs compiled before a change of that code would be taken for new ones. So the folder is the user's, and its name
 holds a hash of the ops' code. Our own Triton kernels are cached by Triton itself, by source, in ~/.triton/cache.
+
+What is cached are programs, and PyTorch runs them: only a folder that nobody else can write to will do.
 """
 
 import hashlib
 import os
+import shutil
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+UNUSED_S = 30 * 86_400  # programs of other code that have not been used for so long are removed
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # PyTorch's own; one that the user has set is left alone
 OPS = Path(__file__).parents[1] / "ops"
 
 
-def keep_compiled(cache: Path) -> Path:
-    """Tell PyTorch to keep compiled programs below `cache`; return the folder that it uses."""
-    return Path(os.environ.setdefault(VARIABLE, str(cache / "compiled" / _code_hash(OPS))))
+def keep_compiled(cache: Path, say: Callable[[str], object]) -> Path | None:
+    """Tell PyTorch to keep compiled programs below `cache`; return the folder that it uses, None for its own choice."""
+    if given := os.environ.get(VARIABLE):
+        return Path(given)
+    home = cache / "compiled"
+    folder = home / _code_hash(OPS)
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, exist_ok=True)
+        if not (reason := _invites_others(home)):
+            folder.mkdir(exist_ok=True)
+            os.utime(folder)  # programs that are only read leave no trace
+    except OSError as error:
+        reason = f"it cannot be written ({error.strerror}); set TORCHCAPS_CACHE to a folder of yours"
+    if reason:
+        say(f"compiled programs are not kept in {home}: {reason}")
+        return None
+    _remove_unused(home, folder)
+    os.environ[VARIABLE] = str(folder)
+    return folder
+
+
+def _invites_others(folder: Path) -> str | None:
+    """Say why programs in this folder may be somebody else's, or None."""
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return f"it is a link; remove it, or set {VARIABLE}"
+    if found.st_uid != os.getuid():
+        return f"it is another user's, who could put programs there; set TORCHCAPS_CACHE or {VARIABLE}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "others can write to it, and could put programs there; remove it, and it is made anew"
+    return None
+
+
+def _remove_unused(home: Path, folder: Path) -> None:
+    """Remove the programs of other code that nobody has used for long."""
+    for other in home.iterdir():
+        with suppress(FileNotFoundError):  # another process does the same
+            if other != folder and time.time() - other.lstat().st_mtime > UNUSED_S:
+                shutil.rmtree(other, ignore_errors=True)
 
 
 def _code_hash(folder: Path) -> str:

@@ -33,7 +33,7 @@ def convolve(
     each in a profile on an H200, the patches and both products 45 together.
     """
     if not _on_cuda(images):
-        if stride > 1 and _has_few_images(images, weight):
+        if stride > 1 and _has_few_images(images, weight, padding):
             around = pad(images, [padding] * 4) if padding else images
             if _patch_bytes(around, weight, stride, False) <= MOST:
                 return _by_patches(around, weight, bias, stride)
@@ -54,9 +54,13 @@ def _on_cuda(tensor: Tensor) -> bool:
     return tensor.device.type == "cuda"
 
 
-def _has_few_images(images: Tensor, weight: Tensor) -> bool:
+def _has_few_images(images: Tensor, weight: Tensor, padding: int) -> bool:
     """Whether a CPU is asked about a few images, without gradients, with a weight that is large."""
     if torch.compiler.is_compiling() or not images.device.type == weight.device.type == "cpu":
+        return False
+    if not images.ndim == weight.ndim == 4 or images.shape[1] != weight.shape[1]:  # conv2d takes one image, or refuses
+        return False
+    if any(size + 2 * padding < kernel for size, kernel in zip(images.shape[2:], weight.shape[2:], strict=True)):
         return False
     records = torch.is_grad_enabled() and (images.requires_grad or weight.requires_grad)
     plain = images.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")

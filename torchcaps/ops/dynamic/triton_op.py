@@ -19,8 +19,10 @@ from torchcaps.ops.dynamic.triton_launch import LARGEST_GRID, backward, forward
 from torchcaps.ops.votes import has_transform_per_pair, n_outputs
 
 LARGEST = 64  # dimensions of a pose: beyond it a tile of transforms does not fit
-# Below it, in float32 with a transform per pair, the compiled reference is faster. Batch 32 of 4608x8 -> 10x16 took
-# 0.961 ms, compiled 0.627; batch 128 of 1152x8, as many votes, 0.681 and 0.696 (bench/h200-ops.txt, both directions).
+# Below it, in float32 with a transform per pair, the compiled reference is expected to be faster. The rule is taken
+# from the shape that was measured slower (batch 32, 4608 inputs: 4608x8 -> 10x16 took 0.961 ms, compiled 0.627) and one
+# that was not: batch 128 of 1152x8, as many votes, 0.681 and 0.696 (bench/h200-ops.txt, both directions). No shape
+# between them was recorded.
 FULL_TILE = 64  # images
 FEW_VOTES = 128 << 20  # bytes of votes that the compiled reference may store; it was measured with 90 MiB
 NARROW_BYTES = 64 << 20  # a weight up to this many bytes is converted once, a larger one tile by tile, again and again
@@ -49,8 +51,9 @@ def refuses(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings:
 
 
 def loses(poses: Tensor, weight: Tensor, bias, n_iters: int, prior, couplings: str, detach: bool) -> bool:
-    """Whether the compiled reference is faster on arguments that are not refused, and has few votes to store."""
-    trains = torch.is_grad_enabled() and (poses.requires_grad or weight.requires_grad)
+    """Whether the compiled reference should be faster on arguments that are not refused, with few votes to store."""
+    wanted = any(x is not None and x.requires_grad for x in (poses, weight, bias))
+    trains = torch.is_grad_enabled() and wanted
     if not trains or poses.dtype != torch.float32 or torch.is_autocast_enabled(poses.device.type):
         return False
     if not has_transform_per_pair(poses, weight) or n_iters == 1 or coupling_rule(couplings).fixed:
