@@ -128,6 +128,12 @@ def test_a_window_that_does_not_fit_is_refused_in_evaluation_too():
         Crop(96, border=16).fixed(torch.zeros(1, 2, 60, 96, dtype=torch.uint8))
 
 
+@pytest.mark.parametrize(("name", "value", "least"), [("every_steps", -5, 0), ("every", 0, 1), ("n_images", 0, 1)])
+def test_a_watch_that_never_looks_is_refused(name, value, least):
+    with pytest.raises(ValueError, match=f"{name} of at least {least}; got {value}; give {name}={least} or more"):
+        Watch(**{name: value})
+
+
 def test_it_may_count_steps_instead_of_epochs(tmp_path):
     _, trained = watched(tmp_path, rule=Watch(n_images=50, every_steps=3), steps=2 * EPOCH)
     assert [line["step"] for line in lines_of(trained)] == [3, 6]

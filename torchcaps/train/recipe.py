@@ -76,6 +76,11 @@ class Watch:
     every: int = 1  # epochs
     every_steps: int = 0  # measure every so many steps instead, whatever `every` says; 0: by epochs
 
+    def __post_init__(self) -> None:
+        for name, least in (("n_images", 1), ("every", 1), ("every_steps", 0)):
+            if (found := getattr(self, name)) < least:
+                raise ValueError(f"a watch needs {name} of at least {least}; got {found}; give {name}={least} or more")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
