@@ -215,7 +215,9 @@ def test_seeds_of_a_vote_that_agree_on_every_image_are_no_copies(result):
     vote, curve = result | {"curve": []}, result["curve"]
     other = vote | {"seed": 1, "weights_sha256": "0" * 64}
     assert course_of(vote) == course_of(vote | {"seed": 1}) != course_of(other)
-    assert course_of(vote | {"curve": curve}) == course_of(other | {"curve": curve}), "another hash of the weights hides no copy"
+    assert course_of(vote | {"curve": curve}) == course_of(other | {"curve": curve}), (
+        "another hash of the weights hides no copy"
+    )
 
 
 def test_verify_notices_changed_steps_and_another_end_of_the_curve(result):
