@@ -29,7 +29,7 @@ from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.train import splits
 from torchcaps.train.loop import Options, Trained, train
 from torchcaps.train.optimizers import SGD, Adam, RAdam
-from torchcaps.train.plain import from_plain, misfit, up_to_date
+from torchcaps.train.plain import from_plain, misfit, up_to_date, without_lists
 from torchcaps.train.schedules import Cosine, Exponential, OneCycle
 from torchcaps.train.tasks import Task
 from torchcaps.train.tasks.classify import Classify, ClassifyFrozen
@@ -155,6 +155,9 @@ class Run:
     stages: tuple[Stage, ...] = (Stage(),)
     keep_scores: bool = False  # store scores and labels in the result file, for an ensemble
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model_args", without_lists(self.model_args))
+
     def build(self, n_classes: int | None = None) -> nn.Module:
         """Build the model for the image shape and number of classes of the data, or for `n_classes`."""
         about: DataInfo = info(self.data)
@@ -162,7 +165,7 @@ class Run:
         if self.model not in models:
             raise ValueError(f"no model {self.model!r}; there are {', '.join(models)} for {about.kind}")
         if wrong := misfit(models[self.model].__init__, self.model_args):
-            raise ValueError(f"{self.model} cannot be built with {wrong}")
+            raise ValueError(f"{self.model} cannot be built with {wrong}; give a value of that type")
         try:
             *shape, usual = self.sizes()
             return models[self.model](*shape, usual if n_classes is None else n_classes, **self.model_args)
