@@ -48,6 +48,15 @@ def deterministic():
     torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
+@pytest.fixture(scope="module")
+def offline_hub():
+    """Hugging Face's mixin without the network: whoever asks for it fails."""
+    pytest.importorskip("huggingface_hub", reason="pip install 'torchcaps[hub]'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("huggingface_hub.hub_mixin.hf_hub_download", None)
+        yield
+
+
 @pytest.fixture
 def fresh_dynamo():
     """Nothing compiled before counts towards this test's recompile limit."""

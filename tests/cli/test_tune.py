@@ -65,7 +65,7 @@ def test_workers_train_apart_and_the_lines_are_the_same(command):
         (("--vary", "learning_rate=1"), ("--hold-out N training images, or --on",)),
         (("--vary", "learning_rate=1", "--on", "mnist"), ("mnist has an official test part",)),
         (("--vary", "learnin_rate=1", "--hold-out", "64"), ("no field 'learnin_rate'; did you mean", "learning_rate")),
-        (("--vary", "hold_out=0", "--hold-out", "64"), ("--vary cannot change hold_out",)),
+        (("--vary", "hold_out=0", "--hold-out", "64"), ("--vary cannot change hold_out", "give --hold-out")),
         (("--vary", "learning_rate", "--hold-out", "64"), ("--vary takes FIELD=VALUE,VALUE",)),
         (
             ("--vary", "learning_rate=abc", "--hold-out", "64"),
@@ -86,7 +86,7 @@ def test_held_out_digits_may_be_judged_warped():
     assert base.parts() == ("validation_warped",) and base.tests == ()
     assert _name(recipe, {"code_weight": "1e-6"}, base) == "like-k50,code_weight=1e-6,hold_out=5000,views=warped"
     assert _words(5000, None, "warped", None) == ["--hold-out", "5000", "--views", "warped"]
-    with pytest.raises(ValueError, match="--vary cannot change views"):
+    with pytest.raises(ValueError, match="--vary cannot change views: no test set may be seen; give --views"):
         _varied(base, {"views": "()"})
 
 

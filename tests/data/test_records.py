@@ -28,6 +28,12 @@ def test_records_leave_the_buffer_as_in_a_loop(n, window):
     assert found == by_a_loop(n, window, 3) and sorted(found) == list(range(n))
 
 
+@pytest.mark.parametrize("window", [0, -3])
+def test_a_window_without_records_is_refused(window):
+    with pytest.raises(ValueError, match=f"a window of at least 1; got {window}; the authors' is 5,000"):
+        Records(window)
+
+
 def test_a_window_larger_than_the_file_shuffles_all_of_it(rng):
     assert sorted(buffered_order(10, 5000, rng).tolist()) == list(range(10))
 

@@ -153,6 +153,14 @@ def test_the_command_writes_a_checkpoint_that_other_commands_read(given, tmp_pat
     assert "271,688 parameters" in shown.output
 
 
+def test_the_command_makes_no_folder_for_a_file_that_it_refuses(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.pt").write_bytes(b"not a file of torch")
+    for words in (["sabour2017", str(given[1])], ["heinsen2019", "other.pt"], ["heinsen2019", "nowhere.pt"]):
+        assert RUNNER.invoke(app, ["import", *words]).exit_code != 0
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_command_evaluates_where_the_test_images_are(given, rng, tmp_path, monkeypatch):
     images = torch.randint(0, 256, (2, 2, 96, 96), generator=rng, dtype=torch.uint8)
     weights = {name: tensor.double() for name, tensor in given[0].items()}
@@ -206,7 +214,18 @@ def test_wrong_shapes_numbers_and_papers_are_refused(given, tmp_path):
     weights, path = given
     bad = {
         "is a checkpoint of another model": weights | {"routings.1.W": torch.zeros(64, 6, 4, 4)},
-        "not finite": weights | {"compute_a.1.bias": torch.full((64,), torch.nan)},
+        r"scores.1.bias must be finite; got 64 of 64 numbers that are not; give": weights
+        | {"compute_a.1.bias": torch.full((64,), torch.nan)},
+        r"scores.1.bias must be numbers like torch.float32; got torch.int64; give": weights
+        | {"compute_a.1.bias": torch.zeros(64, dtype=torch.int64)},
+        r"scores.0.running_var must be at least 0; got -1; give": weights
+        | {"compute_a.0.running_var": torch.full((64,), -1.0)},
+        r"scores.0.num_batches_tracked must be at least 0; got -5; give": weights
+        | {"compute_a.0.num_batches_tracked": torch.tensor(-5)},
+        r"unknown routings.2.CONST_one; give": weights | {"routings.2.CONST_one": torch.tensor(1.0)},
+        r"unknown CONST_one; give": weights | {"CONST_one": torch.tensor(1.0)},
+        r"routings.1.CONST_one must be the constant 1; got \[2.0\]; give": weights
+        | {"routings.1.CONST_one": torch.tensor(2.0)},
     }
     for message, changed in bad.items():
         torch.save(changed, path)

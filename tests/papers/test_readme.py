@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchcaps.papers import RECIPES
-from torchcaps.papers.pages import NUMBER, filled, pages
+from torchcaps.papers.pages import NUMBER, _selected, filled, pages
 from torchcaps.probes.kinds import stored
 from torchcaps.results import means
 from torchcaps.results.statistics import NOTE
@@ -133,9 +133,17 @@ def said(words: str, results: Path, written: str = "0.00") -> str:
 
 def test_a_number_may_be_that_of_the_seed_with_the_least_of_another_number(tmp_path):
     results = kept(tmp_path, seed_0=3.0, seed_1=1.0, seed_2=4.0)  # seconds rise with the seed
-    assert said("100-error_percent by seconds", results) == "97.00"
-    assert said("error_percent by test_unmixed.error_percent", results) == "1.00"
-    assert said("error_percent by seconds", tmp_path / "nothing") == "not run yet"
+    assert said("100-error_percent by seconds of 3", results) == "97.00"
+    assert said("error_percent by test_unmixed.error_percent of 3", results) == "1.00"
+    assert said("error_percent by seconds of 3", tmp_path / "nothing") == "not run yet"
+
+
+def test_a_selection_waits_for_its_number_of_seeds_and_takes_no_more(tmp_path):
+    results = kept(tmp_path, seed_0=3.0, seed_1=2.0, seed_2=1.0)
+    assert said("error_percent by test_unmixed.error_percent of 2", results) == "2.00", "the third makes it no better"
+    assert said("error_percent by test_unmixed.error_percent of 4", results) == "not run yet"
+    assert _selected({0: 5.0, 1: 6.0, 2: 7.0}, {1: 2.0, 2: 1.0, 3: 0.0}, 2) == {2: 7.0}, "seeds that have both"
+    assert _selected({0: 5.0, 1: 6.0}, {1: 2.0, 2: 1.0}, 2) == {}
 
 
 def test_a_number_in_a_sentence_is_the_mean_with_the_decimals_that_are_written(tmp_path):
@@ -173,8 +181,9 @@ def test_a_number_in_a_sentence_that_nobody_ran_says_so(tmp_path):
         "24,300<!-- heinsen2019/smallnorb error_percent -->": "no number",
         "2.02 <!-- heinsen2019/smallnorb error_percent -->": "no number",
         "2.02<!-- heinsen2019/smallnorb error_percent median -->": "no number",
+        "2.02<!-- heinsen2019/smallnorb error_percent by seconds -->": "no number",
         "2.02<!-- heinsen2019/smalnorb error_percent -->": "no recipe 'heinsen2019/smalnorb'; did you mean heinsen2019/smallnorb",
-        "2.02<!-- heinsen2019/smallnorb eror_percent -->": "heinsen2019/smallnorb is not measured by eror_percent; it has best_watched_test_error_percent, error_percent",
+        "2.02<!-- heinsen2019/smallnorb eror_percent -->": "heinsen2019/smallnorb is not measured by eror_percent; it has error_percent",
     }.items(),
 )
 def test_a_mark_that_would_keep_no_number_honest_is_refused(wrong, why):

@@ -1,4 +1,4 @@
-"""Proves that every model goes through Hugging Face's mixin, save_pretrained to from_pretrained, bit by bit and offline.
+"""Every model goes through Hugging Face's mixin, save_pretrained to from_pretrained, bit by bit and offline.
 
 tests/pretrained/test_hub.py asks what the library adds to the mixin: settings, refusals, cards.
 """
@@ -16,13 +16,7 @@ from torchcaps.train.recipe import Run
 
 EACH = {RECIPES[name].make().model: name for name in RECIPES if name.startswith("smoke/") and "pairs" not in name}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def offline():
-    pytest.importorskip("huggingface_hub", reason="pip install 'torchcaps[hub]'")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("huggingface_hub.hub_mixin.hf_hub_download", None)  # whoever asks the network fails
-        yield
+pytestmark = pytest.mark.usefixtures("offline_hub")
 
 
 def described(recipe: str) -> tuple[torch.nn.Module, Run]:

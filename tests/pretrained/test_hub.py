@@ -1,4 +1,4 @@
-"""What the library adds to the hub's mixin: models of `torchcaps.load`, cards, refusals; nothing here needs the network."""
+"""Additions of the library to the hub's mixin: models of `torchcaps.load`, cards, refusals; nothing here needs the network."""
 
 import json
 import pickle
@@ -10,13 +10,7 @@ import torch
 import torchcaps
 from torchcaps.pretrained import hub, prepare
 
-
-@pytest.fixture(scope="module", autouse=True)
-def offline():
-    pytest.importorskip("huggingface_hub", reason="pip install 'torchcaps[hub]'")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("huggingface_hub.hub_mixin.hf_hub_download", None)  # whoever asks the network fails
-        yield
+pytestmark = pytest.mark.usefixtures("offline_hub")
 
 
 def test_a_trained_model_answers_the_same_after_it(tmp_path):

@@ -1,6 +1,7 @@
 """Votes of finished runs: who wins, from which files, and what is refused."""
 
 from dataclasses import replace
+from typing import get_type_hints
 
 import pytest
 import torch
@@ -26,6 +27,11 @@ def test_most_members_win_and_the_earliest_where_all_differ():
     assert majority(said).tolist() == [0, 2, 3, 1]
     assert majority(torch.tensor([[0], [3], [3], [1], [1]])).tolist() == [3]  # two pairs: that of the earlier member
     assert majority(said[:1]).tolist() == said[0].tolist()
+
+
+def test_its_shapes_are_readable_annotations():
+    """`n` without quotes is no name, and whoever reads the annotations failed on it."""
+    assert get_type_hints(majority)["return"].dim_str == "n"
 
 
 def member(seed: int) -> Predicted:

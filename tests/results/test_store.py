@@ -41,6 +41,7 @@ from torchcaps.results.verify import (
     check_recipe,
     check_replay,
     check_weights,
+    course_of,
     unchecked,
     verify,
     verify_all,
@@ -207,6 +208,16 @@ def test_a_copy_is_no_further_seed(result, tmp_path):
     assert not moved.passed and f"those of {first}" in moved.text
     copied = check_place(result | {"seed": 1}, second, tmp_path, first)
     assert not copied.passed and f"repeats {first}" in copied.text
+
+
+def test_seeds_of_a_vote_that_agree_on_every_image_are_no_copies(result):
+    """A vote has no curve: the weights of its members tell it from another one."""
+    vote, curve = result | {"curve": []}, result["curve"]
+    other = vote | {"seed": 1, "weights_sha256": "0" * 64}
+    assert course_of(vote) == course_of(vote | {"seed": 1}) != course_of(other)
+    assert course_of(vote | {"curve": curve}) == course_of(other | {"curve": curve}), (
+        "another hash of the weights hides no copy"
+    )
 
 
 def test_verify_notices_changed_steps_and_another_end_of_the_curve(result):

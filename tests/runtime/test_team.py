@@ -13,7 +13,7 @@ from one_of_two import CASES, MixesAnyhow, go
 
 from torchcaps.data import Labelled
 from torchcaps.data.augment import Mixup, Shift
-from torchcaps.data.batches import Batches
+from torchcaps.data.batches import Batches, Records
 from torchcaps.papers import RECIPES
 from torchcaps.runtime import distributed
 from torchcaps.runtime.distributed import ALONE, Lost, Team, joined, naming_the_lost
@@ -31,10 +31,17 @@ def images(n: int, rng: torch.Generator) -> Labelled:
 
 
 @pytest.mark.parametrize("n", [2, 3, 6])
-@pytest.mark.parametrize("augment", [(), (Shift(1),), (Shift(1), Mixup()), (Mixup(), Mixup(alpha=1.0))], ids=str)
-def test_the_parts_make_up_the_batch_of_one_process(n, augment, rng):
+@pytest.mark.parametrize(
+    ("augment", "records"),
+    [
+        ((), None), ((Shift(1),), None), ((Shift(1), Mixup()), None), ((Mixup(), Mixup(alpha=1.0)), None),
+        ((Shift(1),), Records(20)), ((Shift(1), Mixup()), Records(20)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_parts_make_up_the_batch_of_one_process(n, augment, records, rng):
     data, cpu = images(40, rng), torch.device("cpu")
-    whole, *parts = (Batches(data, 12, augment, cpu) for _ in range(n + 1))
+    whole, *parts = (Batches(data, 12, augment, cpu, records=records) for _ in range(n + 1))
     for rank, part in enumerate(parts):
         part.divide(rank, n)
     for epoch in range(2):

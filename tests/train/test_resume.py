@@ -12,11 +12,14 @@ import pytest
 import torch
 from commands import run as command
 
+from torchcaps.data.augment import Shift
+from torchcaps.data.batches import Records
 from torchcaps.papers import RECIPES
 from torchcaps.runtime.environment import noted_signals
 from torchcaps.runtime.metrics_log import read_metrics
 from torchcaps.train import Options, train
 from torchcaps.train.checkpoint import load_checkpoint, tensors_sha256
+from torchcaps.train.recipe import Watch
 from torchcaps.train.step import TrainingStep
 
 KILL_RUN = Path(__file__).with_name("kill_run.py")
@@ -99,6 +102,29 @@ def test_epochs_go_on_in_the_same_order_across_their_ends(tmp_path):
             trained = train(run, name="x", seed=1, options=options)
         hashes.append(tensors_sha256(trained.model.state_dict()))
     assert hashes[0] == hashes[1]
+
+
+BY_STEPS = {
+    "records": {"records": Records(64), "steps": 20, "batch": 256},  # an epoch of 512 images in 9 places has 18 batches
+    "every_steps": {"watch": Watch(n_images=50, every_steps=3), "steps": 8, "batch": 128},
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "stops"), [pytest.param("records", (5, 19), marks=pytest.mark.slow), ("every_steps", (2, 3, 4))]
+)
+def test_records_and_a_watch_by_steps_go_on_as_they_were(tmp_path, case, stops):
+    recipe = RECIPES["smoke/baseline"].make()
+    run = replace(recipe, augment=(Shift(1),), stages=(replace(recipe.stages[0], **BY_STEPS[case]),))
+    found = []
+    for number, each in enumerate([(), stops]):
+        for stop in (*each, None):
+            options = Options(out=tmp_path / str(number), progress=False, log_every=1, max_steps=stop)
+            trained = train(run, name="x", seed=1, options=options)
+        lines = [(line["step"], line.get("loss"), line.get("watched_test_loss")) for line in trained.curve]
+        found.append((tensors_sha256(trained.model.state_dict()), lines))
+    assert found[0] == found[1]
+    assert [step for step, _, watched in lines if watched is not None] == ([3, 6] if case == "every_steps" else [])
 
 
 @pytest.mark.slow

@@ -5,14 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from torchcaps.cli.listing import _tell_one
 from torchcaps.data import Labelled, load
 from torchcaps.data.augment import Crop
 from torchcaps.ops import margin_loss
 from torchcaps.papers import RECIPES
 from torchcaps.results.claims import Claim, Recipe
-from torchcaps.results.statistics import UNCHECKED, measured
+from torchcaps.results.statistics import UNCHECKED, label, measured
 from torchcaps.results.store import make_result
-from torchcaps.results.tables import row_of
+from torchcaps.results.tables import measures, row_of
 from torchcaps.train import Options, train
 from torchcaps.train.checkpoint import tensors_sha256
 from torchcaps.train.evaluate import sample
@@ -128,12 +129,18 @@ def test_a_window_that_does_not_fit_is_refused_in_evaluation_too():
         Crop(96, border=16).fixed(torch.zeros(1, 2, 60, 96, dtype=torch.uint8))
 
 
+@pytest.mark.parametrize(("name", "value", "least"), [("every_steps", -5, 0), ("every", 0, 1), ("n_images", 0, 1)])
+def test_a_watch_that_never_looks_is_refused(name, value, least):
+    with pytest.raises(ValueError, match=f"{name} of at least {least}; got {value}; give {name}={least} or more"):
+        Watch(**{name: value})
+
+
 def test_it_may_count_steps_instead_of_epochs(tmp_path):
     _, trained = watched(tmp_path, rule=Watch(n_images=50, every_steps=3), steps=2 * EPOCH)
     assert [line["step"] for line in lines_of(trained)] == [3, 6]
 
 
-def test_the_best_of_a_curve_is_its_least_error_and_the_last_stays_what_the_row_says(tmp_path):
+def test_the_best_of_a_curve_is_its_least_error_and_the_last_stays_what_the_row_says(tmp_path, capsys):
     run, trained = watched(tmp_path, rule=Watch(every_steps=2))
     result = make_result("smoke/baseline", 0, run, trained)
     for line, error in zip(
@@ -142,7 +149,21 @@ def test_the_best_of_a_curve_is_its_least_error_and_the_last_stays_what_the_row_
         line["watched_test_error_percent"] = error
     assert measured(result)["best_watched_test_error_percent"] == 4
     claim = Claim(table="1", row="x", metric="test.error_percent", beside=("curve.best_watched_test_error_percent",))
-    row = row_of(Recipe("smoke/baseline", lambda: run, claim), ([result], 0))
+    recipe = Recipe("smoke/baseline", lambda: run, claim)
+    row = row_of(recipe, ([result], 0))
     assert row.values == {0: result["metrics"]["test"]["error_percent"]}
     assert row.beside == (("best_watched_test_error_percent", (4,)),)
     assert row.mark("best_watched_test_error_percent") == UNCHECKED
+    assert row.ours().endswith("; best checkpoint, selected on test: 4.000†")
+    assert "| best checkpoint, selected on test† |" in measures([row], ["best_watched_test_error_percent"])
+    _tell_one(recipe, row)
+    assert "best checkpoint, selected on test  4.000†" in capsys.readouterr().out
+    assert label("half_credit_error_percent") == "half_credit_error_percent"
+
+
+def test_the_best_of_a_sample_is_not_offered_as_that_of_the_test_set(tmp_path):
+    run, trained = watched(tmp_path, rule=Watch(n_images=255, every_steps=2))
+    result = make_result("smoke/baseline", 0, run, trained)
+    assert len(lines_of(trained)) == 4 and "best_watched_test_error_percent" not in measured(result)
+    claim = Claim(table="1", row="x", metric="test.error_percent", beside=("curve.best_watched_test_error_percent",))
+    assert row_of(Recipe("smoke/baseline", lambda: run, claim), ([result], 0)).beside == ()

@@ -75,6 +75,16 @@ def test_no_model_is_built_with_an_argument_of_another_type(name, argument, valu
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
 
 
+def test_a_list_is_taken_for_a_tuple_and_a_refusal_tells_what_to_do():
+    run = RECIPES["smoke/inverted-capsnet"].make()
+    with torch.device("meta"):
+        channels = list(run.model_args["channels"])
+        listed = replace(run, model_args=run.model_args | {"channels": channels})
+        assert listed == run and str(listed.build()) == str(run.build())
+        with pytest.raises(ValueError, match=r"channels = \('8', 8\), which is no tuple.*; give a value of that type$"):
+            replace(run, model_args=run.model_args | {"channels": ["8", 8]}).build()
+
+
 RESUMED = [
     ("stage", 7), ("stage", "0"), ("done", None), ("seconds", "long"), ("made_by", {}), ("made_by", [3]),
     ("made_by", [{}]), ("made_by", [{"device": 3, "dirty": False}]), ("made_by", [{"device": "cpu"}]), ("ended", 1),

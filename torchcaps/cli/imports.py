@@ -9,7 +9,7 @@ from torchcaps import data as datasets
 from torchcaps.cli.options import Device, Root, console, in_words
 from torchcaps.integrations.author_weights import PUBLISHED, import_weights
 from torchcaps.pretrained import open_model
-from torchcaps.runtime.environment import make_folder, pick_device
+from torchcaps.runtime.environment import pick_device
 
 
 def import_published(
@@ -29,7 +29,6 @@ def import_published(
     The file is read without running code from it. `torchcaps eval`, `predict` and `show` take the new checkpoint.
     """
     path = out or Path("runs") / paper / "published.safetensors"
-    make_folder(path.parent)
     run = import_weights(paper, file, path)
     console.print(f"wrote {path}", soft_wrap=True)
     if not evaluate:

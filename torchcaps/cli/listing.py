@@ -15,7 +15,7 @@ from torchcaps.cli.routings import list_routings
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.results import means
 from torchcaps.results.claims import Recipe, find
-from torchcaps.results.statistics import NOTE
+from torchcaps.results.statistics import NOTE, label
 from torchcaps.results.tables import Row, markdown, table
 from torchcaps.runtime.environment import device_in_words
 
@@ -204,7 +204,7 @@ def _tell_one(recipe: Recipe, row: Row | None) -> None:
     tell_facts(facts)
     if row and row.beside:
         console.print()
-        cells = [(name, spread_of(values) + row.mark(name), "") for name, values in row.beside]
+        cells = [(label(name), spread_of(values) + row.mark(name), "") for name, values in row.beside]
         tell(("also measured", "mean ± sd", ""), cells)
         if any(row.mark(name) for name, _ in row.beside):
             console.print(f"\n{NOTE}", highlight=False)

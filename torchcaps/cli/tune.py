@@ -25,6 +25,8 @@ from torchcaps.train.recipe import Run
 from torchcaps.train.state import run_folder
 from torchcaps.train.vary import parsed, vary
 
+# options instead of `--vary`, by field
+HELD_BY = {"hold_out": "--hold-out", "views": "--views", "tests": "--hold-out or --on", "data": "--on"}
 TO_CHOOSE_BY = ("toys", "folds", "dev")  # splits that hold out training data, so that no official test set is seen
 
 
@@ -117,23 +119,23 @@ def _values(text: str) -> list[tuple[str, Any]]:
 
 def _varied(base: Run, setting: Mapping[str, str]) -> Run:
     changed = vary(base, {name: parsed(value) for name, value in setting.items()})
-    for name in ("hold_out", "views", "tests", "data"):
+    for name in HELD_BY:
         if getattr(changed, name) != getattr(base, name):
-            raise ValueError(f"--vary cannot change {name}: no test set may be seen; give --hold-out or --on")
+            raise ValueError(f"--vary cannot change {name}: no test set may be seen; give {HELD_BY[name]}")
     return changed
 
 
 def _name(recipe: Recipe, setting: Mapping[str, str], base: Run) -> str:
     """Name a setting as tuning.csv and the pages' marks do: `mnist-r3-recon,learning_rate=0.002,hold_out=5000`."""
     words = [f"{name}={value}".replace(" ", "").replace("(", ".").replace(")", "") for name, value in setting.items()]
-    return ",".join([recipe.name.split("/")[1], *words, _held(base)])
+    return ",".join([recipe.name.split("/")[1], *words, *_held(base)])
 
 
-def _held(base: Run) -> str:
-    """Name the metric that the choice is made by."""
+def _held(base: Run) -> list[str]:
+    """List the fields that say which data the choice is made on: a data set, or held-out images and their views."""
     if not base.hold_out:
-        return f"data={base.data}"
-    return ",".join([f"hold_out={base.hold_out}", *([f"views={'.'.join(base.views)}"] if base.views else [])])
+        return [f"data={base.data}"]
+    return [f"hold_out={base.hold_out}", *([f"views={'.'.join(base.views)}"] if base.views else [])]
 
 
 def _folder(recipe: Recipe, name: str, seed: int) -> Path:
@@ -185,7 +187,7 @@ def _lines(recipe: Recipe, setting: Mapping[str, str], base: Run, seeds: list[in
             changes=" ".join(
                 [
                     *(f"{field}={value}".replace(" ", "") for field, value in setting.items()),
-                    _held(base).replace(",", " "),
+                    *_held(base),
                 ]
             ),
             metric=f"{part}.{metric}",

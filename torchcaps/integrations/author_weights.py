@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from torchcaps.papers import RECIPES
+from torchcaps.runtime.environment import make_folder
 from torchcaps.train.checkpoint import check_shapes, save_checkpoint
 from torchcaps.train.plain import to_plain
 from torchcaps.train.recipe import Run
 
 MOST_BYTES = 16 << 20  # smallNORB's network has 1.1 MB
-CONSTANT = "CONST_one"  # a buffer of the author's routing layers that always holds 1
+CONSTANTS = ("routings.0.CONST_one", "routings.1.CONST_one")  # buffers of the author's layers that always hold 1
 COLUMNS_FIRST = [0, 1, 3, 2]  # two cameras; his coordinates are rows, columns, ours columns, rows
 N_CONVOLUTIONS = 6
 
@@ -46,13 +47,20 @@ def _heinsen2019(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     routing = {"W": "weight", "B": "bias", "beta_use": "beta_use", "beta_ign": "beta_ignore"}
     for number, layer in enumerate(("parts", "classes")):
         names |= {f"routings.{number}.{his}": f"{layer}.{ours}" for his, ours in routing.items()}
-    missing, unknown = [key for key in names if key not in theirs], [key for key in theirs if key not in names]
+    missing, unknown = (
+        [key for key in names if key not in theirs],
+        [key for key in theirs if key not in (*names, *CONSTANTS)],
+    )
     if missing or unknown:
         raise ValueError(
             "these are not the weights of Heinsen's smallNORB network: "
             + ", ".join([*(f"no {key}" for key in missing[:2]), *(f"unknown {key}" for key in unknown[:2])])
             + "; give smallNORB_pretrained_model_state_dict.pt"
         )
+    for key in CONSTANTS:
+        if key in theirs and theirs[key].flatten().tolist() != [1]:
+            shown = str(theirs[key].flatten()[:3].tolist())
+            raise ValueError(f"{key} must be the constant 1; got {shown}; give the file as its author published it")
     found = {ours: theirs[his] for his, ours in names.items()}
     for name, tensor in found.items():
         if name.startswith("parts.") and tensor.ndim and tensor.shape[0] == 1:
@@ -102,16 +110,27 @@ def import_weights(paper: str, path: Path, out: Path) -> Run:
         raise ValueError(f"no published weights of {paper!r} are known; there are {', '.join(PUBLISHED)}")
     row, convert = PUBLISHED[paper]
     run = RECIPES[row].make()
-    theirs = {key: tensor for key, tensor in read_state_dict(path).items() if key.rpartition(".")[2] != CONSTANT}
-    tensors = convert(theirs)
+    tensors = convert(read_state_dict(path))
     with torch.device("meta"):
         model = run.build()
     check_shapes(model, tensors, path)
     for name, own in model.state_dict().items():
-        if tensors[name].is_floating_point() != own.is_floating_point() or not tensors[name].isfinite().all():
-            raise ValueError(f"{path} has {name} as {tensors[name].dtype}, or numbers that are not finite")
+        _check_numbers(path, name, tensors[name], own.dtype)
         tensors[name] = tensors[name].to(own.dtype)
     steps = [int(tensor) for name, tensor in tensors.items() if name.endswith("num_batches_tracked")]
     about = {"name": f"{paper}/published", "seed": 0, "run": to_plain(run), "step": max(0, *steps)}
+    make_folder(out.parent)
     save_checkpoint(out, {f"model/{name}": tensor for name, tensor in tensors.items()}, about)
     return run
+
+
+def _check_numbers(path: Path, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    """Refuse another kind of numbers than the network has, and values that no training gives."""
+    do = "give the file as its author published it"
+    if tensor.is_floating_point() != dtype.is_floating_point:
+        raise ValueError(f"{path}: {name} must be numbers like {dtype}; got {tensor.dtype}; {do}")
+    if not tensor.isfinite().all():
+        n = int((~tensor.isfinite()).sum())
+        raise ValueError(f"{path}: {name} must be finite; got {n:,} of {tensor.numel():,} numbers that are not; {do}")
+    if name.endswith(("running_var", "num_batches_tracked")) and (tensor < 0).any():
+        raise ValueError(f"{path}: {name} must be at least 0; got {tensor.min().item():g}; {do}")

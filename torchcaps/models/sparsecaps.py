@@ -79,8 +79,8 @@ class SparseCaps(nn.Module):
         if support not in GROUPS:
             raise ValueError(f"SparseCaps: support must be one of {', '.join(GROUPS)}; got {support!r}")
         image, self.n_classes = checked_image("SparseCaps", image), checked_classes("SparseCaps", n_classes)
-        shared = {"preset": capsnet_preset, "sharing": sharing}
-        self.net = CapsNet(image, n_latent, d_class=d_latent, reconstruction=True, **shared, **network)
+        capsnet = {"preset": capsnet_preset, "sharing": sharing}
+        self.net = CapsNet(image, n_latent, d_class=d_latent, reconstruction=True, **capsnet, **network)
         rule = {
             "sharpness": sharpness,
             "frequencies": frequencies,

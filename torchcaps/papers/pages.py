@@ -14,7 +14,8 @@ A table stands between `<!-- table NAME -->` and `<!-- end -->`. NAME is a paper
 A number in a sentence carries its source: `89.95<!-- hauser2019/mnist probe_accuracy -->`. The mark names a row, or a
 setting of tuning.csv, and a test metric, an extra, `PART.METRIC` or `seconds`. The number is the mean over the seeds
 and keeps its decimals; `97.98 ± 0.40` includes the sd. `least`, `most` or `seed 0` after the name replaces the mean;
-`by NAME` takes the seed that has the least of another number: a selection, which the page has to call so.
+`by NAME of 10` takes, of the ten lowest seeds, the one that has the least of another number, once there are ten: a
+selection, which the page has to call so.
 `100-error_percent` is 100 minus the metric. A dagger behind the mark, `89.95<!-- ... -->†`, is generated: this number
 cannot be recomputed. Its note is filled in between `<!-- unchecked -->` and `<!-- end -->`, or added to the page's end.
 """
@@ -46,7 +47,7 @@ MARKED = re.compile(
 NUMBER = re.compile(
     r"(?P<written>(?<![\d.,])-?\d+(?:\.(?P<decimals>\d+))?(?: ± \d+(?:\.(?P<sd>\d+))?)?|not run yet)"
     r"(?P<mark><!-- (?P<recipe>\w+/[\w=.,-]+) (?P<rest>100-)?(?P<name>[\w./-]+)"
-    rf"(?: (?P<which>least|most|seed \d+|by [\w./-]+))? -->){UNCHECKED}?"
+    rf"(?: (?P<which>least|most|seed \d+|by [\w./-]+ of [1-9]\d*))? -->){UNCHECKED}?"
 )
 NOTED = re.compile(r"<!-- unchecked -->\n(?:(?!<!--).)*<!-- end -->", re.DOTALL)
 NAMES = re.compile(r"<!-- names [\w.]+(?: first(?: [\w.]+)+)? -->")  # filled by docs/sphinx_parts
@@ -88,8 +89,8 @@ def _number(found: re.Match[str], results: Path) -> str:
     if which.startswith("seed"):
         values = {seed: value for seed, value in values.items() if seed == int(which.split()[1])}
     if which.startswith("by"):
-        judged = _values(found["recipe"], which.split()[1], results)
-        values = {seed: values[seed] for seed in sorted(judged, key=judged.get)[:1]}
+        _, name, _, count = which.split()
+        values = _selected(values, _values(found["recipe"], name, results), int(count))
     if not values:
         return "not run yet"
     if which in ("least", "most"):
@@ -101,6 +102,15 @@ def _number(found: re.Match[str], results: Path) -> str:
     if len(numbers) == 1 or "±" not in found["written"]:
         return said
     return f"{said} ± {stdev(numbers):.{len(found['sd'] or '')}f}"
+
+
+def _selected(values: dict[int, float], judged: dict[int, float], count: int) -> dict[int, float]:
+    """Keep the seed with the least judged number of the `count` lowest seeds that have both; none of fewer seeds."""
+    seeds = sorted(values.keys() & judged.keys())[:count]
+    if len(seeds) < count:
+        return {}
+    best = min(seeds, key=judged.__getitem__)
+    return {best: values[best]}
 
 
 def _values(name: str, metric: str, results: Path) -> dict[int, float]:

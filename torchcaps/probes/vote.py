@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torchcaps.probes.kinds import Vote
 
 
-def majority(predictions: Int64[Tensor, "m n"]) -> Int64[Tensor, n]:
+def majority(predictions: Int64[Tensor, "m n"]) -> Int64[Tensor, " n"]:
     """Return the class that most of m members predict; of classes with equally many votes, the earliest member's."""
     votes = (predictions.unsqueeze(0) == predictions.unsqueeze(1)).sum(1)  # [m n], for the class of each member
     return predictions.gather(0, votes.argmax(0, keepdim=True)).squeeze(0)

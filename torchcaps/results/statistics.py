@@ -1,5 +1,6 @@
 """Statistics over seeds, from the result files of current recipes."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
@@ -46,12 +47,27 @@ def measured(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def least_of_curve(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the least of each error of a watched part: of the best checkpoint, selected by what it is judged by."""
+    """Return the least error of each part that was watched as a whole: the best checkpoint, selected on that part."""
     found: dict[str, float] = {}
-    for line in result["curve"]:
-        for name in (name for name in line if name.startswith("watched_") and name.endswith("error_percent")):
-            found[name] = min(line[name], found.get(name, line[name]))
+    for name in (f"watched_{part}_error_percent" for part in _watched_wholly(result)):
+        errors = [line[name] for line in result["curve"] if name in line]
+        found |= {name: min(errors)} if errors else {}
     return found
+
+
+def _watched_wholly(result: Mapping[str, Any]) -> list[str]:
+    """List the parts whose curve is of every image: the least error of a sample is not that of the part."""
+    least: dict[str, int] = {}
+    for rule in filter(None, (stage.get("watch") for stage in result["run"].get("stages", ()))):
+        least[rule["part"]] = min(rule["n_images"], least.get(rule["part"], rule["n_images"]))
+    sizes = {part: packed["shape"][0] for part, packed in result["predictions"].items()}
+    return [part for part, n in least.items() if part in sizes and n >= sizes[part]]
+
+
+def label(name: str) -> str:
+    """Return the name that tables show for a metric: the best of a curve is called a selection."""
+    part = re.fullmatch(rf"{BEST}watched_(\w+)_error_percent", name)
+    return f"best checkpoint, selected on {part[1]}" if part else name
 
 
 def recomputable(recipe: Recipe, folder: Path, name: str) -> bool:

@@ -13,6 +13,7 @@ from torchcaps.results.statistics import (
     NOTE,
     UNCHECKED,
     ensemble_error_percent,
+    label,
     least_of_curve,
     spread,
     todays,
@@ -45,7 +46,9 @@ class Row:
         sd = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
         n = f"{len(self.together)} together" if self.together else f"n={len(values)}"
         shown = [] if bare else [(name, f"{mean(found):.3f}{self.mark(name)}") for name, found in self.beside]
-        beside = "".join(f"; {name} {number}" for name, number in shown)
+        # a name that is a sentence ends in a colon
+        names = {name: name if label(name) == name else f"{label(name)}:" for name, _ in shown}
+        beside = "".join(f"; {names[name]} {number}" for name, number in shown)
         return f"{mean(values):.3f}{sd} ({n}{self.behind_n()}){beside}"
 
     @property
@@ -117,7 +120,8 @@ def _beside(
 ) -> tuple[tuple[str, tuple[float, ...]], ...]:
     """Collect further numbers, such as `test.half_credit_error_percent` or `extras.segmentation_iou`.
 
-    `curve.best_watched_test_error_percent` is the least of a watched curve: the best checkpoint, selected on test.
+    `curve.best_watched_test_error_percent` is the least of a curve of all test images; tables call it the best
+    checkpoint, selected on test.
 
     The name of the part is kept for other parts than `test` and `extras`, and for the row's own metric.
     """
@@ -173,7 +177,7 @@ def markdown(rows: list[Row], bare: bool = False) -> str:
 def measures(rows: list[Row], names: Sequence[str]) -> str:
     """Format a Markdown table with a column (mean ± sd over seeds) for each of these metrics."""
     unchecked = frozenset(name for row in rows for name in row.unchecked)
-    titles = [name + (UNCHECKED if name in unchecked else "") for name in names]
+    titles = [label(name) + (UNCHECKED if name in unchecked else "") for name in names]
     lines = [f"| row | n | {' | '.join(titles)} |", "|---|---|" + "---|" * len(names)]
     for row in rows:
         found = dict(row.beside)

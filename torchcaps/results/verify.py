@@ -125,10 +125,15 @@ def verify_all(folder: Path, recipes: Mapping[str, Recipe], root: Path | None, h
             checks = [*check_course(result, run), check_recipe(result, recipes), *check_commits(result, history)]
         except ValueError as error:
             checks = [Check("file", False, str(error))]
-        first = runs.setdefault((result["recipe"], str(result["predictions"]), str(result["curve"])), path)
+        first = runs.setdefault(course_of(result), path)
         checks += [check_place(result, path, folder, first)]
         bad += [(path, check) for check in checks if check.passed is False]
     return Summary(len(paths), bad, without_data)
+
+
+def course_of(result: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what two seeds of a row never share: predictions with the curve, or with the weights without a curve."""
+    return result["recipe"], str(result["predictions"]), str(result["curve"] or result.get("weights_sha256"))
 
 
 def check_place(result: Mapping[str, Any], path: Path, folder: Path, first: Path) -> Check:

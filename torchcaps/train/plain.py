@@ -53,6 +53,13 @@ def to_plain(value: Any) -> Any:
     return [to_plain(part) for part in value] if isinstance(value, tuple | list) else value
 
 
+def without_lists(value: Any) -> Any:
+    """Turn lists into tuples, inside dicts and tuples too: what a run holds must not change."""
+    if isinstance(value, dict):
+        return {key: without_lists(part) for key, part in value.items()}
+    return tuple(map(without_lists, value)) if type(value) in (tuple, list) else value
+
+
 def from_plain(value: Any, kinds: Mapping[str, type]) -> Any:
     """Rebuild a value from migrated plain data. Lists become tuples, since a run is frozen."""
     if isinstance(value, list):

@@ -29,7 +29,7 @@ from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.train import splits
 from torchcaps.train.loop import Options, Trained, train
 from torchcaps.train.optimizers import SGD, Adam, RAdam
-from torchcaps.train.plain import from_plain, misfit, up_to_date
+from torchcaps.train.plain import from_plain, misfit, up_to_date, without_lists
 from torchcaps.train.schedules import Cosine, Exponential, OneCycle
 from torchcaps.train.tasks import Task
 from torchcaps.train.tasks.classify import Classify, ClassifyFrozen
@@ -75,6 +75,11 @@ class Watch:
     n_images: int = 2500  # at most this many images or sentences, the same ones every time
     every: int = 1  # epochs
     every_steps: int = 0  # measure every so many steps instead, whatever `every` says; 0: by epochs
+
+    def __post_init__(self) -> None:
+        for name, least in (("n_images", 1), ("every", 1), ("every_steps", 0)):
+            if (found := getattr(self, name)) < least:
+                raise ValueError(f"a watch needs {name} of at least {least}; got {found}; give {name}={least} or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +158,8 @@ class Run:
     def learnt_from(self) -> tuple[str, ...]:
         """Return the parts of the data that the run is trained on."""
         return ("train",)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model_args", without_lists(self.model_args))
 
     def build(self, n_classes: int | None = None) -> nn.Module:
         """Build the model for the image shape and number of classes of the data, or for `n_classes`."""
@@ -161,7 +168,7 @@ class Run:
         if self.model not in models:
             raise ValueError(f"no model {self.model!r}; there are {', '.join(models)} for {about.kind}")
         if wrong := misfit(models[self.model].__init__, self.model_args):
-            raise ValueError(f"{self.model} cannot be built with {wrong}")
+            raise ValueError(f"{self.model} cannot be built with {wrong}; give a value of that type")
         try:
             *shape, usual = self.sizes()
             return models[self.model](*shape, usual if n_classes is None else n_classes, **self.model_args)

@@ -19,6 +19,10 @@ class Records:
 
     window: int = 5000
 
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ValueError(f"records need a window of at least 1; got {self.window}; the authors' is 5,000")
+
     def draw(
         self, n_images: int, n_used: int, augment: tuple[Augmentation, ...], rng: torch.Generator
     ) -> tuple[Int64[Tensor, "m"], list[Tensor]]:

@@ -10,7 +10,7 @@ import torch
 
 from torchcaps.figures.canvas import BLUE, INK, MUTED, ORANGE, PALE, canvas
 from torchcaps.papers.routings.measured import Measured, measured
-from torchcaps.papers.routings.rows import SETS, WITHOUT
+from torchcaps.papers.routings.rows import SETS, WITHOUT_CAPSULES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ def _drawn(rows: list[Measured]) -> Figure:
     with canvas(6.4, 4.2) as figure:
         axes = figure.subplots()
         for row in rows:
-            colour = ORANGE if row.name in WITHOUT else BLUE
+            colour = ORANGE if row.name in WITHOUT_CAPSULES else BLUE
             axes.plot([row.ms_per_step] * 2, [min(row.errors), max(row.errors)], color=colour, linewidth=1)
             axes.plot(row.ms_per_step, mean(row.errors), "o", color=colour, markersize=5)
         axes.set(xlabel="ms per training step", ylabel="test error, %", xscale="log", yscale="log")
@@ -84,7 +84,7 @@ def _label(axes: Axes, rows: list[Measured]) -> None:
             textcoords="axes fraction",
             fontsize=8,
             va="center",
-            color=INK if row.name not in WITHOUT else MUTED,
+            color=INK if row.name not in WITHOUT_CAPSULES else MUTED,
             arrowprops={"arrowstyle": "-", "color": PALE, "linewidth": 0.6, "shrinkB": 3, "relpos": (0, 0.5)},
             annotation_clip=False,
         )

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from torchcaps.papers.routings.rows import ABOUT, COMPARED, DIGITS, LIKE, METRICS, SMALLNORB, WITHOUT
+from torchcaps.papers.routings.rows import ABOUT, COMPARED, DIGITS, LIKE, METRICS, SMALLNORB, WITHOUT_CAPSULES
 from torchcaps.results.claims import Recipe
 from torchcaps.results.statistics import todays
 
-NAMES = (*COMPARED, *WITHOUT)
+NAMES = (*COMPARED, *WITHOUT_CAPSULES)
 ROWS = SMALLNORB | LIKE | DIGITS
 
 

@@ -30,7 +30,7 @@ _SMALL_BASELINES = {
     "cnn": {"model": "baseline", "model_args": {"preset": "judge"}, "task": ClassifyLogits()},
 }
 BASELINES = {"smallnorb": _LARGE_BASELINES, "like": _LARGE_BASELINES, "digits": _SMALL_BASELINES}
-WITHOUT = tuple(_LARGE_BASELINES)  # names of the baselines, which have no capsules
+WITHOUT_CAPSULES = tuple(_LARGE_BASELINES)  # names of the baselines, which have no capsules
 ABOUT = {"em-full": "em, 16x16 transforms", "matrix-em-full": "matrix-em, 16x16 transforms"} | {
     "pooled": "no capsules: mean pooling",
     "cnn": "no capsules: CNN",
