@@ -5,7 +5,7 @@ container empties. Its key for an op of ours is the name alone, although the op'
 programs compiled before a change of that code would be taken for new ones. So the folder is the user's, and its name
 holds a hash of the ops' code. Our own Triton kernels are cached by Triton itself, by source, in ~/.triton/cache.
 
-What is cached are programs, and PyTorch runs them: only a folder that nobody else can write to will do.
+PyTorch runs the programs that it finds there: only a folder that nobody else can write to will do.
 """
 
 import hashlib
