@@ -158,6 +158,7 @@ class Run:
     def learnt_from(self) -> tuple[str, ...]:
         """Return the parts of the data that the run is trained on."""
         return ("train",)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "model_args", without_lists(self.model_args))
 
