@@ -10,7 +10,8 @@ from torchcaps.layers import ROUTINGS
 from torchcaps.papers import RECIPES
 from torchcaps.papers.pages import filled
 from torchcaps.papers.routings import figures
-from torchcaps.papers.routings.measured import measured, ms_per_step
+from torchcaps.papers.routings.costs import Cost, bench_routings, read_costs, write_costs
+from torchcaps.papers.routings.measured import measured
 from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS
 from torchcaps.results.statistics import NOTE, UNCHECKED
 from torchcaps.results.store import result_path, write_result
@@ -19,14 +20,14 @@ from torchcaps.train.tasks.classify import Classify
 
 
 def write(folder: Path, which: str, name: str, error: float, ms: float, seed: int = 0) -> None:
-    """Write a result of a row that took so long a step."""
+    """Write a result of a row, and that its step takes so long."""
+    cost = Cost(f"{which}-{name}", ms, 2**30, 64, "a GPU", "0123456789ab")
+    write_costs(folder, read_costs(folder) | {cost.row: cost})
     part, metric = METRICS[which].split(".")
     recipe = f"routings/{which}-{name}"
-    curve = [{"step": step, "seconds": 30 + step * ms / 1000, "loss": 1.0} for step in (50, 100, 1000)]
-    result = {"recipe": recipe, "seed": seed, "run": to_plain(RECIPES[recipe].make()), "curve": curve}
+    result = {"recipe": recipe, "seed": seed, "run": to_plain(RECIPES[recipe].make()), "curve": []}
     result |= {
         "metrics": {part: {metric: error}},
-        "peak_memory_bytes": 2**30,
         "predictions": {},
         "data": {},
         "steps": 1000,
@@ -64,7 +65,7 @@ def test_a_table_has_errors_and_costs_and_says_what_was_not_run(tmp_path):
         and all("not run yet" in row.replace("\N{NO-BREAK SPACE}", " ") for row in rows)
     )
     write(tmp_path, "smallnorb", "em", 2.0, 7.0)
-    write(tmp_path, "smallnorb", "em", 3.0, 9.0, seed=1)
+    write(tmp_path, "smallnorb", "em", 3.0, 8.0, seed=1)
     write(tmp_path, "smallnorb", "cnn", 1.5, 4.0)
     _, head, _, *rows = [row.replace("\N{NO-BREAK SPACE}", " ") for row in filled(marked, tmp_path).splitlines()]
     assert head.endswith("| ms per step† | memory, MiB† |") and NOTE in rows
@@ -75,10 +76,17 @@ def test_a_table_has_errors_and_costs_and_says_what_was_not_run(tmp_path):
         filled(marked.replace("smallnorb", "cifar10"), tmp_path)
 
 
-def test_the_time_of_a_step_leaves_out_compiling():
-    curve = [{"step": 50, "seconds": 40.0, "loss": 1.0}, {"step": 250, "seconds": 41.0, "loss": 1.0}, {"step": 250}]
-    assert ms_per_step({"curve": curve}) == pytest.approx(5.0)
-    assert ms_per_step({"curve": curve[:1]}) is None
+def test_costs_are_measured_row_by_row_and_read_again(tmp_path):
+    names = ("digits-uniform", "digits-pooled")
+    recipes = [RECIPES[f"routings/{name}"] for name in names]
+    rows = [replace(recipe, make=recipe.make().quick) for recipe in recipes]
+    write_costs(tmp_path, {"like-em": Cost("like-em", 7.0, 2**30, 128, "a GPU", "0123456789ab")})
+    said = []
+    bench_routings(rows, torch.device("cpu"), 10, tmp_path, said.append)
+    found = read_costs(tmp_path)
+    assert list(found) == ["like-em", *names] and found["like-em"].ms == 7.0
+    assert all(found[name].ms > 0 and found[name].memory_bytes > 2**20 and found[name].batch == 16 for name in names)
+    assert [line.split(":")[0] for line in said] == list(names)
 
 
 @pytest.mark.slow

@@ -81,10 +81,15 @@ class Peak:
         else:
             self.known = _forget_peak()
 
-    def __str__(self) -> str:
+    def read(self) -> int:
+        """Return the bytes; an upper bound on a CPU where the system cannot reset them."""
         if self.device.type == "cuda":
-            return _mib(peak_memory(self.device) - self.before)
-        return _mib(_of_process("VmHWM")) if self.known else f"at most {_mib(peak_memory(self.device))}"
+            return peak_memory(self.device) - self.before
+        return _of_process("VmHWM") if self.known else peak_memory(self.device)
+
+    def __str__(self) -> str:
+        bounded = self.device.type != "cuda" and not self.known
+        return f"{'at most ' if bounded else ''}{_mib(self.read())}"
 
 
 def free(device: torch.device) -> None:

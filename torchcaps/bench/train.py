@@ -36,6 +36,7 @@ class Trained(NamedTuple):
     losses: list[float]  # mean loss of each checked chunk
     ms: float
     memory: str
+    peak_bytes: int
 
     def words(self, batch: int) -> str:
         """Describe time, throughput, memory and routing backend."""
@@ -91,7 +92,7 @@ def trained(
             repeated(step)
             losses.append(step.read_means()["loss"])
         ms = time_ms(lambda: repeated(step), device, repeats) / CHUNK
-        yield step, Trained(step.routing, "bfloat16" if step.casts else "float32", losses, ms, str(peak))
+        yield step, Trained(step.routing, "bfloat16" if step.casts else "float32", losses, ms, str(peak), peak.read())
 
 
 def repeated(work: Callable[[], object]) -> None:

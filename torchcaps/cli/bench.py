@@ -7,11 +7,13 @@ import torch
 import typer
 
 from torchcaps import bench as benches
-from torchcaps.cli.options import Device, console, say
+from torchcaps.cli.options import Device, Results, console, say
 from torchcaps.data import info
 from torchcaps.integrations.export import Plain, export_onnx
 from torchcaps.papers import RECIPES
 from torchcaps.papers.jeong2019 import bench as jeong2019
+from torchcaps.papers.routings.costs import bench_routings as measure_routings
+from torchcaps.papers.routings.rows import SETS
 from torchcaps.pretrained import entries, open_model
 from torchcaps.results.claims import find
 from torchcaps.runtime.environment import pick_device
@@ -86,3 +88,21 @@ def bench_ladder(
 ) -> None:
     """Time training steps for Table 3 of Jeong 2019: ladder capsule networks and CapsNets at batch size 100."""
     jeong2019.bench_ladder(pick_device(device), steps, console, only or (), say=say)
+
+
+@app.command("routings")
+def bench_routings(
+    names: Annotated[
+        list[str], typer.Argument(help="a set (smallnorb, like or digits) or rows such as smallnorb-em", metavar="NAME")
+    ],
+    device: Device = "auto",
+    steps: Annotated[int, typer.Option(help="timed training steps, in chunks of 10")] = 100,
+    results: Results = Path("results"),
+) -> None:
+    """Time a training step of every routing compared in docs/which-routing.md; writes routings/costs.csv."""
+    rows = {name.removeprefix("routings/"): row for name, row in RECIPES.items() if name.startswith("routings/")}
+    wanted = {row for name in names for row in rows if row == name or (name in SETS and row.startswith(f"{name}-"))}
+    chosen = [recipe for row, recipe in rows.items() if row in wanted]
+    if not chosen:
+        raise ValueError(f"no row of routings is called {' or '.join(names)}; give one of {', '.join(SETS)}, or a row")
+    console.print(str(measure_routings(chosen, pick_device(device), steps, results, say)), soft_wrap=True)

@@ -1,16 +1,14 @@
-"""Costs and errors of the compared routings, read from result files."""
+"""Errors and costs of the compared routings, from result files and costs.csv."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import mean
-from typing import Any
 
 import torch
 
+from torchcaps.papers.routings.costs import read_costs
 from torchcaps.papers.routings.rows import ABOUT, COMPARED, DIGITS, LIKE, METRICS, SMALLNORB, WITHOUT_CAPSULES
 from torchcaps.results.claims import Recipe
 from torchcaps.results.statistics import todays
@@ -26,8 +24,8 @@ class Measured:
     name: str
     errors: tuple[float, ...]
     parameters: int
-    ms_per_step: float | None  # without compiling
-    memory_bytes: float | None  # peak in training
+    ms_per_step: float | None  # None: not measured yet
+    memory_bytes: int | None
 
     @property
     def about(self) -> str:
@@ -38,17 +36,13 @@ class Measured:
 def measured(which: str, results: Path) -> list[Measured]:
     """Read all rows of a set, one of `SETS`, from the results of their current recipes."""
     part, metric = METRICS[which].split(".")
-    found = []
+    costs, found = read_costs(results), []
     for name in NAMES:
-        results_of = todays(Recipe(f"routings/{which}-{name}", ROWS[f"{which}-{name}"], None), results)[0]
-        paces = [pace for result in results_of if (pace := ms_per_step(result)) is not None]
-        peaks = [result["peak_memory_bytes"] for result in results_of if result.get("peak_memory_bytes")]
+        row = f"{which}-{name}"
+        results_of = todays(Recipe(f"routings/{row}", ROWS[row], None), results)[0]
         errors = tuple(result["metrics"][part][metric] for result in results_of)
-        found.append(
-            Measured(
-                name, errors, parameters(which, name), mean(paces) if paces else None, mean(peaks) if peaks else None
-            )
-        )
+        ms, memory = (costs[row].ms, costs[row].memory_bytes) if row in costs else (None, None)
+        found.append(Measured(name, errors, parameters(which, name), ms, memory))
     return found
 
 
@@ -57,12 +51,3 @@ def parameters(which: str, name: str) -> int:
     """Count the parameters of a row's network."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in ROWS[f"{which}-{name}"]().build().parameters())
-
-
-def ms_per_step(result: Mapping[str, Any]) -> float | None:
-    """Compute the milliseconds of a training step from the learning curve; the steps before its first line compile."""
-    lines = [line for line in result["curve"] if "loss" in line]
-    if len(lines) < 2:
-        return None
-    first, last = lines[0], lines[-1]
-    return 1000 * (last["seconds"] - first["seconds"]) / (last["step"] - first["step"])
