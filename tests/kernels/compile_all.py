@@ -2,7 +2,7 @@
 
     python compile_all.py one|all TARGET...
 
-TARGET is a compute capability times ten. one: the kernel that fills shared memory. all: every form that a benchmark or
+TARGET is a compute capability times ten. one: the kernels that fill shared memory and registers. all: every form that a benchmark or
 a registered network takes, and the widest poses.
 """
 
@@ -62,6 +62,14 @@ def matrix_em(
     matrix_op.densities_backward(logits, *found[:2], *common, places, True)
 
 
+def matrix_em_children() -> None:
+    """The kernel of matrix EM routing with most registers."""
+    model, numbers = torch.empty(72, 32, 16, 32), torch.empty(72, 32, 32)
+    seen, offset, logits = torch.empty(72, 288, 16, 32), torch.empty(72, 288, 32), torch.empty(72, 288, 32, 32)
+    found = model, model, numbers, numbers, numbers
+    matrix_op.fit_backward(*found[:3], logits, offset, seen, torch.empty(288, 32, 4, 4), None, *found, 1, False)
+
+
 def convolve(batch: int = 128) -> None:
     images = torch.empty(batch, 20, 20, 256, dtype=BFLOAT16)
     weight = torch.empty(256, 9, 9, 256, dtype=BFLOAT16)
@@ -110,7 +118,12 @@ def everything() -> None:
     dynamic(BFLOAT16, (1152, 10, 8, 16), n_iters=2, leaky=True)
 
 
-FORMS: dict[str, Callable[[], None]] = {"one": convolve_forward, "all": everything}
+def largest() -> None:
+    convolve_forward()
+    matrix_em_children()
+
+
+FORMS: dict[str, Callable[[], None]] = {"one": largest, "all": everything}
 
 if __name__ == "__main__":
     found = {}

@@ -133,7 +133,7 @@ def fit_backward(
     )  # fmt: skip
     with torch.cuda.device_of(seen):
         found = triton_launch.votes_backward(problem, slopes, *grads, of_weight)
-    return *grads, _of_types(found, weight, seen)
+    return *grads, _of_types(found, weight)
 
 
 @fit_backward.register_fake
@@ -149,12 +149,11 @@ def _keep_fit(ctx, inputs, output) -> None:
 
 
 def _fit_backward(ctx, *incoming):
-    like = ctx.saved_tensors[5:8]
-    incoming = [torch.zeros_like(x) if grad is None else grad for grad, x in zip(incoming[:3], like, strict=True)]
+    saved = ctx.saved_tensors  # once: `checkpoint` unpacks no tensor twice
+    incoming = [torch.zeros_like(x) if grad is None else grad for grad, x in zip(incoming[:3], saved[5:8], strict=True)]
     of_weight = ctx.needs_input_grad[3]
-    grads = fit_backward(*incoming, *ctx.saved_tensors, ctx.places, of_weight)
-    grad_logits = None if ctx.saved_tensors[0] is None else grads[0]
-    return grad_logits, *grads[1:3], grads[3] if of_weight else None, None, None
+    grads = fit_backward(*incoming, *saved, ctx.places, of_weight)
+    return None if saved[0] is None else grads[0], *grads[1:3], grads[3] if of_weight else None, None, None
 
 
 @torch.library.custom_op("torchcaps::matrix_em_densities", mutates_args=())
@@ -188,8 +187,8 @@ def densities_backward(
         slopes = Slopes(grad, means, (-2 * factors).contiguous())
         found = triton_launch.votes_backward(problem, slopes, grad_seen, grad_seen, grad_seen, of_weight)
     firsts, seconds, total = partial.split([problem.numbers, problem.numbers, 1], dim=2)
-    grads = total.squeeze(2).contiguous(), 2 * factors * firsts, -seconds
-    return *grads, grad_seen, _of_types(found, weight, seen)
+    grads = total.squeeze(2).clone(), 2 * factors * firsts, -seconds
+    return *grads, grad_seen, _of_types(found, weight)
 
 
 @densities_backward.register_fake
@@ -214,7 +213,7 @@ def _like_weight(weight: Tensor, wanted: bool) -> Tensor:
     return weight.new_empty(weight.shape if wanted else (0,))
 
 
-def _of_types(found: Tensor | None, weight: Tensor, seen: Tensor) -> Tensor:
+def _of_types(found: Tensor | None, weight: Tensor) -> Tensor:
     """Sum the gradients of every vote's transform over the places that share one."""
     if found is None:
         return _like_weight(weight, False)
