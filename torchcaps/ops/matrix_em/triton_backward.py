@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from torchcaps.ops.em.triton_tiles import load_numbers, transformed, zeros
-from torchcaps.ops.matrix_em.triton_forward import LANES, minus, moved, place_of, transform_at
+from torchcaps.ops.matrix_em.triton_forward import COUNTS, LANES, minus, moved, place_of, transform_at
 
 
 @triton.jit
@@ -81,7 +81,7 @@ def add_weight_gradient(
     return found
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def children(
     logits, offset, highest, scale, level, means, line, curve, seen, weight, coordinates,
     grad_logits, grad_offset, grad_seen, n_seen, n_out, places,
@@ -130,7 +130,7 @@ def children(
             tl.store(grad_offset + row * LANES + lane, sums[i], mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def transforms(
     logits, offset, highest, scale, means, line, curve, seen, weight, coordinates, grad_weight,
     n_groups, n_seen, n_out, places,
@@ -172,7 +172,7 @@ def transforms(
             tl.store(grad_weight + (s * n_out + m).to(tl.int64) * (D * E) + k, total, mask=s < n_seen)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def moments(
     grad, means, seen, weight, coordinates, partial, n_seen, n_out, n_chunks, length, places,
     R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, SHARED: tl.constexpr, COORDINATES: tl.constexpr,

@@ -16,6 +16,8 @@ import triton.language as tl
 
 from torchcaps.ops.em.triton_tiles import load_numbers, transformed, zeros
 
+# one program for any number of them: nothing is aligned by them
+COUNTS = ["n_groups", "n_seen", "n_out", "n_chunks", "length", "places"]
 LANES = tl.constexpr(32)
 LOWEST = tl.constexpr(-3.0e38)  # below every log of a weight
 TINY = tl.constexpr(1e-37)
@@ -73,7 +75,7 @@ def include(vote, means, variances, ratio, kept, N: tl.constexpr):
     return new_means, new_variances
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def fit_chunks(
     logits, offset, seen, weight, coordinates, partial, n_seen, n_out, n_chunks, length, places,
     R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, SHARED: tl.constexpr, COORDINATES: tl.constexpr,
@@ -124,7 +126,7 @@ def merge(means, variances, more_means, more_variances, ratio, kept, N: tl.const
     return new_means, new_variances
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def fit_whole(
     partial, means_out, variances_out, amount, highest, scale, n_out, n_chunks, RE: tl.constexpr, WARPS: tl.constexpr
 ):
@@ -156,7 +158,7 @@ def fit_whole(
     tl.store(scale + at * LANES + lane, 1.0 / tl.maximum(total, TINY), mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def log_densities(
     ready, means, factors, seen, weight, coordinates, logits, n_seen, n_out, n_chunks, length, places,
     R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, SHARED: tl.constexpr, COORDINATES: tl.constexpr,
