@@ -8,7 +8,8 @@ from problems import INF, ON_GPU, judge, matrix_problem
 
 from torchcaps.models import MatrixCapsNet
 from torchcaps.ops import matrix_em_routing, without_kernels
-from torchcaps.ops.matrix_em import grid_coordinates, triton_launch, triton_op
+from torchcaps.ops.matrix_em import triton_launch, triton_op
+from torchcaps.ops.matrix_em.reference import grid_coordinates
 
 
 @pytest.fixture(autouse=True)
@@ -134,6 +135,12 @@ def test_what_does_not_fit_is_refused(device, change, message):
     args = change(matrix_problem(device)[0])
     with pytest.raises(ValueError, match=f"matrix_em_routing: backend 'triton' .*{message}"):
         matrix_em_routing(**args, backend="triton")
+
+
+def test_an_exported_program_has_the_reference(device, monkeypatch):
+    monkeypatch.setattr(triton_op, "is_exporting", lambda: True)
+    with pytest.raises(ValueError, match=r"'triton' does not run inside torch.export; leave the choice"):
+        matrix_em_routing(**matrix_problem(device)[0], backend="triton")
 
 
 def test_kernels_can_be_switched_off(device):

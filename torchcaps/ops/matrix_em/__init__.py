@@ -6,24 +6,7 @@ from torch import Tensor
 from torchcaps.ops.backend import Implementation, choose
 from torchcaps.ops.conv_routing import LocalGrid
 from torchcaps.ops.matrix_em import reference, triton_op
-from torchcaps.ops.matrix_em.reference import (
-    EPSILON,
-    RISE,
-    MatrixEMRouted,
-    MatrixEMStep,
-    grid_coordinates,
-    matrix_em_routing_steps,
-)
-
-__all__ = [
-    "EPSILON",
-    "RISE",
-    "MatrixEMRouted",
-    "MatrixEMStep",
-    "grid_coordinates",
-    "matrix_em_routing",
-    "matrix_em_routing_steps",
-]
+from torchcaps.ops.matrix_em.reference import MatrixEMRouted
 
 
 def matrix_em_routing(

@@ -16,7 +16,7 @@ LEAST_VOTES = 8  # of a chunk
 
 
 class Problem(NamedTuple):
-    """What every kernel that makes votes needs."""
+    """Inputs of every kernel that makes votes, and how they are cut."""
 
     seen: Tensor  # [g s r·d l]
     weight: Tensor  # [s m d e], or [n m d e] that `places` share
@@ -111,7 +111,7 @@ def moments(problem: Problem, grad: Tensor, means: Tensor) -> Tensor:
 
 
 class Slopes(NamedTuple):
-    """What the gradients of votes follow from: see triton_backward.py. Numbers of a fit are None for densities."""
+    """Tensors that give the gradients of votes: see triton_backward.py. Numbers of a fit are None for densities."""
 
     logits: Tensor | None  # of a fit, None in the first iteration; or the gradients of logits
     means: Tensor
@@ -127,7 +127,7 @@ class Slopes(NamedTuple):
         return {"FIT": self.line is not None, "FIRST": self.logits is None}
 
     def tensors(self, *names: str) -> list[Tensor]:
-        """The tensors of these names; any tensor for one that is not there, which no kernel then reads."""
+        """Return the tensors of these names; for one that is not there any tensor, which no kernel then reads."""
         found = (getattr(self, name) for name in names)
         return [self.means if x is None else x for x in found]
 

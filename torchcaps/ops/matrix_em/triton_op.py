@@ -1,9 +1,10 @@
 """Matrix EM routing on CUDA without the votes: two ops that torch sees, `fit` and `densities`, and plain PyTorch.
 
 Votes [s v h m] are made in registers, again in every pass. Kept for the backward pass: the poses as parents see them
-[s v r d], and one logit per vote and output type [s v m] of every iteration but the first. What children share out
-among parents of all places is small and stays in PyTorch. Nothing is added up by atomics: the same inputs give the
-same bits. All arithmetic is float32 whatever the inputs are. Tensors lie as triton_forward.py says.
+[s v r d], and one logit per vote and output type [s v m] of every iteration but the first. The shares of a child among
+parents of all places follow from sums over types, which are small and stay in PyTorch. No kernel adds up by atomics:
+the same inputs give the same bits. All arithmetic is float32 whatever the inputs are. Tensors lie as triton_forward.py
+says.
 """
 
 from math import log
@@ -15,10 +16,11 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 from torch.utils.checkpoint import checkpoint
 
-from torchcaps.ops.backend import cannot_run_kernels, cannot_span_devices
+from torchcaps.ops.backend import cannot_run_kernels, cannot_span_devices, is_exporting
 from torchcaps.ops.matrix_em import triton_launch
 from torchcaps.ops.matrix_em.reference import EPSILON, RISE, Field, MatrixEMRouted, _Fitted
 from torchcaps.ops.matrix_em.triton_launch import LANES, Problem, Slopes
+from torchcaps.ops.tiles import ceil_div
 
 LARGEST = 16  # numbers of a pose, of a transform: they lie in registers
 
@@ -40,6 +42,8 @@ def refuses(scores, poses, weight, beta_use, beta_activate, n_iters, grid, coord
         )
     if 0 in poses.shape or 0 in weight.shape:
         return f"needs capsules, got poses {list(poses.shape)} and a weight {list(weight.shape)}; give some"
+    if is_exporting():  # for any batch, and parents are laid out in groups
+        return "does not run inside torch.export; leave the choice to backend='auto'"
     if coordinates is not None and coordinates.requires_grad:
         return "has no gradient of the coordinates; detach them"
     return None
@@ -89,8 +93,9 @@ def _iterate(
 
 def _grouped(numbers: Float[Tensor, "*a v"]) -> Float[Tensor, "g *a l"]:
     """Lay out parents in groups, the last one filled up with zeros."""
-    filled = pad(numbers, (0, -numbers.shape[-1] % LANES))
-    return rearrange(filled, "... (g l) -> g ... l", l=LANES).contiguous()
+    n_groups = ceil_div(numbers.shape[-1], LANES)
+    filled = pad(numbers, (0, n_groups * LANES - numbers.shape[-1]))
+    return rearrange(filled, "... (g l) -> g ... l", g=n_groups, l=LANES).contiguous()
 
 
 @torch.library.custom_op("torchcaps::matrix_em_fit", mutates_args=())
