@@ -125,9 +125,9 @@ MUTANTS = {
         "tests/ops/test_inverted.py",
     ),
     "every place of matrix capsules claims a child alone": Mutant(
-        "ops/matrix_em.py",
-        'return logits - rearrange(totals, "b n p k -> (n k) (b p) 1")',
-        "return logits - logits.logsumexp(-1, keepdim=True)",
+        "ops/matrix_em/reference.py",
+        'return rearrange(totals, "b n p k -> (n k) (b p)")',
+        'return rearrange(claims, "b n (p k) -> (n k) (b p)", p=self.n_places)',
         "tests/ops/test_matrix_em.py",
     ),
     "verify takes other data": Mutant(

@@ -13,12 +13,15 @@ from torchcaps.bench.cases import CASES, Case, dynamic, em
 from torchcaps.bench.scale import AXES, DTYPES
 from torchcaps.ops import dynamic as dynamic_module
 from torchcaps.ops import em as em_module
+from torchcaps.ops import matrix_em as matrix_module
 
 KERNELS = {
     dynamic_module: ("triton_forward", "triton_backward"),
     em_module: ("triton_forward", "triton_backward", "triton_inputs"),
+    matrix_module: ("triton_forward", "triton_backward"),
 }
-COUNTS = {"n_batch", "n_rows", "n_chunks", "blocks"}  # COUNTS of ops/dynamic/triton_forward.py
+# COUNTS of ops/dynamic/triton_forward.py and ops/matrix_em/triton_forward.py
+COUNTS = {"n_batch", "n_rows", "n_chunks", "blocks"} | {"n_groups", "n_seen", "n_out", "length", "places"}
 LOOPS = {"BLOCKS", "BATCHES", "CHUNKS", "STEPS"}  # how often one goes round decides nothing but whether it goes on
 REPLACED = [(case, dtype) for case in CASES["cuda"] if case.stand_in for dtype in (torch.float32, torch.bfloat16)]
 SCALED = [(case, DTYPES["cuda"]) for axis in AXES["cuda"] for case in axis.cases(torch.inf) if case.stand_in]
@@ -65,12 +68,13 @@ def programs(monkeypatch):
             kernels = stub(package, name, launches)
             monkeypatch.setitem(sys.modules, f"{package.__name__}.{name}", kernels)
             monkeypatch.setattr(package, name, kernels, raising=False)
+    matrix_op = matrix_module.triton_op
+    ops = [matrix_op.fit, matrix_op.fit_backward, matrix_op.densities, matrix_op.densities_backward]
     for module in (dynamic_module.triton_op, em_module.triton_op):
-        for op in (module.route, module.route_backward):
-            monkeypatch.setattr(
-                op, "_abstract_fn", op._init_fn
-            )  # what such tensors run instead of the op: here the op itself
-    for module in (dynamic_module, em_module):
+        ops += [module.route, module.route_backward]
+    for op in ops:  # what such tensors run instead of the op: here the op itself
+        monkeypatch.setattr(op, "_abstract_fn", op._init_fn)
+    for module in (dynamic_module, em_module, matrix_module):
         monkeypatch.setattr(module, "choose", lambda *args, **how: "triton")
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *device: False)  # it does not know their device
 
@@ -93,7 +97,7 @@ def test_a_stand_in_runs_the_same_kernels_with_the_same_flags(programs, case, dt
 
 
 def test_there_are_stand_ins_to_compare():
-    assert len(REPLACED) == 6
+    assert len(REPLACED) == 8
     assert len(SCALED) == 9
 
 

@@ -2,7 +2,7 @@
 
     python compile_all.py one|all TARGET...
 
-TARGET is a compute capability times ten. one: the kernel that fills shared memory. all: every form that a benchmark or
+TARGET is a compute capability times ten. one: the kernels that fill shared memory and registers. all: every form that a benchmark or
 a registered network takes, and the widest poses.
 """
 
@@ -16,6 +16,8 @@ from ahead import compiled_instead_of_run
 from torchcaps.ops.convolution import triton_op as convolution_op
 from torchcaps.ops.dynamic import triton_op as dynamic_op
 from torchcaps.ops.em import triton_op as em_op
+from torchcaps.ops.matrix_em import triton_op as matrix_op
+from torchcaps.ops.tiles import ceil_div
 
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
 
@@ -45,6 +47,29 @@ def em(weight: tuple[int, ...], rows: int, n_in: int, batch: int = 20) -> None:
     em_op.route_backward(*outputs[:3], *arguments, *outputs[3:])
 
 
+def matrix_em(
+    weight: tuple[int, ...], n_seen: int, n_parents: int, rows: int = 4, places: int = 1, coordinates: bool = False
+) -> None:
+    weight = torch.empty(weight)
+    n_groups, lanes = ceil_div(n_parents, matrix_op.LANES), matrix_op.LANES
+    seen, offset = torch.empty(n_groups, n_seen, rows * weight.shape[2], lanes), torch.empty(n_groups, n_seen, lanes)
+    common = seen, weight, torch.empty(places, 2) if coordinates else None
+    for first in (True, False):
+        logits = None if first else torch.empty(n_groups, n_seen, weight.shape[1], lanes)
+        found = matrix_op.fit(logits, offset, *common, places)
+        matrix_op.fit_backward(*found[:3], logits, offset, *common, *found, places, True)
+    logits = matrix_op.densities(found[2], *found[:2], *common, places)
+    matrix_op.densities_backward(logits, *found[:2], *common, places, True)
+
+
+def matrix_em_children() -> None:
+    """The kernel of matrix EM routing with most registers."""
+    model, numbers = torch.empty(72, 32, 16, 32), torch.empty(72, 32, 32)
+    seen, offset, logits = torch.empty(72, 288, 16, 32), torch.empty(72, 288, 32), torch.empty(72, 288, 32, 32)
+    found = model, model, numbers, numbers, numbers
+    matrix_op.fit_backward(*found[:3], logits, offset, seen, torch.empty(288, 32, 4, 4), None, *found, 1, False)
+
+
 def convolve(batch: int = 128) -> None:
     images = torch.empty(batch, 20, 20, 256, dtype=BFLOAT16)
     weight = torch.empty(256, 9, 9, 256, dtype=BFLOAT16)
@@ -65,6 +90,8 @@ EM_PAIRS = [
     ((576, 32, 2, 2), 4, 576),
 ]  # fmt: skip
 DYNAMIC = [((16, 32, 16, 16), 64, 1296), ((576, 32, 8, 8), 128, 576), ((576, 10, 6, 8), 128, 576)]
+# layers of a MatrixCapsNet: transforms, votes of a parent, parents
+MATRIX = [((288, 32, 4, 4), 288, 2304), ((72, 16, 4, 4), 72, 2304)]
 WIDE = [(33, 7, 64, 64), (7, 33, 64), (33, 7, 1, 64)]
 
 
@@ -74,6 +101,9 @@ def everything() -> None:
     convolve(batch=1)
     for weight, rows, n_in in EM_SHARED + EM_PAIRS:
         em(weight, rows, n_in)
+    for weight, n_seen, n_parents in MATRIX:
+        matrix_em(weight, n_seen, n_parents)
+    matrix_em((32, 5, 4, 4), 512, 64, places=16, coordinates=True)
     for dtype in (FLOAT32, BFLOAT16):
         dynamic(dtype, (1152, 10, 8, 16))
         dynamic(dtype, (1152, 10, 8, 16), batch=1)
@@ -88,7 +118,12 @@ def everything() -> None:
     dynamic(BFLOAT16, (1152, 10, 8, 16), n_iters=2, leaky=True)
 
 
-FORMS: dict[str, Callable[[], None]] = {"one": convolve_forward, "all": everything}
+def largest() -> None:
+    convolve_forward()
+    matrix_em_children()
+
+
+FORMS: dict[str, Callable[[], None]] = {"one": largest, "all": everything}
 
 if __name__ == "__main__":
     found = {}

@@ -1,10 +1,11 @@
 """Random problems for the kernels, where they run, and how EM routing is judged."""
 
 import os
+from functools import partial
 
 import torch
 
-from torchcaps.ops import em_routing
+from torchcaps.ops import em_routing, local_grid
 from torchcaps.ops.testing import compare_routing
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -42,7 +43,7 @@ def em_problem(weight="jde", device="cpu", batch=(1,), i=4, j=3, r=2, d=3, e=2, 
     return args if bias else args | {"bias": None}
 
 
-def judge(make, n_iters=3, dtype=torch.float32, seeds=(0, 1, 2)):
+def judge(make, n_iters=3, dtype=torch.float32, seeds=(0, 1, 2), op=em_routing):
     """Within the budget on most of the seeds (under the interpreter on one), within ten times of it on all that were
     asked.
 
@@ -57,8 +58,8 @@ def judge(make, n_iters=3, dtype=torch.float32, seeds=(0, 1, 2)):
         if sum(error <= 1 for error in worst) >= wanted:
             break
         args = make(seed)
-        op = lambda **args: em_routing(**args, n_iters=n_iters)  # noqa: E731
-        margins = compare_routing(op, args, backend="triton", dtype=dtype, seed=seed, times=10)
+        routed = partial(op, n_iters=n_iters)
+        margins = compare_routing(routed, args, backend="triton", dtype=dtype, seed=seed, times=10)
         assert set(margins) == OUTPUTS | {f"grad {name}" for name, x in args.items() if x is not None}
         error, name = max(
             (10 * margin.error / margin.budget if margin.error else 0.0, name) for name, margin in margins.items()
@@ -93,3 +94,19 @@ def em_gradients(args):
     leaves = {name: x.clone().requires_grad_() for name, x in args.items()}
     routed = em_routing(**leaves, backend="triton")
     return [*routed, *torch.autograd.grad(sum(x.sin().sum() for x in routed), list(leaves.values()))]
+
+
+def matrix_problem(
+    device="cpu", size=(1, 2), kernel=None, stride=1, padding=0, batch=(2,), n=2, m=3, poses=(2, 1, 2), seed=0
+):
+    """Draw a problem of matrix capsules with poses of r, d, e; without a kernel every child reaches m parents."""
+    rng = torch.Generator().manual_seed(seed)
+    (height, width), (r, d, e) = size, poses
+    members, i = () if kernel is None else (kernel * kernel,), n * height * width
+    shapes = {"scores": (*batch, i), "poses": (*batch, i, r, d), "weight": (n, *members, m, d, e)}
+    shapes |= {"beta_use": (m,), "beta_activate": (m,)}
+    args = {name: torch.randn(shape, generator=rng).to(device) for name, shape in shapes.items()}
+    if kernel is None:
+        return args, None
+    grid = local_grid(height, width, kernel, stride, padding)
+    return args, grid._replace(seen=grid.seen.to(device), reach=grid.reach.to(device), slot=grid.slot.to(device))

@@ -18,11 +18,16 @@ from torchcaps.ops.em import triton_backward as em_backward
 from torchcaps.ops.em import triton_forward as em_forward
 from torchcaps.ops.em import triton_inputs, triton_pairs
 from torchcaps.ops.gpus import LARGE, MIDDLE, SMALL
+from torchcaps.ops.matrix_em import triton_backward as matrix_backward
+from torchcaps.ops.matrix_em import triton_forward as matrix_forward
 
 HERE = Path(__file__).parent
 # bytes of a thread. Tiles for 9.0 and 10.0 are kept to the bit as they were measured, and spill with poses of 64
 MOST_SPILLED = {LARGE: 1024, MIDDLE: 256, SMALL: 256}
-MODULES = triton_forward, triton_backward, triton_kernels, em_forward, em_backward, triton_inputs, triton_pairs
+MODULES = (
+    triton_forward, triton_backward, triton_kernels, em_forward, em_backward, triton_inputs, triton_pairs,
+    matrix_forward, matrix_backward,
+)  # fmt: skip
 
 
 def kernels(module) -> set[str]:
@@ -66,11 +71,11 @@ def test_what_does_not_fit_is_found(change):
     assert too_much([ONE, ONE._replace(**change)], 86) == [str(ONE._replace(**change))]
 
 
-def test_the_largest_kernel_fits_every_target():
+def test_the_largest_kernels_fit_every_target():
     found = compiled("one", *TARGETS)
     assert list(found) == list(TARGETS)
     for target, kernels in found.items():
-        assert {kernel.name for kernel in kernels} == {"forward", "add_up"}
+        assert {kernel.name for kernel in kernels} == {"forward", "add_up", "children"}
         assert too_much(kernels, target) == []
 
 
@@ -87,13 +92,14 @@ def test_the_compiled_poses_are_those_of_the_registered_networks():
     import compile_all
     import torch
 
-    from torchcaps.layers import EMCapsules, RoutedCapsules
+    from torchcaps.layers import ConvMatrixCapsules, EMCapsules, MatrixCapsules, RoutedCapsules
     from torchcaps.ops.em.triton_op import LARGEST_PRODUCT
     from torchcaps.papers import RECIPES
 
     known = {("dynamic", *weight[-2:]) for weight, *_ in compile_all.DYNAMIC} | {("dynamic", 8, 16)}
     em = compile_all.EM_SHARED + compile_all.EM_PAIRS
     known |= {("em", len(weight) == 4, rows, *weight[-2:]) for weight, rows, _ in em}
+    known |= {("matrix", 4, *weight[-2:]) for weight, *_ in compile_all.MATRIX}
     missing = set()
     for recipe in RECIPES.values():
         run = recipe.make()
@@ -107,4 +113,6 @@ def test_the_compiled_poses_are_those_of_the_registered_networks():
             if isinstance(layer, EMCapsules) and layer.rows * layer.d_in * layer.d_out <= LARGEST_PRODUCT:
                 pairs = layer.sharing in ("none", "places")
                 missing |= {("em", pairs, layer.rows, layer.d_in, layer.d_out)} - known
+            if isinstance(layer, MatrixCapsules | ConvMatrixCapsules):
+                missing |= {("matrix", layer.rows, *layer.weight.shape[-2:])} - known
     assert missing == set()

@@ -9,7 +9,7 @@ import torch
 from torch.autograd import gradcheck as full_gradcheck
 
 from torchcaps.ops import local_grid, matrix_em_routing, matrix_em_routing_steps
-from torchcaps.ops.matrix_em import EPSILON, grid_coordinates
+from torchcaps.ops.matrix_em.reference import EPSILON, grid_coordinates
 
 gradcheck = partial(full_gradcheck, fast_mode=True)
 

@@ -14,6 +14,7 @@ import torchcaps  # noqa: F401  registers the ops
 from torchcaps.ops.convolution.triton_op import convolve_strided, convolve_strided_backward
 from torchcaps.ops.dynamic import triton_op as dynamic
 from torchcaps.ops.em import triton_op as em
+from torchcaps.ops.matrix_em import triton_op as matrix_em
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available() and not INTERPRETED
@@ -51,6 +52,30 @@ def em_routing_backward() -> tuple:
     return *(torch.ones_like(x) for x in found), *tensors, models, stats, softmax
 
 
+def matrix_votes() -> tuple:
+    return normal(1, 2, 1, matrix_em.LANES), normal(1, 1, 1, 1), None, 2
+
+
+def matrix_fit() -> tuple:
+    return normal(1, 2, 1, matrix_em.LANES), normal(1, 2, matrix_em.LANES), *matrix_votes()
+
+
+def matrix_fit_backward() -> tuple:
+    *tensors, places = matrix_fit()
+    found = matrix_em.fit(*tensors, places)
+    return *(torch.ones_like(x) for x in found[:3]), *tensors, *found, places, True
+
+
+def matrix_densities() -> tuple:
+    models = normal(1, 1, 1, matrix_em.LANES), normal(1, 1, 1, matrix_em.LANES)
+    return normal(1, 1, matrix_em.LANES), *models, *matrix_votes()
+
+
+def matrix_densities_backward() -> tuple:
+    _, *arguments = matrix_densities()
+    return normal(1, 2, 1, matrix_em.LANES), *arguments, True
+
+
 def convolution() -> tuple:
     return normal(2, 4, 4, 64), normal(64, 2, 2, 64), 2
 
@@ -68,6 +93,10 @@ CASES = {
     "torchcaps::em_routing": (em.route, em_routing, True),
     "torchcaps::em_routing of pairs": (em.route, em_routing_pairs, True),
     "torchcaps::em_routing_backward": (em.route_backward, em_routing_backward, False),
+    "torchcaps::matrix_em_fit": (matrix_em.fit, matrix_fit, True),
+    "torchcaps::matrix_em_fit_backward": (matrix_em.fit_backward, matrix_fit_backward, False),
+    "torchcaps::matrix_em_densities": (matrix_em.densities, matrix_densities, True),
+    "torchcaps::matrix_em_densities_backward": (matrix_em.densities_backward, matrix_densities_backward, False),
     "torchcaps::convolve_strided": (convolve_strided, convolution, True),
     "torchcaps::convolve_strided_backward": (convolve_strided_backward, convolution_backward, False),
 }
@@ -76,7 +105,7 @@ FAST = {"torchcaps::dynamic_routing", "torchcaps::convolve_strided"}  # a minute
 
 def test_the_table_has_every_registered_op():
     registered = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("torchcaps::")}
-    assert {name.split()[0] for name in CASES} == registered and len(registered) == 6
+    assert {name.split()[0] for name in CASES} == registered and len(registered) == 10
 
 
 @pytest.mark.filterwarnings(BOUND)

@@ -11,11 +11,13 @@ from torch.nn.functional import embedding_bag
 from torchcaps.ops import (
     EMRouted,
     LocalGrid,
+    MatrixEMRouted,
     dynamic_routing,
     em_routing,
     keep_most_active,
     local_grid,
     local_routing,
+    matrix_em_routing,
     squash,
 )
 from torchcaps.ops.couplings import coupling_rule
@@ -141,6 +143,41 @@ def em(
     )
 
 
+def _grid_maker(size: int, kernel: int, stride: int = 1) -> Callable[[torch.device], LocalGrid]:
+    """Make tables of a square grid on a device, once each, before anything is captured."""
+
+    @cache
+    def grid_on(device: torch.device) -> LocalGrid:
+        grid = local_grid(size, size, kernel, stride)
+        return grid._replace(seen=grid.seen.to(device), reach=grid.reach.to(device), slot=grid.slot.to(device))
+
+    return grid_on
+
+
+def matrix_em(batch: int, size: int, n_in: int, n_out: int, kernel: int, stride: int, **how) -> Case:
+    """Make a case of EM routing of 4x4 matrix capsules on a square grid, soft as stacked layers want it."""
+
+    def make(draw: Draw) -> dict[str, Tensor]:
+        return {
+            "scores": draw(batch, n_in * size * size), "poses": draw(batch, n_in * size * size, 4, 4),
+            "weight": draw(n_in, kernel * kernel, n_out, 4, 4, scale=0.5),
+            "beta_use": draw(n_out, scale=0.1), "beta_activate": draw(n_out),
+        }  # fmt: skip
+
+    grid_on = _grid_maker(size, kernel, stride)
+    compiled = cache(lambda: torch.compile(matrix_em_routing, fullgraph=True))
+
+    def call(backend: str, **inputs: Tensor) -> MatrixEMRouted:
+        op = compiled() if backend == "compiled" else matrix_em_routing
+        named = "reference" if backend == "compiled" else backend
+        return op(**inputs, grid=grid_on(inputs["poses"].device), density_power=0.2, backend=named)
+
+    shape = f"b{batch} {n_in}x{size}x{size}x4x4 -> {n_out}x4x4 k{kernel} s{stride} r3"
+    places = ((size - kernel) // stride + 1) ** 2
+    n_votes = batch * places * n_in * kernel * kernel * n_out * 16
+    return Case(op="matrix_em_routing", shape=shape, batch=batch, call=call, make=make, n_votes=n_votes, **how)
+
+
 def local(batch: int, size: int, n_in: int, n_out: int, d_in: int, d_out: int, kernel: int) -> Case:
     """Make a case of local routing on a square grid."""
 
@@ -148,10 +185,7 @@ def local(batch: int, size: int, n_in: int, n_out: int, d_in: int, d_out: int, k
         weight = draw(n_in, kernel * kernel, n_out, d_in, d_out, scale=(n_in * kernel) ** -0.5)
         return {"poses": draw(batch, n_in * size * size, d_in), "weight": weight, "bias": draw(n_out, d_out, scale=0.1)}
 
-    @cache  # moved to the device once, before anything is captured
-    def grid_on(device: torch.device) -> LocalGrid:
-        grid = local_grid(size, size, kernel)
-        return grid._replace(seen=grid.seen.to(device), reach=grid.reach.to(device), slot=grid.slot.to(device))
+    grid_on = _grid_maker(size, kernel)
 
     def call(backend: str, **inputs: Tensor) -> Tensor:
         return local_routing(**inputs, grid=grid_on(inputs["poses"].device)).poses
@@ -236,6 +270,7 @@ CASES = {
         dynamic(32, 18_432, 200, label="64x64", backends=("reference", "triton"), stand_in=dynamic(17, 656, 200)),
         big_images(32, 32, 104 * 104, 200),
         em(20, 5184, 64, backends=_ALL, stand_in=em(20, 848, 64)),
+        matrix_em(64, 14, 32, 32, kernel=3, stride=2, backends=_ALL, stand_in=matrix_em(64, 14, 2, 32, 3, 2)),
         squashing(128, 1152, 8),
         code_product(100, 1152, 70, 10 * (2 * 384 + 210)),
         code_product(100, 4608, 70, 10 * (2 * 384 + 210)),

@@ -21,7 +21,7 @@ from torchcaps.layers.capsules import Capsules, checked_types, matrices
 from torchcaps.layers.initialisation import LONG, SHORT, check_init
 from torchcaps.layers.sizes import check_grid, check_sizes
 from torchcaps.ops import LocalGrid, MatrixEMStep, local_grid, matrix_em_routing, matrix_em_routing_steps
-from torchcaps.ops.matrix_em import RISE, MatrixEMRouted, grid_coordinates
+from torchcaps.ops.matrix_em.reference import RISE, MatrixEMRouted, grid_coordinates
 
 INF = float("inf")
 NOISE = 0.2  # noise of transforms around the identity

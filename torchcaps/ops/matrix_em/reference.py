@@ -66,28 +66,21 @@ class _Fitted(NamedTuple):
     variances: Float[Tensor, "v h m"]
 
 
-def matrix_em_routing(
+def routed(
     scores: Float[Tensor, "*b i"],
     poses: Float[Tensor, "*b i r d"],
     weight: Float[Tensor, "n m d e"] | Float[Tensor, "n k m d e"],
     beta_use: Float[Tensor, "m"],
     beta_activate: Float[Tensor, "m"],
-    n_iters: int = 3,
-    *,
-    grid: LocalGrid | None = None,
-    coordinates: Float[Tensor, "q 2"] | None = None,
-    inverse_temperature: float = 0.01,
-    density_power: float = 1.0,
-    recompute: bool = False,
+    n_iters: int,
+    grid: LocalGrid | None,
+    coordinates: Float[Tensor, "q 2"] | None,
+    inverse_temperature: float,
+    density_power: float,
+    recompute: bool,
 ) -> MatrixEMRouted:
-    """Route i = (n q) children to j = (m p) parents. `scores` are logits of activities; -inf masks a child.
-
-    With a `grid` the weight is [n k m d e]; without one each child reaches all m parents, and places of a type share
-    [n m d e]. `coordinates` of the places are added to the first two dimensions of a vote's last column.
-    `density_power` below the paper's 1 softens assignments. `recompute` keeps only votes for the backward pass of an
-    eager program.
-    """
-    field = _Field(scores, poses, weight, beta_use, beta_activate, n_iters, grid)
+    """Compute what `matrix_em_routing` promises; the votes lie in the open."""
+    field = Field(scores, poses, weight, grid)
     votes = field.votes(poses, weight, coordinates)
     fitted = None
     for t in range(n_iters):
@@ -114,7 +107,8 @@ def matrix_em_routing_steps(
     density_power: float = 1.0,
 ) -> Iterator[MatrixEMStep]:
     """Yield every iteration, as `matrix_em_routing` computes it."""
-    field = _Field(scores, poses, weight, beta_use, beta_activate, n_iters, grid)
+    check(scores, poses, weight, beta_use, beta_activate, n_iters, grid)
+    field = Field(scores, poses, weight, grid)
     votes = field.votes(poses, weight, coordinates)
     fitted = None
     for t in range(n_iters):
@@ -158,11 +152,10 @@ def _fit(
     return _Fitted(warmth * (beta_activate - cost), means, variances)
 
 
-class _Field:
+class Field:
     """Who sees whom: turns children into the votes that each parent gets, and parents back into capsules."""
 
-    def __init__(self, scores, poses, weight, beta_use, beta_activate, n_iters, grid) -> None:
-        _check(scores, poses, weight, beta_use, beta_activate, n_iters, grid)
+    def __init__(self, scores: Tensor, poses: Tensor, weight: Tensor, grid: LocalGrid | None) -> None:
         self.grid, self.n_types, self.batch = grid, weight.shape[0], scores.shape[:-1]
         self.n_places = 1 if grid is None else grid.seen.shape[0]
         self.rows, self.given = poses.shape[-2], (scores.dtype, poses.dtype)
@@ -174,11 +167,9 @@ class _Field:
     def votes(self, poses, weight, coordinates) -> Float[Tensor, "s v h m"]:
         """Multiply what each parent sees by the transforms; sums of the votes are taken in float32 at least."""
         rows, d_in = poses.shape[-2:]
-        # masked children may hold NaN, and 0 · NaN is not 0
-        poses = poses.masked_fill(rearrange(self.gone, "... i -> ... i 1 1"), 0)
         if poses.dtype == torch.float16:  # votes could overflow
             poses, weight = poses.float(), weight.float()
-        seen = self._seen(poses.flatten(-2), 0.0).unflatten(-1, (rows, d_in))  # [n k v r d]
+        seen = self.seen(poses).unflatten(-1, (rows, d_in))  # [n k v r d]
         pairs = "nkvrd,nmde->nkvrem" if self.grid is None else "nkvrd,nkmde->nkvrem"
         votes = torch.einsum(pairs, seen, weight).to(self.dtype)
         if coordinates is not None:
@@ -186,16 +177,25 @@ class _Field:
             votes = votes + rearrange(pad(moved, (votes.shape[-2] - 1, 0)), "k r e -> k 1 r e 1")
         return rearrange(votes, "n k v r e m -> (n k) v (r e) m")
 
+    def seen(self, poses: Float[Tensor, "*b i r d"]) -> Float[Tensor, "n k v rd"]:
+        """Lay out the poses as the parents see them."""
+        # masked children may hold NaN, and 0 · NaN is not 0
+        poses = poses.masked_fill(rearrange(self.gone, "... i -> ... i 1 1"), 0)
+        return self._seen(poses.flatten(-2), 0.0)
+
     def share(self, logits: Float[Tensor, "s v m"]) -> Float[Tensor, "s v m"]:
         """Subtract the log of the sum of what all parents, of every type and place, claim of a child."""
-        claims = logits.logsumexp(-1)
+        return logits - self.claimed(logits.logsumexp(-1)).unsqueeze(-1)
+
+    def claimed(self, claims: Float[Tensor, "s v"]) -> Float[Tensor, "s v"]:
+        """Sum, in logs, what the parents of every place claim of a child; `claims` are sums over types."""
         if self.grid is None:
-            return logits - claims.unsqueeze(-1)
+            return claims
         _, reach, slot, _, _ = self.grid
         claims = rearrange(claims, "(n k) (b p) -> b n (p k)", n=self.n_types, p=self.n_places)
         by_child = pad(claims, (0, 1), value=-torch.inf)[..., reach].logsumexp(-1)  # [b n c]
         totals = pad(by_child, (0, 1))[..., slot // reach.shape[1]]  # [b n p k]; padding is nobody's, and never used
-        return logits - rearrange(totals, "b n p k -> (n k) (b p) 1")
+        return rearrange(totals, "b n p k -> (n k) (b p)")
 
     def routed(self, fitted: _Fitted) -> MatrixEMRouted:
         """Order parents as (type, place), in the dtypes of the inputs."""
@@ -223,7 +223,7 @@ def grid_coordinates(height: int, width: int) -> Float[Tensor, "q 2"]:
     return torch.cartesian_prod(rows, columns)
 
 
-def _check(scores, poses, weight, beta_use, beta_activate, n_iters, grid) -> None:
+def check(scores, poses, weight, beta_use, beta_activate, n_iters, grid) -> None:
     """Refuse what indexing, einsum and broadcasting would let pass in silence."""
     if n_iters < 1:
         raise ValueError(f"matrix_em_routing needs at least one iteration, got n_iters={n_iters}")
