@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 import posixpath
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -264,6 +265,24 @@ shown
     assert "folder" not in leads and "folder" in index
     for words, text in (("file", "x = 1\n"), ("notes", "# Notes\n"), ("numbers", "1\n")):
         assert (tmp_path / "html" / leads[words]).read_text() == text
+
+
+@pytest.mark.parametrize(
+    "given, override, wanted",
+    [
+        (None, None, ""),
+        ("https://host/us/caps", None, "https://host/us/caps/blob/HEAD"),
+        ("https://host/us/caps", "https://host/us/caps/blob/abc", "https://host/us/caps/blob/abc"),
+        ("https://host/us/caps", "", ""),
+    ],
+)
+def test_pages_lead_to_the_repository_of_pyproject_unless_told_otherwise(monkeypatch, given, override, wanted):
+    monkeypatch.setattr("torchcaps.runtime.project.address", {"Repository": given}.get)
+    monkeypatch.delenv("TORCHCAPS_REPOSITORY", raising=False)
+    if override is not None:
+        monkeypatch.setenv("TORCHCAPS_REPOSITORY", override)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # conf.py adds to it
+    assert runpy.run_path(str(DOCS / "conf.py"))["repository"] == wanted
 
 
 def _source(module: pkgutil.ModuleInfo) -> str:
