@@ -232,19 +232,23 @@ def test_with_extras_the_demo_runs(full):
 @pytest.mark.slow
 def test_with_extras_the_playground_answers(full):
     command = [str(full.bin / "torchcaps"), "play", "--port", "0"]
-    process = subprocess.Popen(command, cwd=full.cwd, env=full.env, stdout=subprocess.PIPE, text=True)
-    try:
-        address = next(word for line in process.stdout for word in line.split() if word.startswith("http://"))
-        reach = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-        with reach(address, timeout=60) as answer:
-            assert answer.status == 200 and b"<title>" in answer.read()
-        with reach(f"{address.rstrip('/')}/models.json", timeout=60) as answer:
-            listed = answer.read().decode()
-        assert '"capsnet-mnist-small"' in listed and '"capsnet-mnist"' not in listed
-        asked = json.dumps({"network": "capsnet-mnist-small", "pixels": [0] * 784}).encode()
-        request = urllib.request.Request(f"{address.rstrip('/')}/look", asked, {"Content-Type": "application/json"})
-        with reach(request, timeout=60) as answer:
-            assert len(json.load(answer)["lengths"][0]) == 10
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
+    with subprocess.Popen(command, cwd=full.cwd, env=full.env, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            address = next(word for line in process.stdout for word in line.split() if word.startswith("http://"))
+            _playground_answers(address.rstrip("/"))
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=60)
+
+
+def _playground_answers(address: str) -> None:
+    reach = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+    with reach(address, timeout=60) as answer:
+        assert answer.status == 200 and b"<title>" in answer.read()
+    with reach(f"{address}/models.json", timeout=60) as answer:
+        listed = answer.read().decode()
+    assert '"capsnet-mnist-small"' in listed and '"capsnet-mnist"' not in listed
+    asked = json.dumps({"network": "capsnet-mnist-small", "pixels": [0] * 784}).encode()
+    request = urllib.request.Request(f"{address}/look", asked, {"Content-Type": "application/json"})
+    with reach(request, timeout=60) as answer:
+        assert len(json.load(answer)["lengths"][0]) == 10
