@@ -49,9 +49,9 @@ bench: .venv/done
 table: .venv/done
 	$(BIN)/python -m torchcaps.papers.pages
 
-# REPOSITORY: an address that links to files of the code lead to; without one the pages hold copies
+# links to files of the code lead to Repository of pyproject.toml, or to REPOSITORY; without either the pages hold copies
 docs: .venv/done
-	TORCHCAPS_REPOSITORY=$(REPOSITORY) $(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+	$(if $(REPOSITORY),TORCHCAPS_REPOSITORY=$(REPOSITORY)) $(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 	@echo "open build/docs/index.html"
 
 release-check: .venv/done

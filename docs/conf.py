@@ -8,6 +8,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from torchcaps import __version__  # noqa: E402, found by the line above, without being installed
+from torchcaps.runtime.project import address  # noqa: E402
 
 project = "torchcaps"
 release = version = __version__
@@ -30,7 +31,8 @@ maximum_signature_line_length = 100
 toc_object_entries_show_parents = "hide"
 
 # where links to files beside this folder lead; without an address the site holds copies of them
-repository = os.environ.get("TORCHCAPS_REPOSITORY", "")
+home = address("Repository")
+repository = os.environ.get("TORCHCAPS_REPOSITORY", f"{home}/blob/HEAD" if home else "")
 pages_of = {"bench/RECORDS.md": "performance"}  # files beside this folder that a page shows whole
 
 html_theme = "furo"

@@ -2,6 +2,7 @@ import contextlib
 import importlib
 import os
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -63,6 +64,15 @@ def fresh_dynamo():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def no_files_at_hand(tmp_path, monkeypatch) -> Path:
+    """An empty cache, which it returns, no folder of data, and a way to 127.0.0.1 past any proxy."""
+    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
+    return tmp_path / "cache"
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 import posixpath
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ HOME = Path(__file__).parent.parent
 DOCS = HOME / "docs"
 sys.path.append(str(DOCS))
 
-from sphinx_parts.docstrings import as_rst, fields_of  # noqa: E402
+from sphinx_parts.docstrings import as_rst, fields_of, is_left_out, readable  # noqa: E402
 from sphinx_parts.public_names import filled, marked, offered, told_by, written  # noqa: E402
 
 # modules with names that no page tells: for those who work on torchcaps
@@ -69,13 +70,16 @@ def _every_page_is_reached_and_loads_nothing_from_outside(site: Path) -> None:
 def _search_works_from_files(site: Path) -> None:
     """The index is a script, which a browser loads from a file too; where there is one it is asked."""
     assert 'src="searchindex.js' in (site / "search.html").read_text()
-    if browser := shutil.which("chromium"):
+    browser = shutil.which("chromium")
+    for asked, wanted in (
+        {"unsquash": "api/ops.html", "EM+routing": "papers/heinsen2019.html"}.items() if browser else ()
+    ):
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        address = (site / "search.html").as_uri() + "?q=unsquash"
+        address = (site / "search.html").as_uri() + f"?q={asked}"
         command = [browser, *flags, "--virtual-time-budget=20000", "--dump-dom", address]
         page = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
         found = re.findall(r'href="([^"]+)"', page[page.index('id="search-results"') :])
-        assert any(link.startswith("api/ops.html") for link in found), found
+        assert any(link.startswith(wanted) for link in found), found
 
 
 def _every_public_name_is_told(site: Path) -> None:
@@ -181,6 +185,18 @@ def test_comments_of_fields_are_told():
     assert not any("noqa" in line for line in fields_of(Stage))
 
 
+def test_signatures_and_members_show_no_inside_of_a_dataclass():
+    from torchcaps.ops import Routed
+    from torchcaps.train import Options
+
+    assert (
+        readable("(rows: X = <function run_folder>, curve: list = <factory>)")
+        == "(rows: X = run_folder, curve: list = ...)"
+    )
+    assert is_left_out(Options.rows) and is_left_out(Routed.pose_sum) and is_left_out(torchcaps.CapsNet.register_buffer)
+    assert not is_left_out(torchcaps.CapsNet.forward)
+
+
 def test_figures_of_speed_and_memory_are_those_of_the_records():
     """Or rounded from them; what the author's own code takes is in no record."""
     records = figures_in((HOME / "bench" / "RECORDS.md").read_text())
@@ -264,6 +280,24 @@ shown
     assert "folder" not in leads and "folder" in index
     for words, text in (("file", "x = 1\n"), ("notes", "# Notes\n"), ("numbers", "1\n")):
         assert (tmp_path / "html" / leads[words]).read_text() == text
+
+
+@pytest.mark.parametrize(
+    "given, override, wanted",
+    [
+        (None, None, ""),
+        ("https://host/us/caps", None, "https://host/us/caps/blob/HEAD"),
+        ("https://host/us/caps", "https://host/us/caps/blob/abc", "https://host/us/caps/blob/abc"),
+        ("https://host/us/caps", "", ""),
+    ],
+)
+def test_pages_lead_to_the_repository_of_pyproject_unless_told_otherwise(monkeypatch, given, override, wanted):
+    monkeypatch.setattr("torchcaps.runtime.project.address", {"Repository": given}.get)
+    monkeypatch.delenv("TORCHCAPS_REPOSITORY", raising=False)
+    if override is not None:
+        monkeypatch.setenv("TORCHCAPS_REPOSITORY", override)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # conf.py adds to it
+    assert runpy.run_path(str(DOCS / "conf.py"))["repository"] == wanted
 
 
 def _source(module: pkgutil.ModuleInfo) -> str:

@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ from textwrap import dedent
 import pytest
 
 import torchcaps
+from torchcaps.runtime.metrics_log import MetricsLog
 
 HOME = Path(torchcaps.__file__).parent
 DOCS = HOME.parent / "docs"
@@ -31,20 +33,6 @@ FORMULAS = {
     "ops/self_attention.py",
     "ops/self_routing.py",
 }  # of a paper, in its letters
-# modules whose classes a reader builds or gets back: each shows how, in an example
-TAUGHT = (
-    "torchcaps",
-    "torchcaps.layers",
-    "torchcaps.models",
-    "torchcaps.ops",
-    "torchcaps.ops.experts",
-    "torchcaps.ops.rbm",
-    "torchcaps.pretrained",
-    "torchcaps.integrations.sklearn",
-    "torchcaps.integrations.image_folder",
-    "torchcaps.data.augment",
-    "torchcaps.train.schedules",
-)
 OPENERS = re.compile(r"(?:\A|(?<=[.!?:]\s)|(?<=\n\n))\s*(?:- )?((?:Of|That|Those|Whose|What)\b[^\n]{,40})")
 
 
@@ -101,7 +89,7 @@ def test_all_of_them_are_known():
     )
     assert codes_of(source) == {"": "x = 1\n\ny = 2\n\n", "f": "f()\n\n"}
     assert set(EXTRAS) | FORMULAS <= set(codes())
-    assert len(examples()) >= 80
+    assert len(examples()) >= 140
     assert all(name.partition(" ")[2] for name in examples()), "code in the docstring of a file: run it, or list it"
 
 
@@ -124,10 +112,12 @@ def run_example(code: str, names: dict) -> None:
 
 
 @pytest.mark.parametrize("name", examples())
-def test_an_example_gives_what_its_comments_say(name):
-    """After `import torch` and all names of the module whose page of the reference shows it."""
+def test_an_example_gives_what_its_comments_say(name, tmp_path, monkeypatch):
+    """After `import torch` and all names of the module whose page of the reference shows it, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
     file, _, kind = name.partition(" ")
-    thing = getattr(import_module("torchcaps." + file.removesuffix(".py").replace("/", ".")), kind)
+    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    thing = getattr(import_module(f"torchcaps.{module}"), kind)
     page, _, _ = told_by(marked(DOCS / "api"))[id(thing)].rpartition(".")
     if page == "torchcaps.data":
         pytest.importorskip("sklearn", reason="pip install 'torchcaps[experiments]'")
@@ -142,14 +132,23 @@ def test_a_wrong_example_would_be_noticed():
         run_example("x = 2\nx  # 3", {})
 
 
-def test_every_class_that_a_reader_meets_has_an_example():
-    known = {name.partition(" ")[2] for name in codes()}
-    for name in TAUGHT:
-        module = import_module(name)
-        kinds = [each for each in offered(module) if inspect.isclass(getattr(module, each))]
-        assert kinds
-        missing = [each for each in kinds if each not in known]
-        assert not missing, f"{name}: without an example are {missing}"
+def without_example(kinds: Iterable[type]) -> list[str]:
+    """List the classes whose own docstring shows none, by file and name."""
+    named = (f"{Path(inspect.getfile(kind)).relative_to(HOME).as_posix()} {kind.__qualname__}" for kind in kinds)
+    return [name for name in named if name not in codes()]
+
+
+def test_every_class_on_the_pages_of_names_has_an_example():
+    modules = [import_module(name) for name in marked(DOCS / "api")]
+    things = [getattr(module, each) for module in modules for each in offered(module)]
+    kinds = {thing for thing in things if inspect.isclass(thing)}
+    assert len(kinds) >= 140
+    missing = without_example(kinds)
+    assert not missing, f"show how one is made or got, below `Example:` in the docstring of {', '.join(missing)}"
+
+
+def test_a_class_without_an_example_is_found():
+    assert without_example([torchcaps.Capsules, MetricsLog]) == ["runtime/metrics_log.py MetricsLog"]
 
 
 @pytest.mark.parametrize("name", EXTRAS)

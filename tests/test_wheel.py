@@ -5,6 +5,8 @@ The default tests build both and look inside. The slow ones install a wheel into
 
 import json
 import os
+import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -28,7 +30,17 @@ MOST_BYTES = 12_000_000
 BUILD = "import sys; from setuptools import build_meta as b; out = sys.argv[1]; b.build_sdist(out); b.build_wheel(out)"
 NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
 NO_NETWORK |= dict.fromkeys(("no_proxy", "NO_PROXY"), "")
-NEEDED = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "constraints.txt")
+NEEDED = (
+    "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "constraints.txt",
+)
+DESCRIBE = "import sys; from setuptools import build_meta as b; print(b.prepare_metadata_for_build_wheel(sys.argv[1]))"
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +87,43 @@ def test_the_metadata_say_who_what_and_where(built):
     assert "Typing :: Typed" in said.get_all("Classifier")
     assert dict(line.split(", ") for line in said.get_all("Project-URL")) == PROJECT["project"]["urls"]
     assert {*said.get_all("Provides-Extra")} == {*PROJECT["project"]["optional-dependencies"]}
+
+
+def test_a_package_index_shows_readme(built):
+    """As it is while there is no address."""
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
+        text = archive.read(f"torchcaps-{torchcaps.__version__}.dist-info/METADATA").decode()
+    said = Parser().parsestr(text)
+    assert said["Description-Content-Type"] == "text/markdown"
+    assert said.get_payload() == runpy.run_path(str(HOME / "setup.py"))["description"](HOME)
+
+
+def test_with_an_address_no_link_of_the_description_is_relative(tmp_path):
+    for name in (*NEEDED, "torchcaps/__init__.py", "torchcaps/runtime/project.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(HOME / name, tmp_path / name)
+    project = (tmp_path / "pyproject.toml").read_text()
+    filled = re.sub(r'(?m)^Repository = ".*"', 'Repository = "https://host/us/caps/"', project)
+    (tmp_path / "pyproject.toml").write_text(filled)
+    out = tmp_path / "out"
+    out.mkdir()
+    subprocess.run([sys.executable, "-c", DESCRIBE, out], cwd=tmp_path, check=True, capture_output=True, timeout=100)
+    said = Parser().parsestr(next(out.glob("*/METADATA")).read_text()).get_payload()
+    tag = f"v{torchcaps.__version__}"
+    assert f"](https://host/us/caps/raw/{tag}/docs/moving.gif)" in said
+    assert f"](https://host/us/caps/blob/{tag}/docs/start.md)" in said
+    assert not re.findall(r"\]\((?!https://)[^)]*\)", said)
+    short = said.replace(f"https://host/us/caps/raw/{tag}/", "").replace(f"https://host/us/caps/blob/{tag}/", "")
+    assert short == (HOME / "README.md").read_text()
+
+
+def test_only_relative_links_outside_code_are_changed():
+    whole = runpy.run_path(str(HOME / "setup.py"))["with_whole_links"]
+    text = "[![a](b.png)](c.md) [d](#e) [f](https://g) [h](i.md#j)\n```sh\n[k](l)\n```\n"
+    assert whole(text, "https://host/r", "v1") == (
+        "[![a](https://host/r/raw/v1/b.png)](https://host/r/blob/v1/c.md) [d](#e) [f](https://g) "
+        "[h](https://host/r/blob/v1/i.md#j)\n```sh\n[k](l)\n```\n"
+    )
 
 
 def test_the_source_archive_builds_the_wheel_and_no_more(built):
@@ -183,19 +232,23 @@ def test_with_extras_the_demo_runs(full):
 @pytest.mark.slow
 def test_with_extras_the_playground_answers(full):
     command = [str(full.bin / "torchcaps"), "play", "--port", "0"]
-    process = subprocess.Popen(command, cwd=full.cwd, env=full.env, stdout=subprocess.PIPE, text=True)
-    try:
-        address = next(word for line in process.stdout for word in line.split() if word.startswith("http://"))
-        reach = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-        with reach(address, timeout=60) as answer:
-            assert answer.status == 200 and b"<title>" in answer.read()
-        with reach(f"{address.rstrip('/')}/models.json", timeout=60) as answer:
-            listed = answer.read().decode()
-        assert '"capsnet-mnist-small"' in listed and '"capsnet-mnist"' not in listed
-        asked = json.dumps({"network": "capsnet-mnist-small", "pixels": [0] * 784}).encode()
-        request = urllib.request.Request(f"{address.rstrip('/')}/look", asked, {"Content-Type": "application/json"})
-        with reach(request, timeout=60) as answer:
-            assert len(json.load(answer)["lengths"][0]) == 10
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
+    with subprocess.Popen(command, cwd=full.cwd, env=full.env, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            address = next(word for line in process.stdout for word in line.split() if word.startswith("http://"))
+            _playground_answers(address.rstrip("/"))
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=60)
+
+
+def _playground_answers(address: str) -> None:
+    reach = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+    with reach(address, timeout=60) as answer:
+        assert answer.status == 200 and b"<title>" in answer.read()
+    with reach(f"{address}/models.json", timeout=60) as answer:
+        listed = answer.read().decode()
+    assert '"capsnet-mnist-small"' in listed and '"capsnet-mnist"' not in listed
+    asked = json.dumps({"network": "capsnet-mnist-small", "pixels": [0] * 784}).encode()
+    request = urllib.request.Request(f"{address}/look", asked, {"Content-Type": "application/json"})
+    with reach(request, timeout=60) as answer:
+        assert len(json.load(answer)["lengths"][0]) == 10

@@ -69,14 +69,31 @@ def _process(app: Any, what: str, name: str, thing: Any, options: Any, lines: li
     lines[:] = as_rst([*lines[:behind], "", *more, "", *lines[behind:]])
 
 
-def _skip(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out NamedTuple fields, which the signature and comments describe, and methods inherited from elsewhere."""
-    alias = str(getattr(thing, "__doc__", "")).startswith("Alias for field number")
+def readable(signature: str) -> str:
+    """Name a default that has no literal: one that sphinx cannot parse leaves the types of all arguments raw."""
+    return re.sub(r"<function (\w+)>", r"\1", signature).replace("<factory>", "...")
+
+
+def is_left_out(thing: Any) -> bool:
+    """Leave out fields, which the signature and comments describe, and methods inherited from elsewhere."""
+    alias = str(getattr(thing, "__doc__", "")).startswith("Alias for field number")  # of a NamedTuple
+    default = inspect.isfunction(thing) and "." not in thing.__qualname__  # of a dataclass
     foreign = inspect.isroutine(thing) and not str(thing.__module__).startswith("torchcaps")
-    return True if alias or foreign else None
+    return alias or default or foreign
+
+
+def _sign(
+    app: Any, what: str, name: str, thing: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    return readable(signature) if signature else signature, returns
+
+
+def _skip(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
+    return True if is_left_out(thing) else None
 
 
 def setup(app: Any) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _process)
+    app.connect("autodoc-process-signature", _sign)
     app.connect("autodoc-skip-member", _skip)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

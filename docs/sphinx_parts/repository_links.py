@@ -1,9 +1,8 @@
 """Links of a page to files beside docs/, as `../../torchcaps/ops/squash.py`, that work in the repository and the site.
 
-With an address (`make docs REPOSITORY=https://example.org/torchcaps/blob/main`) they lead there. Without one the site
-holds a copy of a file, and the name of a folder is no link. A file shown whole on a page (`pages_of` in conf.py)
-is that page. Links of such
-a file are read from where it lies.
+With an address (`Repository` of pyproject.toml, or `make docs REPOSITORY=ADDRESS/blob/COMMIT`) they lead there.
+Without one the site holds a copy of a file, and the name of a folder is no link. A file shown whole on a page
+(`pages_of` in conf.py) is that page. Links of such a file are read from where it lies.
 """
 
 import os

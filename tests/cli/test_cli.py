@@ -27,9 +27,7 @@ HOME = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def command(capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
+def command(capsys, monkeypatch, tmp_path, no_files_at_hand):
     monkeypatch.chdir(tmp_path)
     return lambda *words: run(capsys, monkeypatch, *words)
 

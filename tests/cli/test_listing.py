@@ -27,10 +27,8 @@ ROW = "sabour2017/mnist-r3-recon"
 
 
 @pytest.fixture
-def command(capsys, monkeypatch, tmp_path):
+def command(capsys, monkeypatch, tmp_path, no_files_at_hand):
     """In an empty folder, far from any result file, at 80 columns."""
-    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
 
     def said(*words: str) -> str:

@@ -24,12 +24,8 @@ unix_only = pytest.mark.skipif(os.name == "nt", reason="the stand-ins for npm an
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> Path:
-    """Every test has an empty cache, no named folder, and reaches 127.0.0.1 past any proxy."""
-    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
-    return tmp_path / "cache" / "toy"
+def cache(no_files_at_hand) -> Path:
+    return no_files_at_hand / "toy"
 
 
 @pytest.fixture

@@ -17,10 +17,8 @@ SETS = ["smallnorb", "smallnorb-48", "svhn", "cifar10"]
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
-    return tmp_path / "cache" / "toy"
+def cache(no_files_at_hand):
+    return no_files_at_hand / "toy"
 
 
 class Decoder:

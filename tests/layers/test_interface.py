@@ -9,11 +9,14 @@ from torch.nn.functional import cross_entropy
 
 from torchcaps.layers import (
     Capsules,
+    ConvMatrixCapsules,
     ConvRoutedCapsules,
     EMCapsules,
+    ExpertCapsules,
     InvertedCapsules,
     LadderCapsules,
     LazyRoutedCapsules,
+    MatrixCapsules,
     PrimaryCapsules,
     RoutedCapsules,
     SelfAttentionCapsules,
@@ -136,8 +139,42 @@ def test_features_of_another_dtype_than_the_weights_are_refused():
         assert layer(features.bfloat16()).poses.dtype == torch.float32
 
 
-def test_a_ladder_names_the_dtype_that_it_wants_and_inverted_routing_takes_any():
+LAYERS = VECTOR_LAYERS | {
+    "em": lambda: EMCapsules(6, 3, rows=2, d_in=4, d_out=4),
+    "matrix-em": lambda: MatrixCapsules(6, 3, rows=2, d_in=4, d_out=4),
+    "conv-matrix": lambda: ConvMatrixCapsules((1, 3), 2, 3, rows=2, d_in=4, d_out=4, kernel=1),
+    "experts": lambda: ExpertCapsules(6, 3, 8, 5),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "lazy"])
+def test_poses_of_another_dtype_than_the_weights_are_refused(name, dtype):
+    layer, poses = LAYERS[name](), torch.rand(2, 6, 8).to(dtype)
+    inner = type(layer).__name__
+    wanted = (
+        f"{inner} expects poses of torch.float32, as its weights are, got {dtype}; "
+        f"give poses.to(torch.float32), or convert the model by .to({dtype})"
+    )
+    for given in (poses, Capsules.of(poses), Capsules.scored(poses, poses[..., 0])):
+        with pytest.raises(ValueError, match=f"^{re.escape(wanted)}$"):
+            layer(given)
+    assert layer(poses.float()).activity.isfinite().all()
+    assert layer.to(dtype)(poses).activity.isfinite().all()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_under_autocast_poses_may_be_bfloat16(name):
+    with torch.autocast("cpu", torch.bfloat16):
+        assert LAYERS[name]()(torch.rand(2, 6, 8).bfloat16()).activity.isfinite().all()
+
+
+def test_votes_of_float16_poses_are_computed_in_float32_and_lazy_layers_take_any():
     half = torch.rand(2, 6, 8).half()
-    with pytest.raises(ValueError, match=r"^LadderCapsules expects poses of torch.float32, as its weights are, got"):
-        LadderCapsules(6, 3, 8, 5, n_kept=2)(half)
-    assert InvertedCapsules(6, 3, 8, 5)(half).activity.isfinite().all()
+    for name, make in LAYERS.items():
+        if name in ("ladder", "conv", "experts"):
+            with pytest.raises(ValueError, match=r"Capsules expects poses of torch.float32, as its weights are, got"):
+                make()(half)
+        else:
+            assert make()(half).activity.isfinite().all()
+    assert LAYERS["lazy"]()(half.bfloat16()).activity.isfinite().all()

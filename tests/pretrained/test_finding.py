@@ -20,12 +20,8 @@ CONTENT = (FOLDER / FILE).read_bytes()
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch) -> Path:
-    """No folder is named, the cache is empty, and 127.0.0.1 is reached past any proxy."""
-    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
-    return tmp_path / "cache" / "weights"
+def cache(no_files_at_hand) -> Path:
+    return no_files_at_hand / "weights"
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The number of CPU threads: chosen by what is fastest now, told, recorded, and kept by a resumed run."""
 
-import time
-
 import pytest
 import torch
 
@@ -25,14 +23,25 @@ def unset(monkeypatch):
         yield
 
 
-def costs(seconds: dict[int, float]):
-    """Work that takes these seconds with that number of threads."""
-    return lambda: time.sleep(seconds[torch.get_num_threads()])
+class Clock:
+    """A clock that only `work` moves, by the seconds that go with the number of threads: nothing else takes time."""
+
+    def __init__(self, seconds: dict[int, float]) -> None:
+        self.now, self.seconds = 0.0, seconds
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def work(self) -> None:
+        self.now += self.seconds[torch.get_num_threads()]
 
 
 def chosen(seconds: dict[int, float], said: list[str], device: torch.device = CPU) -> int:
-    with threads.measured_threads(device, lambda: costs(seconds), said.append):
-        return torch.get_num_threads()
+    clock = Clock(seconds)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "time", clock)
+        with threads.measured_threads(device, lambda: clock.work, said.append):
+            return torch.get_num_threads()
 
 
 @pytest.mark.parametrize(
@@ -41,6 +50,8 @@ def chosen(seconds: dict[int, float], said: list[str], device: torch.device = CP
         ({1: 0.002, 2: 0.02, 4: 0.2}, 1),  # busy: threads wait for each other
         ({1: 0.008, 2: 0.004, 4: 0.002}, 4),  # quiet
         ({1: 0.008, 2: 0.004, 4: 0.008}, 2),
+        ({1: 0.010, 2: 0.009, 4: 0.001}, 1),  # too little a gain to go on
+        ({1: 0.010, 2: 0.008, 4: 0.0065}, 4),
     ],
 )
 def test_the_fastest_number_is_taken_told_and_given_back(unset, seconds, wanted):

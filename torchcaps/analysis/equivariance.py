@@ -48,7 +48,14 @@ LEAST = 20  # images; a class that is predicted less often gets the mean
 
 
 class KnownDigits(NamedTuple):
-    """Transformed digits with the factors they were made by."""
+    """Transformed digits with the factors they were made by.
+
+    Example:
+
+        digits = Labelled(torch.zeros(3, 1, 28, 28, dtype=torch.uint8), torch.tensor([4, 1, 7]))
+        known = known_digits(digits, (28, 28), torch.Generator().manual_seed(0), copies=2)
+        known.labels.tolist(), list(known.factors.shape)  # ([4, 1, 7, 4, 1, 7], [6, 6])
+    """
 
     images: UInt8[Tensor, "n c h w"]
     labels: Int64[Tensor, " n"]
@@ -57,7 +64,14 @@ class KnownDigits(NamedTuple):
 
 
 class Ridge(NamedTuple):
-    """Ridge regression solved for all strengths at once: along the axes of `basis` the poses are uncorrelated."""
+    """Ridge regression solved for all strengths at once: along the axes of `basis` the poses are uncorrelated.
+
+    Example:
+
+        poses = torch.randn(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        ridge = fit_ridge(poses, 3 * poses[:, :1])  # the first pose dimension, times 3
+        round(ridge.predict(torch.ones(1, 2, dtype=torch.float64), torch.tensor([1e-9])).item(), 3)  # 3.0
+    """
 
     mean: Float[Tensor, " f"]
     basis: Float[Tensor, "f f"]
@@ -73,7 +87,14 @@ class Ridge(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """R² of each factor and the ridge strengths that were chosen."""
+    """R² of each factor and the ridge strengths that were chosen.
+
+    Example:
+
+        poses, part = torch.randn(200, 2, dtype=torch.float64), torch.arange(200) % 3  # fit, choose, score
+        found = explain(poses, torch.zeros(200, dtype=torch.long), 3 * poses[:, :1], part)
+        round(found.r2.item(), 2), found.strengths.item()  # (1.0, 0.001)
+    """
 
     r2: Float[Tensor, " k"]
     strengths: Float[Tensor, " k"]
@@ -81,7 +102,15 @@ class Explained(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Equivariance:
-    """Result of `equivariance` as plain numbers, by factor where they belong to one."""
+    """Result of `equivariance` as plain numbers, by factor where they belong to one.
+
+    Example:
+
+        import torchcaps
+        model, digits = torchcaps.load("capsnet-mnist-small"), torchcaps.data.load("generated", "test")
+        found = equivariance(model, digits, torch.device("cpu"), copies=2)
+        list(found.r2) == list(FACTORS), found.n_features  # (True, 16)
+    """
 
     r2: dict[str, float]
     strength: dict[str, float]

@@ -26,7 +26,15 @@ Pictures = Float[Tensor, "n j c h w"]
 
 
 class Judge(NamedTuple):
-    """Classifier of samples, and its error on the test images."""
+    """Classifier of samples, and its error on the test images.
+
+    Example:
+
+        from torchcaps.data import load
+        judge = train_judge(load("generated", "train"), load("generated", "test"), torch.device("cpu"), seed=0, steps=1)
+        classes, features = judge(torch.rand(5, 1, 28, 28))
+        list(classes.shape), len(features)  # ([5], 5)
+    """
 
     net: Baseline
     error_percent: float

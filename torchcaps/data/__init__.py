@@ -7,14 +7,13 @@ from torchcaps.data.sets.image_folder import OwnImages
 from torchcaps.data.sources.encoders import Encoder
 from torchcaps.data.sources.files import DataError
 from torchcaps.data.sources.formats import Labelled
-from torchcaps.data.specs import DataInfo, DataSet, DataSpec
+from torchcaps.data.specs import DataInfo, DataSpec
 from torchcaps.data.subsets import hold_out
 
 __all__ = [
     "DATASETS",
     "DataError",
     "DataInfo",
-    "DataSet",
     "DataSpec",
     "Encoder",
     "Groups",

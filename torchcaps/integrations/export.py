@@ -33,6 +33,8 @@ from torchcaps.layers import Capsules, LadderCapsules, RankMask
 from torchcaps.runtime.files import write_whole
 from torchcaps.train.recipe import Run
 
+__all__ = ["Exported", "export_onnx", "export_program", "to_onnx"]
+
 TOLERANCE = 1e-4
 BATCHES = (1, 2, 13)
 # Fraction of inputs on which a model that ranks capsules may differ: rounding can swap two capsules of equal rank.
@@ -42,7 +44,16 @@ INSTALL = "pip install 'torchcaps[export]'"
 
 
 class Exported(NamedTuple):
-    """Written file, and its agreement with the model."""
+    """Written file, and its agreement with the model.
+
+    Example:
+
+        from pathlib import Path
+        from torchcaps.train.recipe import Run
+        run = Run(data="generated-16", model="capsnet", model_args={"channels": 8, "kernel": 5, "primary_kernel": 5})
+        found = export_program(run.build(), run, Path("net.pt2"))
+        found.path.name, found.largest < 1e-4  # ('net.pt2', True)
+    """
 
     path: Path
     largest: float  # largest difference from the model, over the inputs that agree

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchcaps.layers.calibration import scale_votes
 from torchcaps.layers.capsules import Capsules, vectors
 from torchcaps.layers.initialisation import Lengths, alive_bias, alive_lengths, alive_std, is_aligned
+from torchcaps.layers.inputs import check_dtype
 from torchcaps.layers.sizes import check_grid, check_sizes
 from torchcaps.ops import LocalGrid, local_grid, local_routing
 from torchcaps.ops.couplings import coupling_rule
@@ -67,13 +68,13 @@ class ConvRoutedCapsules(nn.Module):
         self.bias = nn.Parameter(alive_bias(n_out_types, d_out, self._lengths().bias))
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
-        poses = vectors("ConvRoutedCapsules", capsules, self.n_in, self.d_in)
+        poses = self._checked(capsules)
         return Capsules.of(self._route(poses, self.bias, self.n_iters))
 
     @torch.no_grad()
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         """Scale the transforms so that these inputs give a median activity of 0.2 to 0.7; return the outputs."""
-        poses = vectors("ConvRoutedCapsules", capsules, self.n_in, self.d_in)
+        poses = self._checked(capsules)
         n_iters = self.n_iters if is_aligned(self.n_reached, self.n_iters, self.couplings) else 1
         none = torch.zeros_like(self.bias)
         return scale_votes(self, poses, lambda seen: self._route(seen, none, n_iters), self._lengths().sum)
@@ -82,6 +83,11 @@ class ConvRoutedCapsules(nn.Module):
     def transforms(self) -> Float[Tensor, "n k m d e"]:
         """Transforms by input type, offset and output type."""
         return self.weight.unflatten(0, (self.n_in_types, -1))
+
+    def _checked(self, capsules: Capsules | Tensor) -> Tensor:
+        poses = vectors("ConvRoutedCapsules", capsules, self.n_in, self.d_in)
+        check_dtype("ConvRoutedCapsules", "poses", poses, self.weight.dtype)
+        return poses
 
     def _lengths(self) -> Lengths:
         return alive_lengths(self.n_seen, self.n_reached, self.weight.shape[-1], self.n_iters, self.couplings)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, matrices, over_places
 from torchcaps.layers.initialisation import ASSUMED, GATE, LENGTH, SCORE, SIGNAL, alive_betas, check_init
+from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import EMStep, em_routing, em_routing_backend, em_routing_steps, own_output_prior
 from torchcaps.ops.em.densities import density_named
@@ -131,6 +132,7 @@ class EMCapsules(nn.Module):
     def _arguments(self, capsules: Capsules | Tensor) -> dict:
         """Check the capsules and return the arguments of the op."""
         poses = matrices("EMCapsules", capsules, self.n_in, self.rows, self.d_in)
+        check_pose_dtype("EMCapsules", poses, self.weight.dtype)
         scores = capsules.logit if isinstance(capsules, Capsules) else poses.new_full(poses.shape[:-2], INF)
         weight, bias, beta_use, beta_ignore = map(
             self._by_input, (self.weight, self.bias, self.beta_use, self.beta_ignore)

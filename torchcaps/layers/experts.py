@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.capsules import Capsules, vectors
+from torchcaps.layers.inputs import check_dtype
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops.experts import Phase, Rule, agreement_routing, firing, on_probability
 
@@ -53,6 +54,7 @@ class ExpertCapsules(nn.Module):
     def phase(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Phase:
         """Compute poses, sums and couplings, the terms of the contrastive update."""
         poses = vectors("ExpertCapsules", capsules, self.n_in, self.d_in)
+        check_dtype("ExpertCapsules", "poses", poses, self.weight.dtype)
         # on CUDA the weights are channels last, which would mean strided reads
         return agreement_routing(poses, self.weight.contiguous(), self.rule)
 

@@ -35,5 +35,11 @@ def check_dtype(model: str, what: str, given: Tensor, dtype: torch.dtype) -> Non
     raise ValueError(f"{model} expects {what} of {dtype}, as its weights are, got {given.dtype}; {do}")
 
 
+def check_pose_dtype(layer: str, poses: Tensor, dtype: torch.dtype) -> None:
+    """Refuse poses whose dtype is not that of the weights, except float16, whose votes are computed in float32."""
+    if poses.dtype != torch.float16:
+        check_dtype(layer, "poses", poses, dtype)
+
+
 def _casts(device: str) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

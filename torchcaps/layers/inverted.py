@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, flat_poses
 from torchcaps.layers.initialisation import LENGTH, SCORE
+from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import RoutingStep, inverted_routing, inverted_routing_steps
 from torchcaps.ops.votes import votes_of
@@ -72,6 +73,7 @@ class InvertedCapsules(nn.Module):
 
     def _checked(self, capsules: Capsules | Tensor) -> Float[Tensor, "*b i d"]:
         poses = flat_poses("InvertedCapsules", capsules, self.n_in, self.d_in)
+        check_pose_dtype("InvertedCapsules", poses, self.weight.dtype)
         if not isinstance(capsules, Capsules) or capsules.score is None:
             return poses
         gone = (capsules.activity == 0).unsqueeze(-1)  # masked capsules may hold NaN, and 0 · NaN is not 0

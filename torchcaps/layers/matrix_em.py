@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, matrices
 from torchcaps.layers.initialisation import LONG, SHORT, check_init
+from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.sizes import check_grid, check_sizes
 from torchcaps.ops import LocalGrid, MatrixEMStep, local_grid, matrix_em_routing, matrix_em_routing_steps
 from torchcaps.ops.matrix_em.reference import RISE, MatrixEMRouted, grid_coordinates
@@ -100,6 +101,7 @@ class _MatrixLayer(nn.Module):
     def _arguments(self, capsules: Capsules | Tensor) -> dict:
         """Check the capsules and return the arguments of the op."""
         poses = matrices(type(self).__name__, capsules, self.n_in, self.rows, self.weight.shape[-2])
+        check_pose_dtype(type(self).__name__, poses, self.weight.dtype)
         scores = capsules.logit if isinstance(capsules, Capsules) else poses.new_full(poses.shape[:-2], INF)
         return self._field() | {
             "scores": scores,

@@ -18,6 +18,7 @@ from torchcaps.layers.initialisation import (
     check_init,
     is_aligned,
 )
+from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import (
     RoutingStep,
@@ -186,7 +187,9 @@ class RoutedCapsules(nn.Module):
         return {"prior": self.prior, "couplings": self.couplings, "detach": self.detach}
 
     def _checked(self, capsules: Capsules | Tensor) -> Tensor:
-        return vectors("RoutedCapsules", capsules, self.n_in, self.d_in)
+        poses = vectors("RoutedCapsules", capsules, self.n_in, self.d_in)
+        check_pose_dtype("RoutedCapsules", poses, self.weight.dtype)
+        return poses
 
 
 def _weight_shape(

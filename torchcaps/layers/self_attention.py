@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, over_places, vectors
 from torchcaps.layers.initialisation import LENGTH, LONG, MOST, SHORT, check_init
+from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import RoutingStep, self_attention_routing, self_attention_routing_steps
 
@@ -69,7 +70,9 @@ class SelfAttentionCapsules(nn.Module):
         return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}"
 
     def _checked(self, capsules: Capsules | Tensor) -> Tensor:
-        return vectors("SelfAttentionCapsules", capsules, self.n_in, self.d_in)
+        poses = vectors("SelfAttentionCapsules", capsules, self.n_in, self.d_in)
+        check_pose_dtype("SelfAttentionCapsules", poses, self.weight.dtype)
+        return poses
 
 
 def _alive(n_in: int, n_out: int, d_out: int) -> tuple[float, float]:

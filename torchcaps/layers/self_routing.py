@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers.capsules import NEAR, Capsules, checked_types, flat_poses
 from torchcaps.layers.initialisation import LENGTH, LONG
+from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import SelfRoutingStep, self_routing, self_routing_steps
 
@@ -71,6 +72,7 @@ class SelfRoutedCapsules(nn.Module):
     def _checked(self, capsules: Capsules | Tensor) -> tuple[Float[Tensor, "*b i"], Float[Tensor, "*b i d"]]:
         """Return activities and checked vector poses; plain poses are all active. A masked pose may hold NaN."""
         poses = flat_poses("SelfRoutedCapsules", capsules, self.n_in, self.d_in)
+        check_pose_dtype("SelfRoutedCapsules", poses, self.weight.dtype)
         if not isinstance(capsules, Capsules):
             return poses.new_ones(poses.shape[:-1]), poses
         return capsules.activity, poses.masked_fill((capsules.activity == 0).unsqueeze(-1), 0)

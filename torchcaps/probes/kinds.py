@@ -25,7 +25,14 @@ from torchcaps.train.tasks.classify import Classify
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Base of all probes: the run of the probed network."""
+    """Base of all probes: the run of the probed network.
+
+    Example:
+
+        run = Run(data="generated", model="capsnet", model_args={})
+        probe = Vote(network=run, of="mine/capsnet")
+        isinstance(probe, Probe), probe.needs, probe.trains  # (True, ('mine/capsnet',), False)
+    """
 
     trains: ClassVar[bool] = False
     together: ClassVar[bool] = False
@@ -60,7 +67,14 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenClassifier(Probe):
-    """Classifier on the features of a finished row, fitted to the portion `fit` and tested on `on`."""
+    """Classifier on the features of a finished row, fitted to the portion `fit` and tested on `on`.
+
+    Example:
+
+        run = Run(data="mnist", model="capsnet", model_args={})
+        probe = FrozenClassifier(network=run, of="mine/capsnet", fit="mnist/train", on=("mnist/test",))
+        probe.parts(), probe.learnt_from()  # (('mnist/test',), ('mnist/train',))
+    """
 
     features: str = "pre_mask"
     classifier: Svm | Linear | None = Svm()  # noqa: RUF009, frozen
@@ -101,6 +115,12 @@ class Attack(FrozenClassifier):
 
     Without a classifier, the longest capsule is the prediction. `source`: craft the images on another network and
     show them to this one (transfer attack).
+
+    Example:
+
+        run = Run(data="mnist", model="capsnet", model_args={})
+        probe = Attack(network=run, of="mine/capsnet", classifier=None, strengths=(5, 10))
+        probe.parts()  # ('clean', 'fgsm-5', 'fgsm-10', 'pgd-5', 'pgd-10')
     """
 
     own_images: ClassVar[bool] = True
@@ -143,6 +163,11 @@ class Ensemble(Probe):
     """Ensemble of the runs of one row, one for each seed, that sums their scores.
 
     It has no result file; tables compute it from the result files of its members.
+
+    Example:
+
+        run = Run(data="mnist", model="capsnet", model_args={}, keep_scores=True)
+        Ensemble(network=run, of="mine/capsnet").parts()  # ('test',)
     """
 
     together: ClassVar[bool] = True
@@ -170,6 +195,11 @@ class Vote(Probe):
     """Majority vote of several seeds of a row, computed from the predictions in their result files.
 
     Seed n of the vote has the members n · n_members onwards, so votes of two seeds share no run.
+
+    Example:
+
+        run = Run(data="mnist", model="capsnet", model_args={})
+        Vote(network=run, of="mine/capsnet", n_members=5).needs  # ('mine/capsnet',)
     """
 
     n_members: int = 3

@@ -16,7 +16,16 @@ Make = Callable[[], Any]  # a Run, or a probe
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Printed number that a recipe reproduces."""
+    """Printed number that a recipe reproduces.
+
+    Example:
+
+        @reproduces(table="1", row="CapsNet", metric="test.error_percent", printed=0.25)
+        def mnist():
+            return Run(data="mnist", model="capsnet", model_args={})
+
+        mnist.claim.printed  # 0.25
+    """
 
     table: str
     row: str
@@ -29,7 +38,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Named function that returns a run or a probe."""
+    """Named function that returns a run or a probe.
+
+    Example:
+
+        from torchcaps.papers import RECIPES
+        recipe = find("sabour2017/mnist-r3-recon", RECIPES)
+        recipe.claim.printed, type(recipe.make()).__name__  # (0.25, 'Run')
+    """
 
     name: str  # "sabour2017/mnist-r3-recon"
     make: Make
@@ -52,14 +68,32 @@ def reproduces(**claim: Any) -> Callable[[Make], Make]:
 
 
 class Variant:
-    """Row that differs from a base run in a few fields (train/vary.py); keywords extend its claim."""
+    """Row that differs from a base run in a few fields (train/vary.py); keywords extend its claim.
+
+    Example:
+
+        def base():
+            return Run(data="mnist", model="capsnet", model_args={})
+
+        rows = variants(base, {"slow": Variant("low learning rate", {"learning_rate": 1e-4})})
+        rows["slow"]().stages[0].learning_rate  # 0.0001
+    """
 
     def __init__(self, row: str, changes: Mapping[str, Any], **claim: Any) -> None:
         self.row, self.changes, self.claim = row, changes, claim
 
 
 class Variants(dict[str, Make]):
-    """Table of rows, by name, that `recipes_of` collects from a paper's module."""
+    """Table of rows, by name, that `recipes_of` collects from a paper's module.
+
+    Example:
+
+        def base():
+            return Run(data="mnist", model="capsnet", model_args={})
+
+        rows = variants(base, {f"r{n}": Variant(f"{n} iterations", {"n_iters": n}) for n in (1, 3)})
+        list(rows), rows["r1"]().model_args  # (['r1', 'r3'], {'n_iters': 1})
+    """
 
 
 def variants(base: Callable[[], Run], rows: Mapping[str, Variant], **claim: Any) -> Variants:

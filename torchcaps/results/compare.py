@@ -22,7 +22,13 @@ from torchcaps.train.recipe import Run
 
 
 class Comparison(NamedTuple):
-    """Paired errors of two results on one part."""
+    """Paired errors of two results on one part.
+
+    Example:
+
+        found = Comparison("test", 1000, first_alone=12, second_alone=20, both=5, sd=0.5, what="images", n_sources=1000)
+        found.difference  # -0.8
+    """
 
     part: str  # name of the part in the first result
     n: int

@@ -21,7 +21,14 @@ FIELDS = "run", "row", "changes", "metric", "by_seed", "mean", "commit", "run_sh
 
 @dataclass(frozen=True)
 class Line:
-    """One metric of one setting, by seed."""
+    """One metric of one setting, by seed.
+
+    Example:
+
+        line = Line("slow", "mine/capsnet", "learning_rate=1e-4", "validation.error_percent", {0: 1.5, 1: 2.5}, "", "")
+        add_tuning(Path("tuning.csv"), [line])
+        read_tuning(Path("tuning.csv"))[0].by_seed  # {0: 1.5, 1: 2.5}
+    """
 
     run: str  # name of the setting
     row: str  # row that the setting varies

@@ -38,14 +38,27 @@ SEEDED = (
 
 
 class Part(NamedTuple):
-    """Labels and hash of one part of the data."""
+    """Labels and hash of one part of the data.
+
+    Example:
+
+        run = Run(data="generated", model="capsnet", model_args={})
+        part = Parts(root=None)(run, "test", seed=0)
+        len(part.labels), len(part.sha256)  # (256, 64)
+    """
 
     labels: Tensor
     sha256: str
 
 
 class Parts:
-    """Parts of data, read and hashed once for all the result files that name them."""
+    """Parts of data, read and hashed once for all the result files that name them.
+
+    Example:
+
+        run, parts = Run(data="generated", model="capsnet", model_args={}), Parts(root=None)
+        parts(run, "test", seed=0) is parts(run, "test", seed=0)  # True
+    """
 
     def __init__(self, root: Path | None) -> None:
         self.root = root
@@ -88,7 +101,13 @@ NOT_REPLAYED = Check("replay", None, "give --replay to train the first steps aga
 
 
 class Summary(NamedTuple):
-    """Outcome of the checks of many files."""
+    """Outcome of the checks of many files.
+
+    Example:
+
+        bad = [(Path("results/mine/capsnet/0.json"), Check("steps", False, "the recipe plans 20, the file says 2"))]
+        Summary(3, bad, without_data={}).text()  # 3 result files, 1 bad
+    """
 
     n: int
     bad: list[tuple[Path, Check]]

@@ -23,7 +23,17 @@ def n_cores() -> int:
 
 
 class Lost(RuntimeError):
-    """Error: another process of the run is gone."""
+    """Error: another process of the run is gone.
+
+    Example:
+
+        try:
+            with naming_the_lost():
+                raise RuntimeError("[gloo] connection closed by peer")
+        except Lost as error:
+            said = str(error)
+        said.partition(";")[0]  # another process of this run is gone ([gloo] connection closed by peer)
+    """
 
 
 def several() -> bool:
@@ -75,7 +85,14 @@ def summed(part: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Team:
-    """Processes that train together; a single process is a team of size 1 and communicates with nobody."""
+    """Processes that train together; a single process is a team of size 1 and communicates with nobody.
+
+    Example:
+
+        with joined(torch.device("cpu")) as team:  # under torchrun: all of its processes
+            found = team.rank, team.size, team.largest(3)
+        found  # (0, 1, [3])
+    """
 
     rank: int = 0
     size: int = 1

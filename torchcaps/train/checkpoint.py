@@ -31,7 +31,14 @@ OF_A_RUN = ("name", "seed", "run", "step")
 
 
 class Checkpoint(NamedTuple):
-    """Tensors and header of a checkpoint file."""
+    """Tensors and header of a checkpoint file.
+
+    Example:
+
+        save_checkpoint(Path("net.safetensors"), {"model/weight": torch.zeros(2, 3)}, {"step": 20})
+        found = load_checkpoint(Path("net.safetensors"))
+        found.about["step"], list(found.part("model")["weight"].shape)  # (20, [2, 3])
+    """
 
     tensors: dict[str, Tensor]
     about: dict[str, Any]

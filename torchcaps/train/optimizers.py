@@ -110,7 +110,16 @@ class _OnDevice:
 
 
 class MomentumSGD(_OnDevice):
-    """Update of `SGD`. PyTorch's SGD takes the momentum as a Python number, which a captured step cannot change."""
+    """Update of `SGD`. PyTorch's SGD takes the momentum as a Python number, which a captured step cannot change.
+
+    Example:
+
+        weight = torch.nn.Parameter(torch.tensor(1.0))
+        optimizer = SGD(momentum=0.9).make([weight], now=torch.tensor([0.5, 0.9]))
+        weight.backward()
+        optimizer.step()
+        weight.item()  # 0.5
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]], settings: SGD) -> None:
         super().__init__(parameters, now, settings)
@@ -130,7 +139,16 @@ class MomentumSGD(_OnDevice):
 
 
 class RectifiedAdam(_OnDevice):
-    """Update of `RAdam`. PyTorch's RAdam takes beta1 as a Python number, which a captured step cannot change."""
+    """Update of `RAdam`. PyTorch's RAdam takes beta1 as a Python number, which a captured step cannot change.
+
+    Example:
+
+        weight, settings = torch.nn.Parameter(torch.tensor(1.0)), RAdam()
+        optimizer = settings.make([weight], now=torch.tensor(settings.numbers(step=0, rate=0.5, momentum=1.0)))
+        weight.backward()
+        optimizer.step()
+        round(weight.item(), 3)  # 0.5
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]], settings: RAdam) -> None:
         super().__init__(parameters, now, settings)

@@ -31,11 +31,29 @@ def checkpoint_path(out: Path) -> Path:
 
 
 class Diverged(RuntimeError):
-    """Error: the loss became NaN or infinite."""
+    """Error: the loss became NaN or infinite.
+
+    Example:
+
+        from torchcaps.train.recipe import Run, Stage
+        run = Run(data="generated", model="capsnet", model_args={"channels": 8}, stages=(Stage(learning_rate=1e30),))
+        try:
+            train(run.quick(steps=2), name="wild", seed=0, options=Options(out="runs/wild", progress=False))
+        except Diverged as error:
+            said = str(error)
+        said.partition(";")[0]  # the loss was not finite at step 2
+    """
 
 
 class Interrupted(RuntimeError):
-    """Error: a signal stopped the run; everything is saved."""
+    """Error: a signal stopped the run; everything is saved.
+
+    Example:
+
+        stop = Interrupted("stopped at step 20 and saved the checkpoint", signum=15)
+        # the exit status that a shell gives to a program that this signal ended
+        128 + stop.signum  # 143
+    """
 
     def __init__(self, message: str, signum: int) -> None:
         super().__init__(message)
@@ -57,7 +75,13 @@ def _nothing_predicted(name: str, seed: int) -> None:
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of execution. None of them changes a result, except for rounding on another device."""
+    """Options of execution. None of them changes a result, except for rounding on another device.
+
+    Example:
+
+        options = Options(out="runs/mine", device="cpu", progress=False)
+        options.out.name, options.log_every  # ('mine', 50)
+    """
 
     out: Path
     device: str = "cpu"
@@ -99,7 +123,15 @@ class Outcome:
 
 @dataclass(kw_only=True)
 class Trained(Outcome):
-    """Outcome of a training run, and its model."""
+    """Outcome of a training run, and its model.
+
+    Example:
+
+        from torchcaps.train.recipe import Run
+        run = Run(data="generated-16", model="capsnet", model_args={"channels": 8, "kernel": 5, "primary_kernel": 5})
+        found = train(run.quick(steps=2), name="small", seed=0, options=Options(out="runs/small", progress=False))
+        found.steps, list(found.evaluations["test"].metrics)  # (2, ['error_percent'])
+    """
 
     model: nn.Module
     stopped_early: bool = False

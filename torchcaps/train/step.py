@@ -27,7 +27,17 @@ WARM_UP = 3  # steps before the capture: libraries allocate memory, the optimise
 
 
 class TrainingStep:
-    """Callable training step. All changing state is in device tensors, so no step waits for the host."""
+    """Callable training step. All changing state is in device tensors, so no step waits for the host.
+
+    Example:
+
+        from torchcaps import CapsNet, data
+        from torchcaps.train.recipe import Stage
+        batches = Batches(data.load("generated", "train"), 16, (), torch.device("cpu"))
+        step = TrainingStep(Stage(batch=16), CapsNet((1, 28, 28), 10, channels=8), batches, 20, torch.device("cpu"))
+        step()
+        list(step.read_means())  # ['loss', 'error_percent', 'margin', 'reconstruction']
+    """
 
     def __init__(
         self, stage: Stage, model: nn.Module, batches: Batches, n_steps: int, device: torch.device, team: Team = ALONE

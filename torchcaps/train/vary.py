@@ -51,13 +51,13 @@ def parsed(text: str) -> Any:
     """Parse a typed value: a number, a tuple, True, None or `Cosine(warmup=0.05)`; anything else stays a string."""
     try:
         return _evaluated(ast.parse(text.strip(), mode="eval").body)
-    except BadValue as error:
+    except _BadValue as error:
         raise ValueError(f"{text.strip()}: {error}") from error
     except (SyntaxError, ValueError):
         return text.strip()
 
 
-class BadValue(Exception):
+class _BadValue(Exception):
     """A known kind with arguments that it does not take."""
 
 
@@ -67,7 +67,7 @@ def _evaluated(node: ast.expr) -> Any:
         try:
             return KINDS[node.func.id](*map(_evaluated, node.args), **named)
         except TypeError as error:
-            raise BadValue(str(error)) from error
+            raise _BadValue(str(error)) from error
     if isinstance(node, ast.Tuple | ast.List):
         return tuple(map(_evaluated, node.elts))
     return ast.literal_eval(node)

@@ -24,6 +24,13 @@ class Batches:
 
     `balanced`: an epoch has its usual length and every class the same share of it; small classes are shown more often.
     `records`: an epoch is every variant of every image, in the order of record files.
+
+    Example:
+
+        from torchcaps.data import load
+        batches = Batches(load("generated", "train"), batch=64, augment=(), device=torch.device("cpu"))
+        batches.new_epoch(torch.Generator().manual_seed(0))
+        batches.n_steps, list(batches.at(torch.tensor(0)).images.shape)  # (8, [64, 1, 28, 28])
     """
 
     records: Records | None = None

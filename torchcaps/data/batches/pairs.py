@@ -17,13 +17,30 @@ from torchcaps.data.sets.sst import Sentences
 
 
 class PairBatch(NamedTuple):
+    """Two overlapping digits in an image, with each of them alone.
+
+    Example:
+
+        from torchcaps.data import load
+        batch = next(pairs_in_order(load("generated-pairs", "test"), 16, torch.device("cpu")))
+        list(batch.images.shape), list(batch.sources.shape)  # ([16, 1, 24, 24], [16, 2, 1, 24, 24])
+    """
+
     images: Float[Tensor, "b c h w"]  # 0..1
     labels: Int64[Tensor, "b 2"]
     sources: Float[Tensor, "b 2 c h w"]  # each digit alone, in the order of the labels
 
 
 class PairBatches(Batches):
-    """Training pairs: in an epoch every digit is the base of one (but for the remainder), with a new partner."""
+    """Training pairs: in an epoch every digit is the base of one (but for the remainder), with a new partner.
+
+    Example:
+
+        from torchcaps.data import load
+        batches = PairBatches(load("generated-pairs", "train"), batch=16, augment=(), device=torch.device("cpu"))
+        batches.new_epoch(torch.Generator().manual_seed(0))
+        list(batches.at(torch.tensor(0)).labels.shape)  # [16, 2]
+    """
 
     def __init__(self, data: PairSource, batch: int, augment: tuple[Augmentation, ...], device: torch.device) -> None:
         if augment:

@@ -15,6 +15,11 @@ class Records:
 
     An epoch is every variant of every image once. The first augmentation must count its variants (`n_variants`); with
     25 of them, a window of 5,000 records holds about 200 images.
+
+    Example:
+
+        from torchcaps.data.augment import Shift
+        Records(window=5000).n_variants((Shift(pixels=2),))  # 25
     """
 
     window: int = 5000

@@ -15,6 +15,15 @@ from torchcaps.data.sets.sst import Sentences
 
 
 class SentenceBatch(NamedTuple):
+    """Embedded sentences, padded to the longest, with their labels.
+
+    Example:
+
+        from torchcaps.data import load
+        batch = next(sentences_in_order(load("generated-sentences", "test"), 4, torch.device("cpu")))
+        batch.embeddings.shape[:2] == batch.present.shape, len(batch.labels)  # (True, 4)
+    """
+
     embeddings: Float[Tensor, "b n l m"]  # n tokens in l layers; zeros where there is none
     present: Float[Tensor, "b n"]  # 1 for a token, 0 for padding; in between where a token was mixed with padding
     labels: Int64[Tensor, "b"]
@@ -23,7 +32,16 @@ class SentenceBatch(NamedTuple):
 
 
 class SentenceBatches(Batches):
-    """Embedded training sentences and this epoch's plan; on CUDA all batches are as long as the longest sentence."""
+    """Embedded training sentences and this epoch's plan; on CUDA all batches are as long as the longest sentence.
+
+    Example:
+
+        from torchcaps.data import load
+        batches = SentenceBatches(load("generated-sentences", "train"), batch=4, augment=(), device=torch.device("cpu"))
+        batches.new_epoch(torch.Generator().manual_seed(0))
+        batches.before(0)
+        len(batches.at(torch.tensor(0)).embeddings)  # 4
+    """
 
     def __init__(self, data: Sentences, batch: int, augment: tuple[Augmentation, ...], device: torch.device) -> None:
         if len(augment) > 1 or not all(isinstance(part, Mixup) for part in augment):

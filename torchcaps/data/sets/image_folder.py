@@ -57,7 +57,13 @@ class FolderImages(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnImages:
-    """Data set of a user's own images, as a run stores it: its checkpoint answers without the folder."""
+    """Data set of a user's own images, as a run stores it: its checkpoint answers without the folder.
+
+    Example:
+
+        own = OwnImages(classes=("cat", "dog"), shape=(3, 32, 32), n_train=80, n_test=20)
+        info(own).n_classes, class_names(own)  # (2, ('cat', 'dog'))
+    """
 
     classes: tuple[str, ...]
     shape: tuple[int, int, int]  # c h w that every image is brought to

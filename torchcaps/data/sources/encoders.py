@@ -30,7 +30,14 @@ NO_LIMIT = 10**6  # tokenizers without a limit say some very large number
 
 @dataclass(frozen=True)
 class Encoder:
-    """Transformer by name. Its files lie in a folder `encoders/<name>` below `root`, TORCHCAPS_DATA or the cache."""
+    """Transformer by name. Its files lie in a folder `encoders/<name>` below `root`, TORCHCAPS_DATA or the cache.
+
+    Example:
+
+        encoder = Encoder("my-bert", n_layers=13, width=768, root="models")  # its files: models/encoders/my-bert
+        known = encoder_of("sst5-mpnet")
+        known.name, known.n_layers, known.width  # ('all-mpnet-base-v2', 13, 768)
+    """
 
     name: str
     n_layers: int = field(repr=False)  # hidden states

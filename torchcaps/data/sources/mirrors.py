@@ -24,7 +24,17 @@ CLIENT_TIMEOUT_S = 600  # for a whole run of pip, npm or apt
 
 
 class DataError(ValueError):
-    """Error for a file of a data set that is missing, altered or damaged: names the places tried and the next step."""
+    """Error for a file of a data set that is missing, altered or damaged: names the places tried and the next step.
+
+    Example:
+
+        own = OwnImages(classes=("cat", "dog"), shape=(1, 32, 32), n_train=80, n_test=20)
+        try:
+            load(own, "test", root="my/photos")
+        except DataError as error:
+            said = str(error)
+        said.partition(";")[0]  # my/photos is no folder
+    """
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ the bundled digits, which a CPU trains.
 Rows of a set differ in the routing, in the loss that fits it and in the learning rate; baselines have no capsules.
 """
 
-from torchcaps.data.augment import Crop, Light, Shift
+from torchcaps.data.augment import Augmentation, Crop, Light, Shift
 from torchcaps.data.augment.warp import Warp
 from torchcaps.layers.routings import EM, ROUTINGS, MatrixEM, Routing
 from torchcaps.results.claims import Variant, Variants, variants
@@ -48,36 +48,35 @@ METRICS = {"smallnorb": "test.error_percent", "like": "affnist-like.error_percen
 CONTROL = "uniform"  # capsules without routing, which the others are compared with
 
 
+def _run(
+    data: str,
+    augment: tuple[Augmentation, ...],
+    *,
+    epochs: int,
+    batch: int,
+    model_args: dict[str, int] | None = None,
+    tests: tuple[str, ...] = (),
+) -> Run:
+    """Return the run that the rows of a set vary: one network, one training."""
+    stage = Stage(epochs=epochs, batch=batch, schedule=Cosine(warmup=0.05), precision="float32")
+    args = model_args or {}
+    return Run(data=data, model="routing-net", model_args=args, augment=augment, tests=tests, stages=(stage,))
+
+
 def _smallnorb() -> Run:
     """smallNORB at 96x96, both cameras as channels."""
-    stage = Stage(epochs=40, batch=64, schedule=Cosine(warmup=0.05), precision="float32")
-    return Run(
-        data="smallnorb",
-        model="routing-net",
-        model_args={},
-        augment=(Light(contrast=0.5), Crop(96, border=16)),
-        stages=(stage,),
-    )
+    return _run("smallnorb", (Light(contrast=0.5), Crop(96, border=16)), epochs=40, batch=64)
 
 
 def _like() -> Run:
     """MNIST placed at random on 40x40, tested on affine digits too, as in sabour2017/like-r3-end."""
-    stage = Stage(epochs=30, batch=128, schedule=Cosine(warmup=0.05), precision="float32")
-    return Run(
-        data="mnist-40",
-        model="routing-net",
-        model_args={},
-        augment=(Shift(6),),  # every place of a 28x28 image within the frame
-        tests=("affnist-like",),
-        stages=(stage,),
-    )
+    # every place of a 28x28 image within the frame
+    return _run("mnist-40", (Shift(6),), epochs=30, batch=128, tests=("affnist-like",))
 
 
 def _digits() -> Run:
     """Digits inside scikit-learn, at 16x16, a little warped; the playground shows these networks."""
-    stage = Stage(epochs=25, batch=32, schedule=Cosine(warmup=0.05), precision="float32")
-    augment = (Warp(), Shift(1))
-    return Run(data="digits-writers", model="routing-net", model_args=SMALL, augment=augment, stages=(stage,))
+    return _run("digits-writers", (Warp(), Shift(1)), epochs=25, batch=32, model_args=SMALL)
 
 
 def _rows(which: str) -> Variants:

@@ -24,7 +24,16 @@ from torchcaps.data.batches.images import in_order
 
 
 class Evaluation(NamedTuple):
-    """Metrics of a part, the predictions they were computed from, and the raw model outputs (`answers`)."""
+    """Metrics of a part, the predictions they were computed from, and the raw model outputs (`answers`).
+
+    Example:
+
+        from torchcaps import CapsNet, data
+        from torchcaps.train.tasks.classify import Classify
+        model = CapsNet((1, 28, 28), 10, channels=8)
+        found = Classify().evaluate(model, data.load("generated", "test"), torch.device("cpu"))
+        list(found.metrics), list(found.predictions.shape)  # (['error_percent'], [256])
+    """
 
     metrics: dict[str, float]
     predictions: UInt8[Tensor, "n *k"]
@@ -33,7 +42,17 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Base class: trains every parameter by the gradient of `loss` and predicts the class with the highest output."""
+    """Base class: trains every parameter by the gradient of `loss` and predicts the class with the highest output.
+
+    Example:
+
+        class Regress(Task):
+            def losses(self, model, batch):
+                return {"loss": (model(batch.images) - batch.labels).square().mean()}
+
+        model = nn.Linear(3, 1)
+        list(Regress().parameters(model))  # ['weight', 'bias']
+    """
 
     n_at_once: ClassVar[int] = 500  # evaluation batch size
 
@@ -89,7 +108,13 @@ class Task:
 
 @runtime_checkable
 class WithoutGradients(Protocol):
-    """Task with a learning rule without backpropagation."""
+    """Task with a learning rule without backpropagation.
+
+    Example:
+
+        from torchcaps.train.tasks.experts import LearnExperts
+        isinstance(LearnExperts(), WithoutGradients), isinstance(Task(), WithoutGradients)  # (True, False)
+    """
 
     def updates(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Compute the losses and, by parameter name, the negative update direction, which replaces the gradient.
@@ -100,7 +125,13 @@ class WithoutGradients(Protocol):
 
 @runtime_checkable
 class Scheduled(Protocol):
-    """Task whose loss changes in the course of a stage, such as a margin that rises."""
+    """Task whose loss changes in the course of a stage, such as a margin that rises.
+
+    Example:
+
+        from torchcaps.train.tasks.spread import ClassifySpread
+        isinstance(ClassifySpread(), Scheduled), isinstance(Task(), Scheduled)  # (True, False)
+    """
 
     def losses_at(self, model: nn.Module, batch: Batch, done: Int64[Tensor, ""], n_steps: int) -> dict[str, Tensor]:
         """Compute what `losses` does, after `done` of `n_steps` steps; `done` lies on the device."""
@@ -108,7 +139,13 @@ class Scheduled(Protocol):
 
 @runtime_checkable
 class Probed(Protocol):
-    """Task that measures the model during training (`Stage.probe_every`)."""
+    """Task that measures the model during training (`Stage.probe_every`).
+
+    Example:
+
+        from torchcaps.train.tasks.classify import Classify
+        isinstance(Classify(), Probed), isinstance(Task(), Probed)  # (True, False)
+    """
 
     def probe(self, model: nn.Module, images: Float[Tensor, "b c h w"]) -> dict[str, float]:
         """Measure the model on the same few images every time, for the metrics log."""
@@ -116,7 +153,13 @@ class Probed(Protocol):
 
 @runtime_checkable
 class Watched(Protocol):
-    """Task with a loss for each example (`Stage.watch`)."""
+    """Task with a loss for each example (`Stage.watch`).
+
+    Example:
+
+        from torchcaps.train.tasks.classify import Classify
+        isinstance(Classify(), Watched), isinstance(Task(), Watched)  # (True, False)
+    """
 
     def image_losses(
         self, model: nn.Module, answers: Float[Tensor, "n j"], labels: Int64[Tensor, "n"]
@@ -126,7 +169,13 @@ class Watched(Protocol):
 
 @runtime_checkable
 class Extras(Protocol):
-    """Task with further measurements of a finished model."""
+    """Task with further measurements of a finished model.
+
+    Example:
+
+        from torchcaps.train.tasks.spread import ClassifySpread
+        isinstance(ClassifySpread(), Extras), isinstance(Task(), Extras)  # (True, False)
+    """
 
     def extras(
         self, model: nn.Module, data: Any, device: torch.device, augment: Sequence[Augmentation]
@@ -136,7 +185,13 @@ class Extras(Protocol):
 
 @runtime_checkable
 class Study(Protocol):
-    """Task with measurements that also need the training set, such as training a classifier to evaluate the model."""
+    """Task with measurements that also need the training set, such as training a classifier to evaluate the model.
+
+    Example:
+
+        from torchcaps.train.tasks.experts import LearnDecoder
+        isinstance(LearnDecoder(), Study), isinstance(Task(), Study)  # (True, False)
+    """
 
     def study(
         self,
