@@ -1,9 +1,9 @@
 """Compile kernels for a GPU that need not be here, and print what each uses as JSON. Run without TRITON_INTERPRET.
 
-    python compile_all.py one|all TARGET...
+    python compile_all.py few|all TARGET...
 
-TARGET is a compute capability times ten. one: the kernels that fill shared memory and registers. all: every form that a benchmark or
-a registered network takes, and the widest poses.
+TARGET is a compute capability times ten. few: the kernel that fills shared memory, and one of matrix EM
+routing. all: every form that a benchmark or a registered network takes, and the widest poses.
 """
 
 import json
@@ -62,12 +62,10 @@ def matrix_em(
     matrix_op.densities_backward(logits, *found[:2], *common, places, True)
 
 
-def matrix_em_children() -> None:
-    """The kernel of matrix EM routing with most registers."""
-    model, numbers = torch.empty(72, 32, 16, 32), torch.empty(72, 32, 32)
-    seen, offset, logits = torch.empty(72, 288, 16, 32), torch.empty(72, 288, 32), torch.empty(72, 288, 32, 32)
-    found = model, model, numbers, numbers, numbers
-    matrix_op.fit_backward(*found[:3], logits, offset, seen, torch.empty(288, 32, 4, 4), None, *found, 1, False)
+def matrix_em_densities() -> None:
+    """A kernel that makes votes and compiles in seconds."""
+    model, seen = torch.empty(72, 32, 16, 32), torch.empty(72, 288, 16, 32)
+    matrix_op.densities(torch.empty(72, 32, 32), model, model, seen, torch.empty(288, 32, 4, 4), None, 1)
 
 
 def convolve(batch: int = 128) -> None:
@@ -118,12 +116,12 @@ def everything() -> None:
     dynamic(BFLOAT16, (1152, 10, 8, 16), n_iters=2, leaky=True)
 
 
-def largest() -> None:
+def few() -> None:
     convolve_forward()
-    matrix_em_children()
+    matrix_em_densities()
 
 
-FORMS: dict[str, Callable[[], None]] = {"one": largest, "all": everything}
+FORMS: dict[str, Callable[[], None]] = {"few": few, "all": everything}
 
 if __name__ == "__main__":
     found = {}
