@@ -21,7 +21,7 @@ NOTE = "# Medians of training steps on random images, each row alone: `torchcaps
 
 
 class Cost(NamedTuple):
-    """What a training step of a row takes."""
+    """Time and memory of a training step of a row."""
 
     row: str
     ms: float
