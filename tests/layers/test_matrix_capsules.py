@@ -88,3 +88,8 @@ def test_sizes_that_do_not_fit_are_refused():
         MatrixCapsules(10, 3, grid=(2, 2))
     with pytest.raises(ValueError, match=r"expects \[..., 32 capsules, 4 rows, 4 dimensions each\]"):
         ConvMatrixCapsules((4, 4), 2, 3)(torch.randn(2, 16, 4, 4))
+
+
+def test_the_backend_is_named_for_every_layer():
+    layers = [MatrixCapsules(32, 10, n_types=2), ConvMatrixCapsules((5, 5), 2, 3)]
+    assert [layer.backend_here(compiling, 64) for layer in layers for compiling in (False, True)] == ["reference"] * 4

@@ -24,6 +24,7 @@ NO_GRADIENT = {
     "count_wins": "whole numbers",
     "dynamic_routing_backend": "a name",
     "em_routing_backend": "a name",
+    "matrix_em_routing_backend": "a name",
     "local_grid": "tables of whole numbers",
     "own_output_prior": "logits that depend on masks alone",
     "rank_mask": "a function of ranks",

@@ -14,7 +14,6 @@ from torchcaps.cli.checkpoints import show_checkpoint
 from torchcaps.cli.columns import AsJson, tell_facts, tell_json
 from torchcaps.cli.options import Device, Results, Root, console
 from torchcaps.cli.options import table as make_table
-from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
 from torchcaps.papers import RECIPES
 from torchcaps.papers.against_cnn import check_intervals, paired_path
 from torchcaps.pretrained import entries, open_model
@@ -25,6 +24,7 @@ from torchcaps.results.store import read_result
 from torchcaps.results.verify import verify, verify_all
 from torchcaps.runtime.environment import pick_device
 from torchcaps.train.plain import to_plain
+from torchcaps.train.step import ROUTED
 
 SUFFIX = ".safetensors"  # of checkpoints, so that a missing one is not taken for a recipe
 
@@ -62,7 +62,7 @@ def show(
         model = network.build()
     console.print(model, f"{sum(p.numel() for p in model.parameters()):,} parameters", sep="\n")
     for kind in ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]:
-        routed = [layer for layer in model.modules() if isinstance(layer, EMCapsules | ExpertCapsules | RoutedCapsules)]
+        routed = [layer for layer in model.modules() if isinstance(layer, ROUTED)]
         taken = {layer.to_empty(device=kind).backend_here(n_images=network.stages[0].batch) for layer in routed}
         console.print(f"routing on {kind}: {', '.join(sorted(taken)) or 'none'}", highlight=False)
 

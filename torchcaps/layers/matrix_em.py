@@ -21,7 +21,14 @@ from torchcaps.layers.capsules import Capsules, checked_types, matrices
 from torchcaps.layers.initialisation import LONG, SHORT, check_init
 from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.sizes import check_grid, check_sizes
-from torchcaps.ops import LocalGrid, MatrixEMStep, local_grid, matrix_em_routing, matrix_em_routing_steps
+from torchcaps.ops import (
+    LocalGrid,
+    MatrixEMStep,
+    local_grid,
+    matrix_em_routing,
+    matrix_em_routing_backend,
+    matrix_em_routing_steps,
+)
 from torchcaps.ops.matrix_em.reference import RISE, MatrixEMRouted, grid_coordinates
 
 INF = float("inf")
@@ -90,6 +97,11 @@ class _MatrixLayer(nn.Module):
         self.weight.div_(size)
         self.beta_use.copy_(-self._route(capsules).variances.log().mean() / 2 - self.gain)
         return scale_until_alive(self, capsules, lambda factor: self.beta_use.sub_(factor - 1))
+
+    def backend_here(self, compiling: bool = False, n_images: int = 1) -> str:
+        """Return the backend that routing uses for so many images on the device of the weights."""
+        poses = self.weight.new_empty(1, self.n_in, self.rows, self.weight.shape[-2]).expand(n_images, -1, -1, -1)
+        return matrix_em_routing_backend(**self._arguments(poses), compiling=compiling)
 
     def _warmth(self) -> float:
         """Compute the inverse temperature of the last iteration."""

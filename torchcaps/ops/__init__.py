@@ -20,7 +20,7 @@ from torchcaps.ops.losses import (
     reconstruction_loss,
     spread_loss,
 )
-from torchcaps.ops.matrix_em import matrix_em_routing
+from torchcaps.ops.matrix_em import matrix_em_routing, matrix_em_routing_backend
 from torchcaps.ops.matrix_em.reference import MatrixEMRouted, MatrixEMStep, matrix_em_routing_steps
 from torchcaps.ops.self_attention import self_attention_routing, self_attention_routing_steps
 from torchcaps.ops.self_routing import SelfRouted, SelfRoutingStep, self_routing, self_routing_steps
@@ -77,6 +77,7 @@ __all__ = [
     "local_routing",
     "margin_loss",
     "matrix_em_routing",
+    "matrix_em_routing_backend",
     "matrix_em_routing_steps",
     "misfit",
     "own_output_prior",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchcaps.data.augment import Batch
 from torchcaps.data.batches.images import Batches
-from torchcaps.layers import EMCapsules, ExpertCapsules, RoutedCapsules
+from torchcaps.layers import ConvMatrixCapsules, EMCapsules, ExpertCapsules, MatrixCapsules, RoutedCapsules
 from torchcaps.ops.backend import many_programs
 from torchcaps.runtime.distributed import ALONE, Team, mean_of_all, naming_the_lost
 from torchcaps.train.tasks import Scheduled, WithoutGradients
@@ -22,7 +22,7 @@ from torchcaps.train.tasks import Scheduled, WithoutGradients
 if TYPE_CHECKING:
     from torchcaps.train.recipe import Stage
 
-_ROUTED = EMCapsules | ExpertCapsules | RoutedCapsules
+ROUTED = EMCapsules | ExpertCapsules | RoutedCapsules | MatrixCapsules | ConvMatrixCapsules  # they name their backend
 WARM_UP = 3  # steps before the capture: libraries allocate memory, the optimiser creates its state
 
 
@@ -229,7 +229,7 @@ class TrainingStep:
 
     def _routing(self, compiled: bool) -> str:
         """Describe the routing backend of this step in words, for the log."""
-        layers = [layer for layer in self.model.modules() if isinstance(layer, _ROUTED)]
+        layers = [layer for layer in self.model.modules() if isinstance(layer, ROUTED)]
         with torch.autocast("cuda", torch.bfloat16, enabled=self.casts):
             backends = sorted({layer.backend_here(compiled, self.n_images) for layer in layers})
         words = [(" and ".join(backends) or "none") + (" inside the compiled step" if compiled else "")]

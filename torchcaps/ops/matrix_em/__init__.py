@@ -48,6 +48,14 @@ def matrix_em_routing(
     return _IMPLEMENTATIONS[choose("matrix_em_routing", _IMPLEMENTATIONS, backend, poses, args)].load()(**args)
 
 
+def matrix_em_routing_backend(
+    poses: Float[Tensor, "*b i r d"], backend: str = "auto", compiling: bool = False, **args
+) -> str:
+    """Name the backend that `matrix_em_routing` takes for these arguments; `compiling`: inside a compiled function."""
+    args = {"poses": poses, "grid": None, "coordinates": None} | args
+    return choose("matrix_em_routing", _IMPLEMENTATIONS, backend, poses, args, compiling)
+
+
 _IMPLEMENTATIONS = {
     "reference": Implementation(load=lambda: reference.routed),
     "triton": Implementation(load=lambda: triton_op.routed, refuses=triton_op.refuses),
