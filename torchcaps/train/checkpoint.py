@@ -146,18 +146,26 @@ def load_into(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Pat
     """Copy tensors into a model, keeping device and memory layout; refuse NaN and tensors of another model."""
     check_shapes(model, tensors, source)
     own = model.state_dict()
-    if bad := [name for name in own if not tensors[name].isfinite().all()]:
-        raise ValueError(
-            f"{source} has weights that are NaN or infinite, in {bad[0]} and {len(bad) - 1} more tensors; "
-            "use an earlier checkpoint"
-        )
+    check_finite({name: tensors[name] for name in own}, source)
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(tensors[name])
 
 
+def check_finite(tensors: Mapping[str, Tensor], source: Path | str) -> None:
+    """Refuse tensors with a NaN or an infinity."""
+    if bad := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
+        raise ValueError(
+            f"{source} has weights that are NaN or infinite, in {bad[0]} and {len(bad) - 1} more tensors; "
+            "use an earlier checkpoint"
+        )
+
+
 def check_shapes(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path | str) -> None:
-    """Refuse tensors that are not those of the model, by name and shape; the model may lie on the meta device."""
+    """Refuse tensors that are not those of the model, by name, shape and kind of number, float or not.
+
+    The precision may differ: released weights are rounded. The model may lie on the meta device.
+    """
     own = model.state_dict()
     wrong = [f"no {name}" for name in own if name not in tensors] + [
         f"unknown {name}" for name in tensors if name not in own
@@ -167,6 +175,12 @@ def check_shapes(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: 
         f"{name} is {list(tensors[name].shape)}, not {list(own[name].shape)}"
         for name in both
         if tensors[name].shape != own[name].shape
+    ]
+    # copied without a word: a weight of booleans would become zeros and ones
+    wrong += [
+        f"{name} holds {tensors[name].dtype}, not {own[name].dtype}"
+        for name in both
+        if tensors[name].is_floating_point() != own[name].is_floating_point()
     ]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
