@@ -210,7 +210,7 @@ def test_weights_of_another_kind_of_number_are_refused(trained, tmp_path, dtype)
     found = load_checkpoint(trained)
     name = next(name for name in found.tensors if name.startswith("model/"))
     save_checkpoint(tmp_path / "x.safetensors", found.tensors | {name: found.tensors[name].to(dtype)}, found.about)
-    with pytest.raises(ValueError, match=f"holds {dtype}, not torch.float32"):
+    with pytest.raises(ValueError, match=rf"holds {dtype} in .*, not torch\.float32"):
         load_model(tmp_path / "x.safetensors", CPU)
     save_checkpoint(tmp_path / "x.safetensors", found.tensors | {name: found.tensors[name].bfloat16()}, found.about)
     load_model(tmp_path / "x.safetensors", CPU)

@@ -146,6 +146,11 @@ def load_into(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Pat
     """Copy tensors into a model, keeping device and memory layout; refuse NaN and tensors of another model."""
     check_shapes(model, tensors, source)
     own = model.state_dict()
+    # rounded ones are read, as released; a weight of booleans would become zeros and ones
+    if bad := [name for name in own if tensors[name].is_floating_point() != own[name].is_floating_point()]:
+        raise ValueError(
+            f"{source} holds {tensors[bad[0]].dtype} in {bad[0]}, not {own[bad[0]].dtype}; use another checkpoint"
+        )
     check_finite({name: tensors[name] for name in own}, source)
     with torch.no_grad():
         for name, tensor in own.items():
@@ -162,10 +167,7 @@ def check_finite(tensors: Mapping[str, Tensor], source: Path | str) -> None:
 
 
 def check_shapes(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path | str) -> None:
-    """Refuse tensors that are not those of the model, by name, shape and kind of number, float or not.
-
-    The precision may differ: released weights are rounded. The model may lie on the meta device.
-    """
+    """Refuse tensors that are not those of the model, by name and shape; the model may lie on the meta device."""
     own = model.state_dict()
     wrong = [f"no {name}" for name in own if name not in tensors] + [
         f"unknown {name}" for name in tensors if name not in own
@@ -175,12 +177,6 @@ def check_shapes(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: 
         f"{name} is {list(tensors[name].shape)}, not {list(own[name].shape)}"
         for name in both
         if tensors[name].shape != own[name].shape
-    ]
-    # copied without a word: a weight of booleans would become zeros and ones
-    wrong += [
-        f"{name} holds {tensors[name].dtype}, not {own[name].dtype}"
-        for name in both
-        if tensors[name].is_floating_point() != own[name].is_floating_point()
     ]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
