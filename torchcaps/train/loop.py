@@ -175,7 +175,8 @@ def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
 def _resume_step(state: State, step: TrainingStep, found: Checkpoint) -> None:
     tensors = found.part("step")
     # an average that is NaN would show only when the whole run is trained and evaluated
-    kept = {name: tensor for name, tensor in tensors.items() if name.startswith(("ema/", "optimizer/"))}
+    parts = "ema/", "optimizer/", "totals/loss"
+    kept = {name: tensor for name, tensor in tensors.items() if name.startswith(parts)}
     check_finite(kept, state.path)
     step.load_state(tensors)
     if state.done + int(step.counter) != found.about["step"]:

@@ -98,19 +98,21 @@ class TrainingStep:
         self.unread = int(tensors["unread"].reshape(()))
         sums = {name: tensor for name, tensor in tensors.items() if name.startswith("totals/")}
         for name, tensor in sums.items():
-            _check_shape(name, tensor, torch.Size())
+            _check(name, tensor, torch.Size())
         self.totals = {name.removeprefix("totals/"): x.to(self.device, torch.float64) for name, x in sums.items()}
         for name, tensor in self.ema.items():
-            _check_shape(f"ema/{name}", tensors[f"ema/{name}"], tensor.shape)
+            _check(f"ema/{name}", tensors[f"ema/{name}"], tensor.shape)
             tensor.copy_(tensors[f"ema/{name}"])
+        known = {key.rpartition("/")[2] for key in tensors if key.startswith("optimizer/")}
         for name, parameter in self.parameters.items():
             prefix = f"optimizer/{name}/"
             kinds = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
             held = self.optimizer.state[parameter]
-            if missing := [kind for kind in held if kind not in kinds]:  # it would begin anew
+            # all of it or, for a parameter that never had a gradient, none; ours is there from the start
+            if missing := sorted((known if kinds else held.keys()) - kinds.keys()):
                 raise LookupError(f"no {prefix}{missing[0]}")
             for kind, tensor in kinds.items():
-                _check_shape(prefix + kind, tensor, parameter.shape, torch.Size())  # PyTorch's count of steps is one
+                _check(prefix + kind, tensor, parameter.shape, torch.Size())  # PyTorch's count of steps is one
                 if kind not in held:  # PyTorch's optimisers create their state in the first step
                     # same memory layout as the parameter, so that channels-last stays channels-last
                     held[kind] = (
@@ -256,10 +258,10 @@ class TrainingStep:
         self.first_bad.fill_(-1)
 
 
-def _check_shape(name: str, tensor: Tensor, *wanted: torch.Size) -> None:
-    """Refuse a tensor that a copy would broadcast."""
-    if tensor.shape not in wanted:
-        raise RuntimeError(f"{name} is {list(tensor.shape)}, not {list(wanted[0])}")
+def _check(name: str, tensor: Tensor, *wanted: torch.Size) -> None:
+    """Refuse a tensor that a copy would broadcast, or that holds no floats."""
+    if tensor.shape not in wanted or not tensor.is_floating_point():
+        raise RuntimeError(f"{name} is {tensor.dtype} {list(tensor.shape)}, not floats {list(wanted[0])}")
 
 
 def _numbers(stage: Stage, step: int, n_steps: int) -> tuple[float, ...]:
