@@ -210,6 +210,15 @@ def test_a_sentence_network_is_not_resumed_with_another_average_or_optimiser(
         assert "\n" not in str(refused.value) and name.removeprefix("step/") in str(refused.value)
 
 
+def test_a_rounded_count_of_steps_is_resumed(checkpoint, tmp_path):
+    """The fused Adam ended in a traceback."""
+    found = load_checkpoint(checkpoint(SENTENCES[1]))
+    half = {name: tensor.half() for name, tensor in found.tensors.items() if name.endswith("/step")}
+    save_checkpoint(tmp_path / "checkpoint.safetensors", found.tensors | half, found.about)
+    options = Options(out=tmp_path, progress=False, max_steps=3)
+    assert half and train(RECIPES[SENTENCES[1]].make(), name="x", seed=0, options=options).steps == 3
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
 def test_weights_of_another_kind_of_number_are_refused(trained, tmp_path, dtype):
     """They became zeros and ones without a word. Rounded ones, as released, are read."""

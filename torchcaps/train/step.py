@@ -118,7 +118,7 @@ class TrainingStep:
                     held[kind] = (
                         torch.empty_like(parameter)
                         if tensor.shape == parameter.shape
-                        else tensor.to(self.device, copy=True)
+                        else tensor.to(self.device, torch.float32, copy=True)  # its fused update takes no other
                     )
                 held[kind].copy_(tensor)
 
