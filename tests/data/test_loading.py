@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_files_at_hand")
 def test_a_misspelt_name_brings_the_near_ones():
     with pytest.raises(ValueError, match="no data set 'fashionmnist'; did you mean fashion-mnist"):
         load("fashionmnist", "train")
-    with pytest.raises(ValueError, match="there are mnist, "):
+    with pytest.raises(ValueError, match="`torchcaps data ls` lists them"):
         info("???")
 
 

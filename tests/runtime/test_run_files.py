@@ -79,6 +79,21 @@ def test_an_old_orphan_goes_with_the_next_write_and_a_young_one_may_be_somebodys
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
+def test_what_a_killed_command_left_in_the_cache_is_removed_at_the_next_start(tmp_path, capsys, monkeypatch):
+    """Files of the cache are written once: their next write, which would clear it, never comes."""
+    monkeypatch.setenv("TORCHCAPS_CACHE", str(tmp_path))
+    names = ["svhn/.train-0123.safetensors.0123abcd.part", "embeddings/x-0123/.00001-ab.bin.0123abcd.part"]
+    old, young = ([tmp_path / name.replace("0123abcd", end) for name in names] for end in ("0000aaaa", "0000bbbb"))
+    mine = tmp_path / "svhn" / "notes.part"
+    for path in (*old, *young, mine):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+    for path in (*old, mine):
+        os.utime(path, (time.time() - 7200,) * 2)
+    assert command(capsys, monkeypatch, "data", "ls", "svhn")[0] == 0
+    assert not any(path.exists() for path in old) and all(path.exists() for path in (*young, mine))
+
+
 def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")

@@ -63,6 +63,20 @@ def stopping(accuracy: float, part: str = "validation", **changes):
     return replace(run, stages=(replace(run.stages[0], steps=40, stop=Stop(accuracy=accuracy, part=part, every=3)),))
 
 
+def test_a_stopping_rule_judges_the_held_out_images_alone(tmp_path, monkeypatch):
+    evaluate, judged = Task.evaluate, []
+
+    def noted(task, model, data, *rest):
+        judged.append(data)
+        return evaluate(task, model, data, *rest)
+
+    monkeypatch.setattr(Task, "evaluate", noted)
+    run = stopping(1)
+    assert smoke(tmp_path, run=run).steps == 3
+    held = fingerprint(part(run, "validation", None, 0))
+    assert {fingerprint(data) for data in judged} == {held}
+
+
 @pytest.mark.slow
 def test_a_stopping_rule_ends_a_run_at_the_first_step_that_meets_it(tmp_path):
     looked = smoke(tmp_path / "never", run=stopping(101)).curve

@@ -141,6 +141,11 @@ def equivariance(
 
     The model is on `device`. Give upright, centred digits: MNIST's own, even for a model with a larger frame.
     """
+    if not isinstance(digits, Labelled):
+        raise ValueError(
+            f"equivariance moves images with one label each, and {type(model).__name__} was trained on "
+            f"{type(digits).__name__}; give a network for such images"
+        )
     _, *frame = model.image
     on_device, rng = Labelled(digits.images.to(device), digits.labels), torch.Generator().manual_seed(seed)
     known = known_digits(on_device, tuple(frame), rng, copies=copies)

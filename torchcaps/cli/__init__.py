@@ -20,6 +20,7 @@ from torchcaps.cli.tune import tune
 from torchcaps.data.sources.files import cache_folder
 from torchcaps.runtime.compiled import keep_compiled
 from torchcaps.runtime.distributed import Lost, started
+from torchcaps.runtime.files import clear_cache
 from torchcaps.train import Diverged, Interrupted
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -51,6 +52,7 @@ def main() -> None:
         )
     console.quiet = rank > 0  # only the first process prints
     keep_compiled(cache_folder(), lambda line: None if rank else print(f"torchcaps: {line}", file=sys.stderr))
+    clear_cache(cache_folder())
     try:
         app()
     except Interrupted as stop:

@@ -34,8 +34,8 @@ def spec(data: str | DataSpec) -> DataSpec:
     name = str(data)
     if name not in DATASETS:
         near = difflib.get_close_matches(name, DATASETS, n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(DATASETS)}"
-        raise ValueError(f"no data set {name!r}; {hint}")
+        hint = f"did you mean {', '.join(near)}?" if near else "`torchcaps data ls` lists them"
+        raise ValueError(f"no data set {name[:60]!r}; {hint}")
     return DATASETS[name]
 
 

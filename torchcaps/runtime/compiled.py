@@ -17,6 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from torchcaps.runtime.files import COMPILED
+
 UNUSED_S = 30 * 86_400  # programs of other code that have not been used for so long are removed
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # PyTorch's own; one that the user has set is left alone
 OPS = Path(__file__).parents[1] / "ops"
@@ -26,7 +28,7 @@ def keep_compiled(cache: Path, say: Callable[[str], object]) -> Path | None:
     """Tell PyTorch to keep compiled programs below `cache`; return the folder that it uses, None for its own choice."""
     if given := os.environ.get(VARIABLE):
         return Path(given)
-    home = cache / "compiled"
+    home = cache / COMPILED
     folder = home / _code_hash(OPS)
     try:
         home.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ORPHANED = 3600.0  # seconds after which a temporary file belongs to nobody
+COMPILED = "compiled"  # PyTorch's own folder in the cache, of many files
 
 
 def write_whole(path: Path, content: bytes) -> Path:
@@ -37,6 +38,16 @@ def remove_parts(folder: Path, name: str = "*", older_than: float = 0.0) -> None
                 path.unlink()
         except OSError:
             continue  # another process was faster, or it is not ours to remove
+
+
+def clear_cache(cache: Path) -> None:
+    """Remove the temporary files that a kill left anywhere below the cache, whose files are written once and no more.
+
+    A younger one may belong to another process.
+    """
+    for folder, inner, _ in os.walk(cache):
+        inner[:] = [name for name in inner if name != COMPILED]
+        remove_parts(Path(folder), older_than=ORPHANED)
 
 
 @contextmanager

@@ -153,14 +153,24 @@ def load_into(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Pat
     """Copy tensors into a model, keeping device and memory layout; refuse NaN and tensors of another model."""
     check_shapes(model, tensors, source)
     own = model.state_dict()
-    if bad := [name for name in own if not tensors[name].isfinite().all()]:
+    # rounded ones are read, as released; a weight of booleans would become zeros and ones
+    if bad := [name for name in own if tensors[name].is_floating_point() != own[name].is_floating_point()]:
+        raise ValueError(
+            f"{source} holds {tensors[bad[0]].dtype} in {bad[0]}, not {own[bad[0]].dtype}; use another checkpoint"
+        )
+    check_finite({name: tensors[name] for name in own}, source)
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+
+def check_finite(tensors: Mapping[str, Tensor], source: Path | str) -> None:
+    """Refuse tensors with a NaN or an infinity."""
+    if bad := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise ValueError(
             f"{source} has weights that are NaN or infinite, in {bad[0]} and {len(bad) - 1} more tensors; "
             "use an earlier checkpoint"
         )
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(tensors[name])
 
 
 def check_shapes(model: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path | str) -> None:

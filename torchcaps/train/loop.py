@@ -30,7 +30,15 @@ from torchcaps.runtime.environment import (
 from torchcaps.runtime.files import locked, remove_parts
 from torchcaps.runtime.metrics_log import MetricsLog, Speed, progress_bar
 from torchcaps.train import batchnorm, splits
-from torchcaps.train.checkpoint import Checkpoint, check_makers, load_into, load_run, save_checkpoint, tensors_sha256
+from torchcaps.train.checkpoint import (
+    Checkpoint,
+    check_finite,
+    check_makers,
+    load_into,
+    load_run,
+    save_checkpoint,
+    tensors_sha256,
+)
 from torchcaps.train.evaluate import finish, n_steps_of, probe, reached, validate, warn_of_dead_layers, watch
 from torchcaps.train.plain import differences, to_plain, unlike
 from torchcaps.train.state import Diverged, Interrupted, Options, State, Trained, checkpoint_path
@@ -164,6 +172,20 @@ def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
         torch.cuda.set_rng_state(found.tensors["rng/cuda"], device)
 
 
+def _resume_step(state: State, step: TrainingStep, found: Checkpoint) -> None:
+    tensors = found.part("step")
+    # an average that is NaN would show only when the whole run is trained and evaluated
+    parts = "ema/", "optimizer/", "totals/loss"
+    kept = {name: tensor for name, tensor in tensors.items() if name.startswith(parts)}
+    check_finite(kept, state.path)
+    step.load_state(tensors)
+    if state.done + int(step.counter) != found.about["step"]:
+        raise ValueError(
+            f"{state.path} cannot be resumed: it says step {found.about['step']} and counts "
+            f"{state.done + int(step.counter)}; give another folder, or remove that file"
+        )
+
+
 def _stage(
     state: State, stage: Stage, found: Checkpoint | None, caught: list[int], device: torch.device
 ) -> TrainingStep:
@@ -180,7 +202,7 @@ def _stage(
     step = TrainingStep(stage, state.model, batches, n_steps, device, state.team)
     if found:
         with _resumable(state.path):
-            step.load_state(found.part("step"))
+            _resume_step(state, step, found)
     at, epoch, speed = int(step.counter), batches.n_steps, Speed(int(step.counter))
     stop = n_steps if state.options.max_steps is None else min(n_steps, state.options.max_steps - state.done)
     state.ended |= at >= n_steps

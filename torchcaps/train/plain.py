@@ -70,8 +70,10 @@ def from_plain(value: Any, kinds: Mapping[str, type]) -> Any:
     if "kind" not in value:
         return parts
     if value["kind"] not in kinds:
-        known = ", ".join(kinds)
-        raise ValueError(f"a stored run has a part {value['kind']!r} that this version does not know; it knows {known}")
+        raise ValueError(
+            f"a stored run has a part {str(value['kind'])[:60]!r} that this version does not know; "
+            "check out the version that wrote it"
+        )
     kind = kinds[value["kind"]]
     # before the kind's own checks, which rely on the types
     if wrong := misfit(kind, parts):

@@ -106,22 +106,29 @@ class TrainingStep:
         assert self.graph is None
         self.counter.copy_(tensors["counter"])
         self.unread = int(tensors["unread"].reshape(()))
-        self.totals = {
-            key.removeprefix("totals/"): x.to(self.device) for key, x in tensors.items() if key.startswith("totals/")
-        }
+        sums = {name: tensor for name, tensor in tensors.items() if name.startswith("totals/")}
+        for name, tensor in sums.items():
+            _check(name, tensor, torch.Size())
+        self.totals = {name.removeprefix("totals/"): x.to(self.device, torch.float64) for name, x in sums.items()}
         for name, tensor in self.ema.items():
+            _check(f"ema/{name}", tensors[f"ema/{name}"], tensor.shape)
             tensor.copy_(tensors[f"ema/{name}"])
+        known = {key.rpartition("/")[2] for key in tensors if key.startswith("optimizer/")}
         for name, parameter in self.parameters.items():
             prefix = f"optimizer/{name}/"
             kinds = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
             held = self.optimizer.state[parameter]
+            # all of it or, for a parameter that never had a gradient, none; ours is there from the start
+            if missing := sorted((known if kinds else held.keys()) - kinds.keys()):
+                raise LookupError(f"no {prefix}{missing[0]}")
             for kind, tensor in kinds.items():
+                _check(prefix + kind, tensor, parameter.shape, torch.Size())  # PyTorch's count of steps is one
                 if kind not in held:  # PyTorch's optimisers create their state in the first step
                     # same memory layout as the parameter, so that channels-last stays channels-last
                     held[kind] = (
                         torch.empty_like(parameter)
                         if tensor.shape == parameter.shape
-                        else tensor.to(self.device, copy=True)
+                        else tensor.to(self.device, torch.float32, copy=True)  # its fused update takes no other
                     )
                 held[kind].copy_(tensor)
 
@@ -259,6 +266,12 @@ class TrainingStep:
                     tensor.zero_()
         torch.cuda.set_rng_state(generator_state, self.device)
         self.first_bad.fill_(-1)
+
+
+def _check(name: str, tensor: Tensor, *wanted: torch.Size) -> None:
+    """Refuse a tensor that a copy would broadcast, or that holds no floats."""
+    if tensor.shape not in wanted or not tensor.is_floating_point():
+        raise RuntimeError(f"{name} is {tensor.dtype} {list(tensor.shape)}, not floats {list(wanted[0])}")
 
 
 def _numbers(stage: Stage, step: int, n_steps: int) -> tuple[float, ...]:
