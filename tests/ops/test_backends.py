@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from torchcaps.ops import COUPLINGS, backend, dynamic_routing, dynamic_routing_backend, without_kernels
 from torchcaps.ops import dynamic as dynamic_module
-from torchcaps.ops.backend import Implementation, cannot_compile, cannot_run_kernels, choose
+from torchcaps.ops.backend import Implementation, cannot_compile, cannot_run_kernels, choose, is_exporting
 from torchcaps.ops.testing import compare_routing
 
 ON_CPU, ON_CUDA = (SimpleNamespace(device=torch.device(kind)) for kind in ("cpu", "cuda"))
@@ -227,3 +228,17 @@ def test_a_compiled_program_follows_without_kernels(anywhere, fresh_dynamo):
     with without_kernels():
         assert program(x).item() == 0
     assert program(x).item() == 1
+
+
+@pytest.mark.slow
+def test_compiling_is_told_from_exporting():
+    """Otherwise no kernel would run inside torch.compile; PyTorch 2.11 itself says there that it exports."""
+
+    class Asks(nn.Module):
+        def forward(self, x):
+            return x + is_exporting()
+
+    asks, zero = Asks(), torch.zeros(1)
+    programs = [torch.export.export(asks, (zero,), strict=strict).module() for strict in (False, True)]
+    assert [program(zero).item() for program in programs] == [1, 1]
+    assert asks(zero).item() == torch.compile(asks, backend="eager", fullgraph=True)(zero).item() == 0

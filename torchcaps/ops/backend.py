@@ -129,8 +129,12 @@ def _has_no_tiles(device: str, index: int | None) -> str | None:
 
 
 def is_exporting() -> bool:
-    """Whether `torch.export` traces this; older versions of PyTorch cannot tell it from `torch.compile`."""
-    return getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()
+    """Whether `torch.export` traces this; where PyTorch cannot tell, `torch.compile` counts too.
+
+    By PyTorch's own flag: inside `torch.compile` its `is_exporting()` says True before 2.13, which kept kernels out.
+    """
+    flag = getattr(torch.compiler, "_is_exporting_flag", None)
+    return torch.compiler.is_compiling() if flag is None else flag
 
 
 def inside_transform() -> bool:

@@ -7,7 +7,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.ops.backend import autocast_dtype, is_exporting
+from torchcaps.ops.backend import autocast_dtype
 from torchcaps.ops.tiles import ceil_div
 
 Poses = Float[Tensor, "*b i d"]
@@ -76,11 +76,12 @@ def agreements(poses: Poses, weight: Weight, parents: Float[Tensor, "*b j e"]) -
 def in_blocks(
     poses: Float[Tensor, "b i d"], parents: Float[Tensor, "b j e"], weight: Weight
 ) -> list[tuple[Float[Tensor, "m i d"], Float[Tensor, "m j e"]]]:
-    """Cut into blocks of images whose tensors [i j d] take BLOCK_BYTES; one block if none is made or the size is free.
+    """Cut into blocks of images whose tensors [i j d] take BLOCK_BYTES; one block if none is made.
 
+    One block, too, in a compiled program, where their number would be fixed.
     Blocks have one size, but for the last: 64 and 64 images, not 113 and 15.
     """
-    if not has_transform_per_pair(poses, weight) or is_exporting():
+    if not has_transform_per_pair(poses, weight) or torch.compiler.is_compiling():
         return [(poses, parents)]
     most = max(1, BLOCK_BYTES // (prod(weight.shape[:3]) * _bytes_each(weight)))
     if len(poses) <= most:
