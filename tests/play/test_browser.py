@@ -15,7 +15,7 @@ import pytest
 from torchcaps.data import OwnImages
 from torchcaps.integrations.image_folder import own_run
 from torchcaps.papers import RECIPES
-from torchcaps.play.networks import TITLES
+from torchcaps.play.networks import COMPARED, TITLES
 from torchcaps.train.checkpoint import save_checkpoint
 from torchcaps.train.plain import to_plain
 from torchcaps.train.recipe import Run
@@ -203,7 +203,9 @@ def test_every_network_and_every_number_of_passes_stand_beside_each_other(browse
         page.locator("#panel-compare").get_by_role("button", name="Example 0").click()
         playwright.expect(page.locator("#compare td.own .said b").first).to_have_text("0", timeout=20_000)
         assert page.locator("#compare tbody tr").count() == len(TITLES)
-        assert page.locator("#compare td.cell").count() == 5 * (len(TITLES) - 1) + 1  # the CNN has no iterations
+        answers = 1 + len(COMPARED)  # the CNN and the routings compared only give an answer
+        assert page.locator("#compare td.cell").count() == 5 * (len(TITLES) - answers) + answers
+        assert page.locator("#network-one option").count() == len(TITLES) - len(COMPARED) - 1  # nor the pairs
 
 
 def test_a_phone_by_touch_in_the_dark_and_a_keyboard(browser, address):

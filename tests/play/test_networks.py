@@ -11,9 +11,11 @@ import torch
 from torchcaps.data import OwnImages
 from torchcaps.data.augment import as_seen
 from torchcaps.integrations.image_folder import own_run
+from torchcaps.layers import ROUTINGS
 from torchcaps.models import CapsNet
 from torchcaps.papers import RECIPES
-from torchcaps.play.networks import TITLES, Look, bundled_networks, load_network, network_of
+from torchcaps.papers.routings.rows import LEFT_OUT
+from torchcaps.play.networks import COMPARED, TITLES, Look, bundled_networks, load_network, network_of
 from torchcaps.play.web import RUNTIME, export_web, onnx_parts
 from torchcaps.pretrained import entry
 
@@ -26,6 +28,13 @@ def test_the_networks_that_come_along_are_told_with_their_errors():
     assert [network.name for network in networks] == list(TITLES)
     for network in networks:
         assert re.fullmatch(rf"{TITLES[network.name]}, \d+\.\d\d % error on test (digits|pairs)", network.note)
+        assert network.about()["compared"] == (network.name in COMPARED)
+
+
+def test_every_routing_that_learns_is_compared():
+    """Random couplings are a control, leaky ones a variant, and ladders take no part in the comparison."""
+    given = {load_network(name).model.routing for name in COMPARED}
+    assert given == {rule for name, rule in ROUTINGS.items() if name not in ("random", *LEFT_OUT)}
 
 
 def test_the_page_opens_with_mnist_capsules_that_reconstruct_and_are_small():

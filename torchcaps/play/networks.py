@@ -58,6 +58,19 @@ TITLES = {
     "baseline-digits": "convolutions without capsules, 8x8 digits",
     "capsnet-digits-pairs": "capsules for two 8x8 digits",
 }
+# one small network with every routing in turn (docs/which-routing.md), in the tab that compares alone
+COMPARED = {
+    "routing-digits-dynamic": "dynamic routing",
+    "routing-digits-max-min": "max-min couplings",
+    "routing-digits-uniform": "uniform couplings, no routing",
+    "routing-digits-em": "EM routing",
+    "routing-digits-matrix-em": "matrix EM routing",
+    "routing-digits-lazy": "lazy routing",
+    "routing-digits-self-attention": "self-attention routing",
+    "routing-digits-self-routing": "self-routing",
+    "routing-digits-inverted": "inverted dot-product attention",
+}
+TITLES |= {name: f"{words}, 8x8 digits" for name, words in COMPARED.items()}
 
 
 class Seen(NamedTuple):
@@ -131,6 +144,7 @@ class Network:
     model: nn.Module
     run: Run
     note: str
+    compared: bool = False  # shown only in the tab that compares
 
     @property
     def data(self) -> DataInfo:
@@ -156,6 +170,7 @@ class Network:
             "labels": list(class_names(self.run.data)),
             "measure": measure(self.model),
             "pairs": self.data.n_labels == 2,
+            "compared": self.compared,
             "margin": MARGIN if self.data.n_labels == 2 else 0,
             # how a drawing is preprocessed to look like the training images
             "style": _style(self.run.data),
@@ -186,7 +201,7 @@ def _places(model: CapsNet, side: int) -> dict[str, float]:
 def bundled_networks(most_bytes: int | None = None) -> list[Network]:
     """Load the networks at hand of at most that many bytes, with their errors from the registry."""
     names = [name for name in TITLES if at_hand(name) and (most_bytes is None or entry(name).bytes <= most_bytes)]
-    return [replace(load_network(name, name), note=note(name)) for name in names]
+    return [replace(load_network(name, name), note=note(name), compared=name in COMPARED) for name in names]
 
 
 def note(name: str) -> str:

@@ -8,7 +8,7 @@ import { $, best, fillSelect, make, measured, paint, showBars } from "./show.js"
 const RANGE = .6; // pose dimensions are small, since no class capsule is longer than 1
 
 export function openOne(brain, trouble, drawingChanged) {
-  const networks = brain.about.networks.filter((network) => !network.pairs);
+  const networks = brain.about.networks.filter((network) => !network.pairs && !network.compared);
   let network = networks[0], seen = null, pixels = null, winner = 0, pose = [], drawn = null, turned = null;
   const routing = makeRouting();
   const pad = makePad($("pad-one"), { name: "Drawing pad", start: 7, changed: (strokes) => { read(); drawingChanged(strokes); } });
