@@ -32,10 +32,9 @@ def bench_record(
     data: Root = None,
     results: Results = Path("results"),
 ) -> None:
-    """Measure time to accuracy: seconds of training of a row, its error over seeds, and whether that is a record.
+    """Measure time to accuracy: seconds of training over several seeds, and whether their error beats the bar.
 
-    Seeds run one after another; run nothing else on the device. Compiling, evaluation and saving are timed apart.
-    Finished seeds are kept, unfinished ones resume.
+    Seeds run one by one; run nothing else on the device. Finished seeds are kept, unfinished ones resume.
     """
     rows = {row: recipe for row, recipe in RECIPES.items() if row.startswith("records/")}
     recipe, wanted = find(f"records/{name.removeprefix('records/')}", rows), list(dict.fromkeys(seeds_of(seeds)))

@@ -47,7 +47,7 @@ def digits() -> Run:
     return stratified()
 
 
-@reproduces(table="digits", row="CapsNet, 10 epochs of batches of 32, no decoder, averaged weights", metric=_AVERAGED)
+@reproduces(table="digits", row="CapsNet, 10 epochs of batches of 32, no decoder, double learning rate", metric=_ERROR)
 def digits_fast() -> Run:
-    """Half the epochs and no decoder."""
-    return vary(digits(), {"epochs": 10, "reconstruction": False, "ema": 0.98})
+    """Epochs and learning rate chosen on held-out digits: results/records/tuning.csv."""
+    return vary(digits(), {"epochs": 10, "learning_rate": 8e-3, "reconstruction": False})

@@ -48,7 +48,7 @@ class Record:
         if len(self.errors) < 2:
             return "one seed"
         if self.p >= LEVEL:
-            return f"p = {self.p:.3g}"
+            return "misses the bar" if mean(self.errors) >= self.bar else "not surely below the bar"
         if len(self.devices) > 1:
             return "several devices"
         return "uncommitted code" if self.dirty else ""
