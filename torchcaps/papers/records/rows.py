@@ -43,11 +43,17 @@ def smallnorb_fast() -> Run:
 
 @reproduces(table="digits", row="CapsNet, 20 epochs of batches of 32, decoder", metric=_ERROR)
 def digits() -> Run:
-    """The demo's network on 1,797 digits of 8x8; every seed draws another fifth as its test set."""
+    """The demo's network on 1,797 digits of 8x8; every seed draws another fifth as its test set.
+
+    One CPU core, half a minute a seed; 0.39 % error (10 seeds).
+    """
     return stratified()
 
 
 @reproduces(table="digits", row="CapsNet, 10 epochs of batches of 32, no decoder, double learning rate", metric=_ERROR)
 def digits_fast() -> Run:
-    """Epochs and learning rate chosen on held-out digits: results/records/tuning.csv."""
+    """Epochs and learning rate chosen on held-out digits: results/records/tuning.csv.
+
+    One CPU core, 13 s a seed; 0.75 % error (10 seeds), no record.
+    """
     return vary(digits(), {"epochs": 10, "learning_rate": 8e-3, "reconstruction": False})
