@@ -11,13 +11,6 @@ class PhaseClock:
     """Wall clock that counts every moment to one phase: an inner phase stops the outer one.
 
     It waits for the GPU where a phase begins or ends, so a phase must not begin in every training step.
-
-    Example:
-
-        clock = PhaseClock(torch.device("cpu"))
-        with clock.phase("training"), clock.phase("evaluation"):
-            pass
-        sorted(clock.seconds)  # ['evaluation', 'training']
     """
 
     def __init__(self, device: torch.device) -> None:

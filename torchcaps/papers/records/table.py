@@ -21,14 +21,7 @@ HEAD = ("set", "bar, %", "row", "seconds", "error, % (n)", "p", "counts", "devic
 
 @dataclass(frozen=True)
 class Record:
-    """Time and error of one row over its seeds.
-
-    Example:
-
-        made = {"devices": ("CPU",), "dates": ("2026-11-18",), "commits": ("9862004",), "dirty": 0}
-        record = Record(bar=1.0, errors=(0.2, 0.4), seconds=(9.0, 11.0), **made)
-        round(record.p, 4), record.time()  # (0.0452, '10.00 ± 1.41')
-    """
+    """Time and error of one row over its seeds."""
 
     bar: float  # error in percent
     errors: tuple[float, ...]  # by seed, in percent
