@@ -78,6 +78,7 @@ COUNTS = {
     "tsai2020": (2, 2),
     "depth": (13, 13),
     "routings": (42, 42),
+    "records": (6, 6),
     "smoke": (32, 0),
 }
 

@@ -8,6 +8,7 @@ import typer
 
 from torchcaps import bench as benches
 from torchcaps.cli.options import Device, Results, console, say
+from torchcaps.cli.record import bench_record
 from torchcaps.data import info
 from torchcaps.integrations.export import Plain, export_onnx
 from torchcaps.papers import RECIPES
@@ -19,6 +20,7 @@ from torchcaps.results.claims import find
 from torchcaps.runtime.environment import pick_device
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")
+app.command("record")(bench_record)
 
 
 @app.command("train")

@@ -57,9 +57,9 @@ def reproduce(
     wanted, left = _wanted(name, row, with_needed=smoke), []
     if not smoke:
         make_folder(results)  # fail before hours of training, not after
-        wanted, left = _at_hand(wanted, data)
+        wanted, left = at_hand(wanted, data)
     pairs = [(recipe, seed) for recipe in wanted for seed in seeds_of(seeds)]
-    apart = [pair for pair in pairs if workers != 1 and pair[0].make().trains and (smoke or not _kept(*pair, results))]
+    apart = [pair for pair in pairs if workers != 1 and pair[0].make().trains and (smoke or not kept(*pair, results))]
     words = {"--data": data, "--results": results, "--deterministic": deterministic, "--quick": smoke, "--as-is": as_is}
     failures = reproduce_apart(apart, workers, device, words)
     how = {
@@ -70,7 +70,7 @@ def reproduce(
         "max_steps": 0 if as_is else None,
     }
     for recipe, seed in pairs:
-        if not smoke and _kept(recipe, seed, results):
+        if not smoke and kept(recipe, seed, results):
             console.print(f"{recipe.name} seed {seed}: done, {result_path(results, recipe.name, seed)}", soft_wrap=True)
         elif (recipe, seed) not in apart:  # pairs in `apart` were run by workers
             left += _make(recipe, seed, results, smoke, jobs or processes(), how)
@@ -108,7 +108,7 @@ def _make(recipe: Recipe, seed: int, results: Path, smoke: bool, jobs: int, how:
     return []
 
 
-def _at_hand(wanted: list[Recipe], data: Path | None) -> tuple[list[Recipe], list[str]]:
+def at_hand(wanted: list[Recipe], data: Path | None) -> tuple[list[Recipe], list[str]]:
     """Download missing data sets. Returns the rows with data and the errors of the others; raises if no row is left."""
     sets = {recipe.name: recipe.make().sets() for recipe in wanted}
     refused: dict[str, DataError] = {}
@@ -128,7 +128,7 @@ def _at_hand(wanted: list[Recipe], data: Path | None) -> tuple[list[Recipe], lis
     return [recipe for recipe in wanted if recipe.name not in left], [str(error) for error in left.values()]
 
 
-def _kept(recipe: Recipe, seed: int, results: Path) -> bool:
+def kept(recipe: Recipe, seed: int, results: Path) -> bool:
     """Check for a finished result of the current version of the recipe."""
     path = result_path(results, recipe.name, seed)
     if not path.exists():

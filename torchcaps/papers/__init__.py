@@ -9,6 +9,7 @@ from torchcaps.papers import (
     jeong2019,
     mazzia2021,
     rawlinson2018,
+    records,
     routings,
     sabour2017,
     smoke,
@@ -28,6 +29,7 @@ PAPERS = {
     "tsai2020": tsai2020.ROWS,
     "depth": depth.ROWS,
     "routings": routings.ROWS,
+    "records": records.ROWS,
     "digits": (digits,),
     "smoke": (smoke,),
 }

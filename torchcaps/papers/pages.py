@@ -10,6 +10,7 @@ A table stands between `<!-- table NAME -->` and `<!-- end -->`. NAME is a paper
 `<!-- measures PAPER NAME ... -->` makes one column per metric NAME, for all rows or for those after `only`.
 `<!-- pairs GROUP -->` sets capsules beside baselines (against_cnn.py).
 `<!-- routings SET -->` sets routings beside each other (routings/table.py).
+`<!-- records SET ... -->` lists times to accuracy (records/table.py).
 
 A number in a sentence carries its source: `89.95<!-- hauser2019/mnist probe_accuracy -->`. The mark names a row, or a
 setting of tuning.csv, and a test metric, an extra, `PART.METRIC` or `seconds`. The number is the mean over the seeds
@@ -26,6 +27,7 @@ from statistics import mean, stdev
 
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.papers.against_cnn import table_of
+from torchcaps.papers.records.table import records_table
 from torchcaps.papers.routings.table import routings_table
 from torchcaps.results import means
 from torchcaps.results.claims import Recipe, find
@@ -39,6 +41,7 @@ MARKS = {
     "measures": rf"(?P<paper>\w+)(?P<measures>( (?!only )\w+)+){ONLY}?",
     "pairs": r"(?P<group>\w+)",
     "routings": r"(?P<set>\w+)",
+    "records": r"(?P<sets>\w+(?: \w+)*)",
 }
 # no comment inside: a mark without an end must not match the end of the next one
 MARKED = re.compile(
@@ -129,6 +132,8 @@ def _table(kind: str, words: str, results: Path) -> str:
         return table_of(asked["group"], results)
     if kind == "routings":
         return routings_table(asked["set"], results)
+    if kind == "records":
+        return records_table(asked["sets"].split(), results)
     recipes = _recipes(asked["paper"], (asked["names"] or "").split())
     rows = table(recipes, results, "_ema" if kind == "table" and asked["how"] == " ema" else "")
     if kind == "table":

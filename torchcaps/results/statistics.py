@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -103,6 +104,18 @@ def ensemble_error_percent(results: Sequence[Mapping[str, Any]], split: str) -> 
         )
     scores = sum(unpack(part["scores"]).view(torch.float16).double() for part in parts)
     return error_percent(scores.argmax(-1), labels)
+
+
+def p_below(values: Sequence[float], bar: float) -> float:
+    """Return the p-value of a one-sided t-test: how likely so low a mean is if the true mean were the bar."""
+    if len(values) < 2:
+        raise ValueError(f"a t-test needs at least two seeds, got {len(values)}; give more of them")
+    sd = stdev(values)
+    if not sd:
+        return 0.0 if mean(values) < bar else 1.0
+    from scipy.stats import t  # comes with scikit-learn
+
+    return float(t.cdf((mean(values) - bar) / (sd / sqrt(len(values))), len(values) - 1))
 
 
 def spread(values: Sequence[float]) -> str:

@@ -5,6 +5,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ TYPES: dict[str, Any] = {
     "planned_steps": int,
     "stopping_rule_met": bool,
     "seconds": float,
+    "phases": dict[str, float],
+    "date": str,
     "extras": dict[str, Any],
     "dirty": bool,
     "begun_by": tuple[dict[str, Any], ...],
@@ -54,6 +57,8 @@ def make_result(name: str, seed: int, run: Run | Probe, found: Outcome) -> dict[
         "planned_steps": found.planned,
         **({} if found.met is None else {"stopping_rule_met": found.met}),
         "seconds": round(found.seconds, 2),
+        **({"phases": rounded(found.phases)} if "training" in found.phases else {}),
+        "date": datetime.now(UTC).date().isoformat(),
         "peak_memory_bytes": found.peak_memory_bytes,
         "routing": found.routing,
         "diagnostics": rounded(found.diagnostics),

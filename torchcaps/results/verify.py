@@ -29,7 +29,7 @@ from torchcaps.train.plain import MIGRATIONS, differences, unlike, up_to_date
 from torchcaps.train.recipe import Run
 
 # what nothing in the file tells again; times of the curve, and so ms per step, are the run's own clock's too
-TOLD = "seconds", "peak_memory_bytes", "device", "routing", "versions", "stopping_rule_met"
+TOLD = "seconds", "phases", "date", "peak_memory_bytes", "device", "routing", "versions", "stopping_rule_met"
 SEEDED = (
     "digits",
     "generated",

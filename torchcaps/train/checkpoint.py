@@ -22,6 +22,7 @@ HEADER: dict[str, type | tuple[type, ...]] = {
     "stage": int,
     "done": int,
     "seconds": (int, float),
+    "phases": dict,
     "made_by": list,
     "ended": bool,
     "met": bool,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,12 +24,24 @@ from torchcaps.train.state import State, Trained
 from torchcaps.train.tasks import Evaluation, Extras, Study
 
 if TYPE_CHECKING:
-    from torchcaps.train.recipe import Stage
+    from torchcaps.train.recipe import Stage, Watch
 
 WATCHED = 8_2019  # seed of the watched sample, independent of the seed of a run
 PROBED = 50  # images for a stage's probe; few, since their votes may be held in memory
 
 
+def _not_training(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Count the time of a function of the state as evaluation."""
+
+    @wraps(function)
+    def timed(state: State, *args: Any, **how: Any) -> Any:
+        with state.clock.phase("evaluation"):
+            return function(state, *args, **how)
+
+    return timed
+
+
+@_not_training
 def validate(state: State, stage: Stage, at: int, n_steps: int, epoch: int, device: torch.device) -> None:
     """Evaluate the validation parts about ten times per run, except a part that `watch` already covers."""
     watched = stage.watch and stage.watch.part
@@ -46,6 +60,11 @@ def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device)
     rule = stage.watch
     if rule is None or at % (rule.every_steps or epoch * rule.every):
         return
+    _watch(state, stage, rule, at, epoch, device)
+
+
+@_not_training
+def _watch(state: State, stage: Stage, rule: Watch, at: int, epoch: int, device: torch.device) -> None:
     some = sample(state.data[rule.part], rule.n_images)
     evaluation = stage.task.evaluate(state.model, some, device, state.run.augment)
     wrong = 100.0 * (evaluation.predictions.long() != some.labels)
@@ -64,6 +83,7 @@ def watch(state: State, stage: Stage, at: int, epoch: int, device: torch.device)
     state.metrics_log.write(state.done + at, stage=state.stage, epoch=at // epoch, **named)
 
 
+@_not_training
 def warn_of_dead_layers(state: State, device: torch.device) -> None:
     """Warn once of each capsule layer that is inactive on a few training images."""
     for name in dead_on(state.model, state.data["train"], device, state.run.augment):
@@ -89,6 +109,7 @@ def _drawn(n: int) -> Int64[Tensor, " n"]:
     return torch.randperm(n, generator=torch.Generator().manual_seed(WATCHED))
 
 
+@_not_training
 def probe(state: State, stage: Stage, at: int, device: torch.device) -> None:
     """Log the task's probe on the first training images, with the preprocessing of evaluation."""
     first = next(
@@ -102,7 +123,8 @@ def reached(state: State, stage: Stage, at: int, device: torch.device) -> bool:
     rule = stage.stop
     if rule is None or at % rule.every:
         return False
-    evaluation = stage.task.evaluate(state.model, state.data[rule.part], device, state.run.augment)
+    with state.clock.phase("evaluation"):
+        evaluation = stage.task.evaluate(state.model, state.data[rule.part], device, state.run.augment)
     record(state, state.done + at, rule.part, evaluation)
     state.met = state.team.says_first(100 - evaluation.metrics["error_percent"] >= rule.accuracy)
     return state.met
@@ -115,6 +137,7 @@ def record(state: State, at: int, part: str, evaluation: Evaluation) -> None:
     )
 
 
+@_not_training
 def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_early: bool = False) -> Trained:
     """Evaluate the weights of the last step. Averaged weights and unmixed batch norm statistics are separate parts.
 
@@ -153,6 +176,7 @@ def finish(state: State, device: torch.device, ema: dict[str, Tensor], stopped_e
         routing=state.routing,
         diagnostics=diagnostics,
         extras=extras,
+        phases=state.clock.seconds,  # the same dictionary: the end of this function is counted too
         met=state.met if state.run.stages[-1].stop else None,
         made_by=state.made_by,
         evaluated_by=made_by(device),

@@ -16,6 +16,7 @@ from torchcaps.data.batches.images import Batches
 from torchcaps.data.batches.pairs import batches_for
 from torchcaps.layers.calibration import CalibratedNetwork
 from torchcaps.layers.norm import share_statistics
+from torchcaps.runtime.clock import PhaseClock
 from torchcaps.runtime.distributed import Team, joined
 from torchcaps.runtime.environment import (
     algorithms,
@@ -111,7 +112,8 @@ def _begin(
     model = run.build() if team.size == 1 else share_statistics(run.build())
     batchnorm.check(run, model)
     model = model.to(device, memory_format=torch.channels_last) if device.type == "cuda" else model.to(device)
-    state = State(run, name, seed, model, torch.Generator().manual_seed(seed), data, options, team)
+    rng = torch.Generator().manual_seed(seed)
+    state = State(run, name, seed, model, rng, data, options, PhaseClock(device), team)
     found = load_run(state.path) if state.path.exists() else None
     if not team.same(found.about["step"] if found else -1):
         seen = f"step {found.about['step']}" if found else "none"
@@ -159,12 +161,11 @@ def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
     if about.get("stage", -1) not in range(len(state.run.stages)):
         raise ValueError(f"{state.path} cannot be resumed: its stage is not one of this run; remove it")
     load_into(state.model, found.part("model"), state.path)
-    state.stage, state.done, state.seconds, state.made_by = (
-        about["stage"],
-        about["done"],
-        about["seconds"],
-        check_makers(about["made_by"], state.path),
-    )
+    state.stage, state.done, state.seconds = about["stage"], about["done"], about["seconds"]
+    # an older checkpoint counts everything as training; the sum raises where the file holds no numbers
+    spent = about.get("phases", {"training": about["seconds"]})
+    state.clock.seconds |= {phase: 0.0 + seconds for phase, seconds in spent.items()}
+    state.made_by = check_makers(about["made_by"], state.path)
     state.ended, state.met = about.get("ended", False), about.get("met", False)
     state.rng.set_state(found.tensors["rng/epoch"])
     torch.set_rng_state(found.tensors["rng/cpu"])
@@ -215,11 +216,15 @@ def _stage(
     title = f"{state.name} seed {state.seed}" + (f" stage {state.stage + 1}" if len(state.run.stages) > 1 else "")
     title += f" on {device_in_words(device_name(device))}, routing: {step.routing}"
     state.routing = step.routing
-    with progress_bar(title, n_steps, at, state.options.progress and state.team.leads) as show:
+    shown = state.options.progress and state.team.leads
+    with progress_bar(title, n_steps, at, shown) as show, state.clock.phase("training"):
         while at < stop:
             if at % epoch == 0:
                 _new_epoch(state, batches)
             batches.before(at % epoch)
+            if step.unprepared:
+                with state.clock.phase("compiling"):
+                    step.prepare()
             step()
             state.routing = step.routing  # the first step may find that it cannot be compiled
             at += 1
@@ -241,7 +246,8 @@ def _stage(
             signum, due = state.team.largest(caught[0] if caught else 0, state.team.leads and _save_due(state, at))
             if signum or at == stop or due:
                 # after the end of a stage, the next one continues with the current generator
-                _save(state, step, at, whole_epoch=at % epoch == 0 or state.ended)
+                with state.clock.phase("saving"):
+                    _save(state, step, at, whole_epoch=at % epoch == 0 or state.ended)
             if signum and at < stop:
                 state.metrics_log.close()
                 raise Interrupted(
@@ -306,19 +312,8 @@ def _save(state: State, step: TrainingStep, at: int, whole_epoch: bool) -> None:
     state.saved_at = time.perf_counter()
     if not state.team.leads:
         return
-    about = {
-        "name": state.name,
-        "seed": state.seed,
-        "run": to_plain(state.run),
-        "stage": state.stage,
-        "done": state.done,
-    }
-    about |= {
-        "step": state.done + at,
-        "ended": state.ended,
-        "met": state.met,
-        "seconds": state.spent(),
-        "made_by": state.made_by,
-    }
+    about = {"name": state.name, "seed": state.seed, "run": to_plain(state.run), "stage": state.stage}
+    about |= {"done": state.done, "step": state.done + at, "ended": state.ended, "met": state.met}
+    about |= {"seconds": state.spent(), "phases": state.clock.seconds, "made_by": state.made_by}
     save_checkpoint(state.path, tensors, about)
     state.saved_at = time.perf_counter()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.data import Labelled
+from torchcaps.runtime.clock import PhaseClock
 from torchcaps.runtime.distributed import ALONE, Team
 from torchcaps.runtime.metrics_log import MetricsLog
 from torchcaps.train.tasks import Evaluation
@@ -118,6 +119,7 @@ class Outcome:
     curve: list[dict[str, Any]] = field(default_factory=list)
     routing: str = ""  # the backend, in words
     diagnostics: dict[str, Any] = field(default_factory=dict)  # routing on the first part, weights of the last step
+    phases: dict[str, float] = field(default_factory=dict)  # seconds of training, compiling, evaluation and saving
     met: bool | None = None  # whether the last stage's stopping rule was met; None without one
 
 
@@ -148,6 +150,7 @@ class State:
     rng: torch.Generator
     data: dict[str, Labelled]
     options: Options
+    clock: PhaseClock
     team: Team = ALONE
     stage: int = 0
     done: int = 0  # steps of earlier stages

@@ -76,12 +76,21 @@ class TrainingStep:
         if self.team.size > 1:
             self._together()
         elif self.device.type == "cuda":
-            if self.graph is None:
-                self._capture()
+            self.prepare()
             self.graph.replay()
         else:
             self._once()
         self.unread += 1
+
+    @property
+    def unprepared(self) -> bool:
+        """Whether the step still has to be compiled and captured as a CUDA graph."""
+        return self.device.type == "cuda" and self.team.size == 1 and self.graph is None
+
+    def prepare(self) -> None:
+        """Compile and capture the step, if that is left to do; weights and random state stay as they are."""
+        if self.unprepared:
+            self._capture()
 
     def read_means(self) -> dict[str, float]:
         """Return the mean of each loss since the last call. Waits for the device."""

@@ -1,0 +1,110 @@
+"""Records from result files: seconds of training, the error over seeds, and whether a row counts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from torchcaps.papers.records import rows
+from torchcaps.papers.records.rows import BARS
+from torchcaps.results.claims import Recipe, recipes_of
+from torchcaps.results.statistics import NOTE, UNCHECKED, p_below, todays
+from torchcaps.runtime.environment import device_in_words
+
+LEVEL = 0.05
+RULE = (
+    f"A row counts as a record if a one-sided t-test over its seeds gives p < {LEVEL:g} "
+    "that its mean error is below the bar."
+)
+HEAD = ("set", "bar, %", "row", "seconds", "error, % (n)", "p", "counts", "device", "date", "commit")
+
+
+@dataclass(frozen=True)
+class Record:
+    """Time and error of one row over its seeds."""
+
+    bar: float  # error in percent
+    errors: tuple[float, ...]  # by seed, in percent
+    seconds: tuple[float, ...]  # by seed, of training alone
+    devices: tuple[str, ...]
+    dates: tuple[str, ...]
+    commits: tuple[str, ...]
+    dirty: int  # seeds of uncommitted code
+
+    @property
+    def p(self) -> float:
+        """P-value of the test that the mean error is below the bar."""
+        return p_below(self.errors, self.bar)
+
+    def why_not(self) -> str:
+        """Say why this is no record; "" if it is one."""
+        if len(self.errors) < 2:
+            return "one seed"
+        if self.p >= LEVEL:
+            return "misses the bar" if mean(self.errors) >= self.bar else "not surely below the bar"
+        if len(self.devices) > 1:
+            return "several devices"
+        return "uncommitted code" if self.dirty else ""
+
+    def time(self) -> str:
+        """Format mean ± sd of the seconds of training."""
+        return _spread(self.seconds, 2)
+
+    def error(self) -> str:
+        """Format mean ± sd of the error."""
+        return _spread(self.errors, 3)
+
+
+def record_of(recipe: Recipe, results: Path, seeds: Sequence[int] | None = None) -> Record | None:
+    """Read the record of a row from the results that have times, of these seeds or of all; None without any."""
+    split, metric = recipe.claim.metric.split(".")
+    found = [result for result in todays(recipe, results)[0] if "training" in result.get("phases", {})]
+    found = [result for result in found if seeds is None or result["seed"] in seeds]
+    if not found:
+        return None
+    makers = [maker for result in found for maker in (*result["begun_by"], result)]
+    return Record(
+        bar=BARS[recipe.claim.table],
+        errors=tuple(result["metrics"][split][metric] for result in found),
+        seconds=tuple(result["phases"]["training"] for result in found),
+        devices=tuple(dict.fromkeys(device_in_words(maker["device"]) for maker in makers)),
+        dates=tuple(sorted({result["date"] for result in found})),
+        commits=tuple(dict.fromkeys(maker["commit"][:12] for maker in makers)),
+        dirty=sum(result["dirty"] for result in found),
+    )
+
+
+def records_table(sets: Sequence[str], results: Path) -> str:
+    """Format the rows of these sets as a Markdown table: in each the fastest record first, rows not run last."""
+    if unknown := [name for name in sets if name not in BARS]:
+        raise ValueError(f"there are no records of {', '.join(unknown)}; there are {', '.join(BARS)}")
+    lines, timed = [], False
+    for name in sets:
+        recipes = [recipe for recipe in recipes_of("records", rows).values() if recipe.claim.table == name]
+        both = [(recipe, record_of(recipe, results)) for recipe in recipes]
+        timed |= any(record for _, record in both)
+        lines += [_line(*pair) for pair in sorted(both, key=lambda pair: _place(pair[1]))]
+    head = [f"{title}{UNCHECKED if timed and title in ('seconds', 'date') else ''}" for title in HEAD]
+    table = [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *lines]
+    return "\n".join([RULE, "", *table, *(["", NOTE] if timed else [])]) + "\n"
+
+
+def _place(record: Record | None) -> tuple[bool, bool, float]:
+    """Sort records before other rows that were run, the fastest first."""
+    return record is None, bool(record and record.why_not()), mean(record.seconds) if record else 0.0
+
+
+def _line(recipe: Recipe, record: Record | None) -> str:
+    known = recipe.claim.table, f"{BARS[recipe.claim.table]:g}", f"`{recipe.name.split('/')[1]}`: {recipe.claim.row}"
+    if record is None:
+        return f"| {' | '.join((*known, 'not run yet', *'------'))} |"
+    p = "-" if len(record.errors) < 2 else f"{record.p:.2g}"
+    reason = record.why_not()
+    error = f"{record.error()} ({len(record.errors)})"
+    made = ", ".join(record.devices), " to ".join(record.dates[:: max(1, len(record.dates) - 1)])
+    cells = (*known, record.time(), error, p, f"no: {reason}" if reason else "yes", *made, ", ".join(record.commits))
+    return f"| {' | '.join(cells)} |"
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    return f"{mean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
