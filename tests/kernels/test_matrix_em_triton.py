@@ -82,6 +82,13 @@ def test_a_common_offset_of_the_votes_does_not_cancel(device):
     judged(device, {"size": (6, 1), "n": 2, "m": 2, "poses": (1, 1, 1)}, far)
 
 
+def test_parents_that_fill_up_a_group_reach_no_gradient(device):
+    """Their votes are all alike, so their densities, to such a power, overflowed, and gradients of weights were NaN."""
+    args, _ = matrix_problem(device, size=(1, 1), n=2, m=1, batch=(1,), poses=(2, 1, 2))
+    for found in gradients(args, n_iters=2, density_power=6.0):
+        assert found.isfinite().all()
+
+
 def test_inputs_need_not_be_contiguous(device):
     args, _ = matrix_problem(device, size=(1, 1), m=2, poses=(1, 2, 1))
     turned = {name: x.transpose(0, -1).contiguous().transpose(0, -1) for name, x in args.items()}

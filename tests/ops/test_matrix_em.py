@@ -203,6 +203,11 @@ def test_wrong_shapes_are_refused():
         matrix_em_routing(**args | {"weight": args["weight"][:, :1]})
     with pytest.raises(ValueError, match=r"beta_use must be \[3\] for this weight, got \[1\]"):
         matrix_em_routing(**args | {"beta_use": args["beta_use"][:1]})
+    for grid, weight, places in [(args["grid"], args["weight"], 4), (None, args["weight"][:, 0], 9)]:
+        with pytest.raises(
+            ValueError, match=rf"coordinates must be \[{places}, 2\], a row and a column .*, got \[1, 2\]"
+        ):
+            matrix_em_routing(**args | {"grid": grid, "weight": weight}, coordinates=torch.zeros(1, 2))
     with pytest.raises(ValueError, match="at least one iteration, got n_iters=0"):
         matrix_em_routing(**args, n_iters=0)
 

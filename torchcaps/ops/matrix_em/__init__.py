@@ -31,7 +31,7 @@ def matrix_em_routing(
     `density_power` below the paper's 1 softens assignments. `recompute` keeps only votes for the backward pass of an
     eager program; the Triton backend never stores votes, and then keeps next to nothing.
     """
-    reference.check(scores, poses, weight, beta_use, beta_activate, n_iters, grid)
+    reference.check(scores, poses, weight, beta_use, beta_activate, n_iters, grid, coordinates)
     args = {
         "scores": scores,
         "poses": poses,

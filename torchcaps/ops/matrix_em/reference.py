@@ -107,7 +107,7 @@ def matrix_em_routing_steps(
     density_power: float = 1.0,
 ) -> Iterator[MatrixEMStep]:
     """Yield every iteration, as `matrix_em_routing` computes it."""
-    check(scores, poses, weight, beta_use, beta_activate, n_iters, grid)
+    check(scores, poses, weight, beta_use, beta_activate, n_iters, grid, coordinates)
     field = Field(scores, poses, weight, grid)
     votes = field.votes(poses, weight, coordinates)
     fitted = None
@@ -223,7 +223,7 @@ def grid_coordinates(height: int, width: int) -> Float[Tensor, "q 2"]:
     return torch.cartesian_prod(rows, columns)
 
 
-def check(scores, poses, weight, beta_use, beta_activate, n_iters, grid) -> None:
+def check(scores, poses, weight, beta_use, beta_activate, n_iters, grid, coordinates) -> None:
     """Refuse what indexing, einsum and broadcasting would let pass in silence."""
     if n_iters < 1:
         raise ValueError(f"matrix_em_routing needs at least one iteration, got n_iters={n_iters}")
@@ -255,3 +255,9 @@ def check(scores, poses, weight, beta_use, beta_activate, n_iters, grid) -> None
     for name, beta in (("beta_use", beta_use), ("beta_activate", beta_activate)):
         if tuple(beta.shape) != (n_out,):
             raise ValueError(f"matrix_em_routing: {name} must be [{n_out}] for this weight, got {list(beta.shape)}")
+    places = n_in // n_types if grid is None else weight.shape[1]
+    if coordinates is not None and tuple(coordinates.shape) != (places, 2):
+        raise ValueError(
+            f"matrix_em_routing: coordinates must be [{places}, 2], a row and a column for every place, "
+            f"got {list(coordinates.shape)}"
+        )

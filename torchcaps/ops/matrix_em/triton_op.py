@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torchcaps.ops.backend import cannot_run_kernels, cannot_span_devices, is_exporting
 from torchcaps.ops.matrix_em import triton_launch
-from torchcaps.ops.matrix_em.reference import EPSILON, RISE, Field, MatrixEMRouted, _Fitted
+from torchcaps.ops.matrix_em.reference import ABSENT, EPSILON, RISE, Field, MatrixEMRouted, _Fitted
 from torchcaps.ops.matrix_em.triton_launch import LANES, Problem, Slopes
 from torchcaps.ops.tiles import ceil_div
 
@@ -84,17 +84,17 @@ def _iterate(
         ready = logsigmoid(fitted.scores) - density_power / 2 * fitted.variances.log().sum(-2)  # [g m l]
         logits = densities(ready, fitted.means, density_power / 2 / fitted.variances, *common)
         claims = rearrange(logits.logsumexp(2), "g s l -> s (g l)")[:, : field.log_activity.shape[1]]
-    offset = _grouped(field.log_activity - field.claimed(claims))
+    offset = _grouped(field.log_activity - field.claimed(claims), ABSENT)
     means, variances, amount, *_ = fit(logits, offset, *common)
     variances = variances + EPSILON
     cost = (means.shape[-2] * beta_use + variances.log().sum(-2) / 2) * amount
     return _Fitted(warmth * (beta_activate - cost), means, variances)
 
 
-def _grouped(numbers: Float[Tensor, "*a v"]) -> Float[Tensor, "g *a l"]:
-    """Lay out parents in groups, the last one filled up with zeros."""
+def _grouped(numbers: Float[Tensor, "*a v"], nobody: float = 0.0) -> Float[Tensor, "g *a l"]:
+    """Lay out parents in groups, the last one filled up with `nobody`."""
     n_groups = ceil_div(numbers.shape[-1], LANES)
-    filled = pad(numbers, (0, n_groups * LANES - numbers.shape[-1]))
+    filled = pad(numbers, (0, n_groups * LANES - numbers.shape[-1]), value=nobody)
     return rearrange(filled, "... (g l) -> g ... l", g=n_groups, l=LANES).contiguous()
 
 
