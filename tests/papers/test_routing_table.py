@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import refuses
+from commands import run as command
 
 from torchcaps.layers import ROUTINGS
 from torchcaps.papers import RECIPES
@@ -12,9 +14,10 @@ from torchcaps.papers.pages import filled
 from torchcaps.papers.routings import figures
 from torchcaps.papers.routings.costs import Cost, bench_routings, read_costs, write_costs
 from torchcaps.papers.routings.measured import measured
-from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS
+from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS, WITHOUT_CAPSULES
 from torchcaps.results.statistics import NOTE, UNCHECKED
 from torchcaps.results.store import result_path, write_result
+from torchcaps.results.tuning import read_tuning, tuning_path
 from torchcaps.train.plain import to_plain
 from torchcaps.train.tasks.classify import Classify
 
@@ -87,6 +90,22 @@ def test_costs_are_measured_row_by_row_and_read_again(tmp_path):
     assert list(found) == ["like-em", *names] and found["like-em"].ms == 7.0
     assert all(found[name].ms > 0 and found[name].memory_bytes > 2**20 and found[name].batch == 16 for name in names)
     assert [line.split(":")[0] for line in said] == list(names)
+
+
+def test_an_unknown_name_is_refused_beside_a_known_one(capsys, monkeypatch):
+    answer = command(capsys, monkeypatch, "bench", "routings", "digits-uniform", "smalnorb", "--device", "cpu")
+    refuses(answer, "no row of routings is called smalnorb; give smallnorb, like, digits, or a row: smallnorb-em")
+
+
+def test_rows_of_smallnorb_have_the_learning_rate_that_held_out_toys_prefer():
+    errors = {
+        line.run: line.by_seed[0]
+        for line in read_tuning(tuning_path(Path(__file__).parents[2] / "results", "routings"))
+    }
+    for name in (*COMPARED, *WITHOUT_CAPSULES):
+        row = f"smallnorb-{name}"
+        of = {rate: errors[f"{row},learning_rate={rate},epochs=8,data=smallnorb-folds"] for rate in ("1e-3", "3e-3")}
+        assert RECIPES[f"routings/{row}"].make().stages[0].learning_rate == float(min(of, key=of.get)), row
 
 
 @pytest.mark.slow

@@ -103,8 +103,10 @@ def bench_routings(
 ) -> None:
     """Time a training step of every routing compared in docs/which-routing.md; writes routings/costs.csv."""
     rows = {name.removeprefix("routings/"): row for name, row in RECIPES.items() if name.startswith("routings/")}
+    if unknown := [name for name in names if name not in rows and name not in SETS]:
+        raise ValueError(
+            f"no row of routings is called {' or '.join(unknown)}; give {', '.join(SETS)}, or a row: smallnorb-em"
+        )
     wanted = {row for name in names for row in rows if row == name or (name in SETS and row.startswith(f"{name}-"))}
     chosen = [recipe for row, recipe in rows.items() if row in wanted]
-    if not chosen:
-        raise ValueError(f"no row of routings is called {' or '.join(names)}; give one of {', '.join(SETS)}, or a row")
     console.print(str(measure_routings(chosen, pick_device(device), steps, results, say)), soft_wrap=True)

@@ -2,7 +2,8 @@
 
 The rule of `auto`, in order:
 1. on CUDA: triton where it supports the GPU and the arguments, in `torch.compile` and `torch.export` too, which see it
-   as one op. GPUs of compute capability 8.0 and higher are supported. It has no second derivatives and says so when
+   as one op; those of matrix EM routing refuse `torch.export`.
+   GPUs of compute capability 8.0 and higher are supported. It has no second derivatives and says so when
    asked for them; `without_kernels` is the way out. Where it is expected to be slower than the compiled reference
    (`Implementation.loses`: dynamic routing in float32, few images), the next point comes first. The rule is taken from
    the shape that was measured slower (batch 32, 4608 inputs);

@@ -19,7 +19,7 @@ ROWS = SMALLNORB | LIKE | DIGITS
 
 @dataclass(frozen=True)
 class Measured:
-    """One row: errors in % by seed, and means of its costs; no errors: not run yet."""
+    """One row: errors in % by seed, and its costs; no errors: not run yet."""
 
     name: str
     errors: tuple[float, ...]
