@@ -150,14 +150,9 @@ def test_a_list_is_taken_for_a_tuple_and_a_refusal_tells_what_to_do():
 
 
 RESUMED = [
-<<<<<<< HEAD
-    ("stage", 7), ("stage", "0"), ("done", None), ("seconds", "long"), ("made_by", {}), ("made_by", [3]),
-    ("made_by", [{}]), ("made_by", [{"device": 3, "dirty": False}]), ("made_by", [{"device": "cpu"}]), ("ended", 1),
-    ("done", 10**9), ("step", 1),
-=======
-    ("stage", 7), ("stage", "0"), ("done", None), ("seconds", "long"), ("phases", 3),
-    ("phases", {"training": "long"}), ("made_by", {}), ("made_by", [3]), ("made_by", [{}]), ("made_by", [{"device": 3, "dirty": False}]), ("made_by", [{"device": "cpu"}]), ("ended", 1),
->>>>>>> wt-record
+    ("stage", 7), ("stage", "0"), ("done", None), ("seconds", "long"), ("phases", 3), ("phases", {"training": "long"}),
+    ("made_by", {}), ("made_by", [3]), ("made_by", [{}]), ("made_by", [{"device": 3, "dirty": False}]),
+    ("made_by", [{"device": "cpu"}]), ("ended", 1), ("done", 10**9), ("step", 1),
 ]  # fmt: skip
 
 
