@@ -229,3 +229,9 @@ def test_a_cuda_graph_repeats_the_gradients_of_a_network(gpu_only, fresh_dynamo,
     graph.replay()
     for x, grad in zip((x for x in model.parameters() if x.grad is not None), wanted, strict=True):
         torch.testing.assert_close(x.grad, grad, rtol=1e-3, atol=1e-6)
+
+
+def test_launch_and_kernels_agree_on_the_lanes_of_a_group():
+    from torchcaps.ops.matrix_em import triton_forward  # needs triton, which this file's imports do not
+
+    assert triton_forward.LANES.value == triton_launch.LANES

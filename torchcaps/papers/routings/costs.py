@@ -81,8 +81,14 @@ def bench_routings(
                 found.peak_bytes,
                 run.stages[0].batch,
                 device_in_words(device_name(device)),
-                str(commit()["commit"])[:12],
+                _code(),
             )
         write_costs(results, read_costs(results) | {cost.row: cost})
         say(f"{cost.row}: {cost.ms:.3f} ms, {cost.memory_bytes / 2**20:,.0f} MiB, {found.routing}")
     return costs_path(results)
+
+
+def _code() -> str:
+    """Name the commit that was measured, and whether it had been changed."""
+    made_by = commit()
+    return str(made_by["commit"])[:12] + (" with changes" if made_by["dirty"] else "")
