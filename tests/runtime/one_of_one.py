@@ -38,6 +38,7 @@ def main(out: Path, device: str) -> None:
     distributed.init_process_group(backend)
     distributed.all_reduce, processes.several = counted, lambda: True
     TrainingStep.gradients, TrainingStep.__call__ = by_all, together
+    TrainingStep.unprepared = False  # as for several processes: communication is captured in no graph
     found = {name: go(made(name), out / name, device=device)["losses"] for name in ("capsnet", "sparsecaps")}
     (out / "found.json").write_text(json.dumps({"losses": found, "sums": sums, "backend": backend}))
     distributed.destroy_process_group()

@@ -26,6 +26,15 @@ def torchrun(n: int, *command: str) -> str:
     return done.stdout
 
 
+@pytest.fixture
+def one_thread():
+    """As many as the processes started have: sums by more differ in the last bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(int(ENVIRONMENT["OMP_NUM_THREADS"]))
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def four(tmp_path_factory) -> Path:
     """A folder in which four processes have trained: to the end, and ten of twenty steps."""
@@ -53,7 +62,7 @@ def test_a_checkpoint_of_four_goes_on_in_one(four, tmp_path):
 
 
 @pytest.mark.slow
-def test_torchrun_with_one_process_is_the_plain_command(tmp_path):
+def test_torchrun_with_one_process_is_the_plain_command(one_thread, tmp_path):
     """It makes no process group, and ends with the same bits."""
     command = ["-m", "torchcaps", "train", "smoke/capsnet", "--device", "cpu", "--out", str(tmp_path / "one")]
     assert "processes" not in torchrun(1, *command)
@@ -64,7 +73,7 @@ def test_torchrun_with_one_process_is_the_plain_command(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
-def test_sums_through_the_backend_change_nothing_in_a_world_of_one(device, tmp_path):
+def test_sums_through_the_backend_change_nothing_in_a_world_of_one(device, one_thread, tmp_path):
     """By gloo on a CPU, by nccl on a GPU, where the other run is one CUDA graph and convolutions are bfloat16."""
     torchrun(1, str(HERE / "one_of_one.py"), str(tmp_path), device)
     found = json.loads((tmp_path / "found.json").read_text())

@@ -5,6 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# torch.amp.is_autocast_available would know, and PyTorch 2.11 warns when it compiles a call of it
+AUTOCASTS = ("cpu", "cuda", "mps", "xpu")
+
 
 def check_tensor(model: str, what: str, given: Any) -> None:
     """Refuse an input that is no tensor, such as an array."""
@@ -42,4 +45,4 @@ def check_pose_dtype(layer: str, poses: Tensor, dtype: torch.dtype) -> None:
 
 
 def _casts(device: str) -> bool:
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return device in AUTOCASTS and torch.is_autocast_enabled(device)
