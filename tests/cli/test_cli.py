@@ -155,6 +155,13 @@ def test_bench_train_prints_what_was_measured(command, monkeypatch):
     )
 
 
+def test_bench_train_lists_kernels_when_asked(command, monkeypatch):
+    measured = lambda recipe, device, steps, most: f"{recipe.name} {device} {steps} {most}"  # noqa: E731
+    monkeypatch.setattr("torchcaps.cli.bench.benches.bench_kernels", measured)
+    asked = command("bench", "train", "smoke/capsnet", "--steps", "10", "--kernels", "3", "--device", "cpu")
+    assert asked[:2] == (0, "smoke/capsnet cpu 10 3\n")
+
+
 def test_bench_ops_checks_before_it_times(command, monkeypatch):
     from torchcaps.bench import cases, ops
 

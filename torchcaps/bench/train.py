@@ -77,16 +77,16 @@ def _train(run: Run, device: torch.device, steps: int, reference: bool = False) 
 
 @contextmanager
 def trained(
-    run: Run, device: torch.device, steps: int, reference: bool = False
+    run: Run, device: torch.device, steps: int, reference: bool = False, spare: int = 0
 ) -> Iterator[tuple[TrainingStep, Trained]]:
-    """Yield a training step and its measurement; the block runs under the same settings, for further timing."""
+    """Yield a training step and its measurement; the block runs under the same settings and has `spare` steps left."""
     if device.type == "cuda":
         torch._dynamo.reset()  # otherwise one step would reuse the other's compiled code
     peak = Peak(device)
     repeats = max(1, steps // CHUNK)
     with algorithms(False, device), own_randomness(0, device), without_kernels() if reference else nullcontext():
         # two chunks for warm-up
-        step = make_step(run, device, (CHECKED + 2 + repeats) * CHUNK, reference)
+        step = make_step(run, device, (CHECKED + 2 + repeats) * CHUNK + spare, reference)
         losses = []
         for _ in range(CHECKED):
             repeated(step)
