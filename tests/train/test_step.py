@@ -50,6 +50,15 @@ def graphs(monkeypatch):
     return calls
 
 
+@pytest.fixture
+def tiling():
+    """An option of the compiler that a retry switches off; it is back afterwards."""
+    import torch._inductor.config
+
+    with torch._inductor.config.patch({"triton.coalesce_tiling_analysis": True}):
+        yield
+
+
 def everything(step: TrainingStep) -> str:
     return tensors_sha256(step._everything() | {"first_bad": step.first_bad})
 
@@ -66,20 +75,41 @@ def test_a_captured_run_is_the_eager_one(graphs, recipe):
     assert captured.read_means() == eager.read_means()
 
 
-def test_a_network_that_the_compiler_gives_up_on_trains_all_the_same(graphs, monkeypatch):
+def test_a_network_that_the_compiler_gives_up_on_trains_all_the_same(graphs, tiling, monkeypatch):
     """Some versions of a compiler fail on some networks: the step is then the one that was written."""
     step, plain = make_step(), make_step()
 
-    def fails(batch):
+    def fails(*batch):
         raise BackendCompilerFailed(lambda: None, TypeError("a bug of the compiler"), None)
 
-    step.losses = fails
+    step.forward = fails
     monkeypatch.setattr(torch, "compile", lambda function, dynamic: fails)
-    monkeypatch.setattr(torch._inductor.config.triton, "coalesce_tiling_analysis", True)
     with pytest.warns(UserWarning, match="torch.compile failed, so training is slower .* a bug of the compiler"):
         step._capture()
     step()
     plain()
+    assert everything(step) == everything(plain)
+
+
+def test_a_batch_that_the_compiler_gives_up_on_leaves_the_network_compiled(graphs, tiling, monkeypatch):
+    step, plain = make_step(), make_step()
+    compiled = []
+
+    def compile(function, dynamic):
+        def program(*args):
+            if not args:  # the batch is made inside
+                raise BackendCompilerFailed(lambda: None, TypeError("a bug of the compiler"), None)
+            compiled.append(function.__name__)
+            return function(*args)
+
+        return program
+
+    monkeypatch.setattr(torch, "compile", compile)
+    step.forward = torch.compile(step._forward, dynamic=False)
+    step._capture()
+    step()
+    plain()
+    assert set(compiled) == {"_losses"}
     assert everything(step) == everything(plain)
 
 
@@ -115,7 +145,7 @@ def convolved(step: TrainingStep) -> tuple[dict, set[torch.dtype]]:
     for layer in step.model.modules():
         if isinstance(layer, torch.nn.Conv2d):
             held.append(layer.register_forward_hook(lambda layer, args, out: found.add(out.dtype)))
-    losses, _ = step.losses(step.batches.at(step.counter))
+    _, losses, _ = step.forward()
     for hook in held:
         hook.remove()
     return losses, found

@@ -61,7 +61,8 @@ class TrainingStep:
         self.unread = 0
         # first step with a loss that is not finite; -1: none
         self.first_bad = torch.full((), -1, dtype=torch.long, device=device)
-        self.losses = torch.compile(self._losses, dynamic=False) if on_cuda else self._losses
+        self.losses = self._losses
+        self.forward = torch.compile(self._forward, dynamic=False) if on_cuda else self._forward
         self.update = torch.compile(self._update, dynamic=False) if on_cuda else self._update
         self.graph: torch.cuda.CUDAGraph | None = None
         self.n_images = stage.batch // team.size
@@ -155,12 +156,16 @@ class TrainingStep:
                 return self.task.losses_at(self.model, batch, self.counter, self.n_steps), {}
             return self.task.losses(self.model, batch), {}
 
+    def _forward(self) -> tuple[Batch, dict[str, Tensor], dict[str, Tensor]]:
+        """Make the batch and compute its losses. Compiled, indexing and augmentation are a kernel or two."""
+        batch = self.batches.at(self.counter % self.batches.n_steps)
+        return batch, *self.losses(batch)
+
     def gradients(self) -> dict[str, Tensor]:
         """Run forward and backward on the current batch only; the benchmark times this part separately."""
-        batch = self.batches.at(self.counter % self.batches.n_steps)
         self.optimizer.zero_grad(set_to_none=True)
         with many_programs():
-            losses, gradients = self.losses(batch)
+            batch, losses, gradients = self.forward()
         if self.backpropagates:
             self.task.backward(self.model, batch, losses)
         for name, gradient in gradients.items():
@@ -230,7 +235,7 @@ class TrainingStep:
         """Run the first steps. Where a compiler gives up on the network, it trains as it is written."""
         from torch._dynamo.exc import BackendCompilerFailed  # takes a second, and a CPU needs no compiler
 
-        for retry in (self._compile_plainly, self._do_not_compile):
+        for retry in (self._compile_plainly, self._make_batches_apart, self._do_not_compile):
             try:
                 self._once()
                 break
@@ -247,14 +252,19 @@ class TrainingStep:
 
         torch._dynamo.reset()
         torch._inductor.config.triton.coalesce_tiling_analysis = False
-        self.losses = torch.compile(self._losses, dynamic=False)
+        self.forward = torch.compile(self._forward, dynamic=False)
+
+    def _make_batches_apart(self, error: Exception) -> None:
+        """Compile the network alone, in case it is an augmentation that the compiler cannot take."""
+        torch._dynamo.reset()
+        self.losses, self.forward = torch.compile(self._losses, dynamic=False), self._forward
 
     def _do_not_compile(self, error: Exception) -> None:
         warnings.warn(
             f"torch.compile failed, so training is slower and takes more memory: {type(error).__name__}: {error}",
             stacklevel=2,
         )
-        self.losses, self.update = self._losses, self._update
+        self.losses, self.forward, self.update = self._losses, self._forward, self._update
         self.routing = self._routing(False)
 
     def _routing(self, compiled: bool) -> str:
