@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import conv2d
 
 from torchcaps.ops import convolution, convolve
-from torchcaps.ops.convolution.triton_op import convolve_strided
+from torchcaps.ops.convolution.triton_op import convolve_strided, convolve_strided_weight_backward
 from torchcaps.ops.testing import compare_routing
 
 # images, channels, height, width, filters, rows, columns, stride
@@ -40,6 +40,18 @@ def test_value_and_gradients_are_right(rng, device, sizes):
 def test_value_and_gradients_are_right_in_bfloat16(gpu_only, rng, sizes):
     args = tensors(rng, "cuda", *sizes[:-1])
     compare_routing(lambda **args: op(sizes[-1], **args), args, backend="triton", dtype=torch.bfloat16)
+
+
+def test_the_weights_gradient_lies_as_the_weight_does_however_the_others_lie(rng):
+    """Else autograd copies it to the weight's layout, in every step. It is plain PyTorch and runs anywhere."""
+    args = tensors(rng, "cpu", *SMALL[0][:-1])
+    grad = torch.randn(3, 64, 3, 3, generator=rng).permute(0, 2, 3, 1)  # channels first in memory
+    wanted = torch.nn.grad.conv2d_weight(
+        args["images"].permute(0, 3, 1, 2), (64, 64, 3, 3), grad.permute(0, 3, 1, 2), stride=2
+    )
+    found = convolve_strided_weight_backward(grad, args["images"], args["weight"], 2)
+    assert found.is_contiguous()
+    torch.testing.assert_close(found.permute(0, 3, 1, 2), wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("images", "most", "taken"), [(4, 64 << 20, True), (4, 1, False)])

@@ -5,6 +5,7 @@ too.
 import pytest
 import torch
 from torch.nn.functional import conv2d
+from torch.profiler import ProfilerActivity, profile
 
 from torchcaps.ops import convolution, convolve
 from torchcaps.ops.convolution import _by_patches
@@ -33,6 +34,16 @@ def test_patches_of_any_number_of_numbers(rng):
     for rows, columns in ((3, 4), (2, 4), (1, 1)):
         images, weight, bias = tensors(rng, 1, 5, rows, columns)
         torch.testing.assert_close(_by_patches(images, weight, bias, 1), conv2d(images, weight, bias))
+
+
+def test_a_bias_beside_a_padded_patch_needs_no_sum_over_all_maps(rng):
+    """It is one more column of the weight; where the patch needs no zeros, it is added as usual."""
+    for columns, sums in ((4, 0), (8, 1)):  # 12 and 24 values a patch
+        images, weight, bias = tensors(rng, 1, 5, 3, columns)
+        maps = _by_patches(images, weight, bias, 1)
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            torch.autograd.grad(maps, (weight, bias), torch.ones_like(maps))
+        assert sum(event.name == "aten::sum" for event in seen.events()) == sums
 
 
 def test_the_maps_lie_channels_last_as_the_next_convolution_wants_them(rng):

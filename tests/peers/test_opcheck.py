@@ -11,7 +11,11 @@ import torch
 from torch import Tensor
 
 import torchcaps  # noqa: F401  registers the ops
-from torchcaps.ops.convolution.triton_op import convolve_strided, convolve_strided_backward
+from torchcaps.ops.convolution.triton_op import (
+    convolve_strided,
+    convolve_strided_backward,
+    convolve_strided_weight_backward,
+)
 from torchcaps.ops.dynamic import triton_op as dynamic
 from torchcaps.ops.em import triton_op as em
 from torchcaps.ops.matrix_em import triton_op as matrix_em
@@ -85,6 +89,11 @@ def convolution_backward() -> tuple:
     return torch.ones_like(convolve_strided(images, weight, stride)), weight, images, stride
 
 
+def convolution_weight_backward() -> tuple:
+    grad, weight, images, stride = convolution_backward()
+    return grad, images, weight, stride
+
+
 # name of the op: the op, its arguments, whether they need gradients. Those of a backward op do not, since it refuses
 # second derivatives
 CASES = {
@@ -99,13 +108,18 @@ CASES = {
     "torchcaps::matrix_em_densities_backward": (matrix_em.densities_backward, matrix_densities_backward, False),
     "torchcaps::convolve_strided": (convolve_strided, convolution, True),
     "torchcaps::convolve_strided_backward": (convolve_strided_backward, convolution_backward, False),
+    "torchcaps::convolve_strided_weight_backward": (
+        convolve_strided_weight_backward,
+        convolution_weight_backward,
+        False,
+    ),
 }
 FAST = {"torchcaps::dynamic_routing", "torchcaps::convolve_strided"}  # a minute for all with the interpreter
 
 
 def test_the_table_has_every_registered_op():
     registered = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("torchcaps::")}
-    assert {name.split()[0] for name in CASES} == registered and len(registered) == 10
+    assert {name.split()[0] for name in CASES} == registered and len(registered) == 11
 
 
 @pytest.mark.filterwarnings(BOUND)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchcaps.papers import RECIPES
 from torchcaps.train import Options
 from torchcaps.train import train as train_run
-from torchcaps.train.optimizers import SGD, Adam, RAdam, RectifiedAdam
+from torchcaps.train.optimizers import SGD, Adam, CompiledAdam, RAdam, RectifiedAdam
 from torchcaps.train.plain import from_plain, to_plain
 from torchcaps.train.recipe import KINDS, Stage
 from torchcaps.train.schedules import Cosine, OneCycle
@@ -52,6 +52,47 @@ def test_with_one_beta1_it_is_the_radam_of_pytorch(gradients, beta2):
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
     another = train_ours(RAdam(beta1=0.8, beta2=beta2), [0.01] * N_STEPS, [0.99] * N_STEPS, gradients)
     assert not torch.allclose(another, theirs, rtol=1e-6)  # a beta1 that is 1 % off would show
+
+
+def programs(function) -> list:
+    """Compile and call a function; return the graphs that the compiler saw."""
+    torch._dynamo.reset()
+    graphs = []
+    torch.compile(function, backend=lambda graph, inputs: graphs.append(graph) or graph.forward)()
+    return graphs
+
+
+@pytest.mark.parametrize(("kind", "n_programs"), [(CompiledAdam, 1), (torch.optim.Adam, 2)])
+def test_adam_and_what_follows_are_one_program(kind, n_programs):
+    weight = nn.Parameter(torch.ones(3))
+    weight.grad, average = torch.ones(3), torch.zeros(3)
+    optimizer = kind([weight], torch.tensor(0.1), foreach=True, capturable=True)
+
+    @torch.no_grad()
+    def update() -> None:
+        optimizer.step()
+        average.lerp_(weight, 0.5)
+
+    assert len(programs(update)) == n_programs
+    torch.testing.assert_close(average, torch.full((3,), 0.45))
+
+
+def test_compiled_it_is_the_adam_of_pytorch(gradients):
+    rate, betas = torch.tensor(0.01, dtype=torch.float64), (0.8, 0.9)
+    theirs = train(lambda parameters: torch.optim.Adam(parameters, rate, betas, fused=True), gradients)
+    made = []
+
+    def ours_of(parameters: list[nn.Parameter]) -> CompiledAdam:
+        made.append(CompiledAdam(parameters, rate, betas, foreach=True, capturable=True))
+        made[0].step = torch.compile(made[0].step, backend="eager")
+        return made[0]
+
+    ours = train(ours_of, gradients)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)  # its bias corrections are float32
+    (kept,) = made[0].state.values()
+    assert set(kept) == {"step", "exp_avg", "exp_avg_sq"} and int(kept["step"]) == N_STEPS
+    another = train(lambda parameters: torch.optim.Adam(parameters, rate, (0.8, 0.91), fused=True), gradients)
+    assert not torch.allclose(another, ours, rtol=1e-4)
 
 
 def train_sgd(settings: SGD, rates: list[float], gradients: list[Tensor]) -> Tensor:

@@ -50,6 +50,15 @@ def graphs(monkeypatch):
     return calls
 
 
+@pytest.fixture
+def tiling():
+    """An option of the compiler that a retry switches off; it is back afterwards."""
+    import torch._inductor.config
+
+    with torch._inductor.config.patch({"triton.coalesce_tiling_analysis": True}):
+        yield
+
+
 def everything(step: TrainingStep) -> str:
     return tensors_sha256(step._everything() | {"first_bad": step.first_bad})
 
@@ -66,20 +75,41 @@ def test_a_captured_run_is_the_eager_one(graphs, recipe):
     assert captured.read_means() == eager.read_means()
 
 
-def test_a_network_that_the_compiler_gives_up_on_trains_all_the_same(graphs, monkeypatch):
+def test_a_network_that_the_compiler_gives_up_on_trains_all_the_same(graphs, tiling, monkeypatch):
     """Some versions of a compiler fail on some networks: the step is then the one that was written."""
     step, plain = make_step(), make_step()
 
-    def fails(batch):
+    def fails(*batch):
         raise BackendCompilerFailed(lambda: None, TypeError("a bug of the compiler"), None)
 
-    step.losses = fails
+    step.forward = fails
     monkeypatch.setattr(torch, "compile", lambda function, dynamic: fails)
-    monkeypatch.setattr(torch._inductor.config.triton, "coalesce_tiling_analysis", True)
     with pytest.warns(UserWarning, match="torch.compile failed, so training is slower .* a bug of the compiler"):
         step._capture()
     step()
     plain()
+    assert everything(step) == everything(plain)
+
+
+def test_a_batch_that_the_compiler_gives_up_on_leaves_the_network_compiled(graphs, tiling, monkeypatch):
+    step, plain = make_step(), make_step()
+    compiled = []
+
+    def compile(function, dynamic):
+        def program(*args):
+            if not args:  # the batch is made inside
+                raise BackendCompilerFailed(lambda: None, TypeError("a bug of the compiler"), None)
+            compiled.append(function.__name__)
+            return function(*args)
+
+        return program
+
+    monkeypatch.setattr(torch, "compile", compile)
+    step.forward = torch.compile(step._forward, dynamic=False)
+    step._capture()
+    step()
+    plain()
+    assert set(compiled) == {"_losses"}
     assert everything(step) == everything(plain)
 
 
@@ -115,7 +145,7 @@ def convolved(step: TrainingStep) -> tuple[dict, set[torch.dtype]]:
     for layer in step.model.modules():
         if isinstance(layer, torch.nn.Conv2d):
             held.append(layer.register_forward_hook(lambda layer, args, out: found.add(out.dtype)))
-    losses, _ = step.losses(step.batches.at(step.counter))
+    _, losses, _ = step.forward()
     for hook in held:
         hook.remove()
     return losses, found
@@ -195,16 +225,69 @@ def test_the_compiled_update_is_that_of_the_optimiser_and_the_average(recipe, re
         for ours, theirs in zip(fast.parameters.values(), plain.parameters.values(), strict=True):
             theirs.grad = torch.randn(theirs.shape, generator=rng)
             ours.grad = theirs.grad.to("cuda").to(memory_format=torch.contiguous_format)
-        fast.update()
-        plain.update()
+        fast.apply({"loss": torch.zeros((), device="cuda")})
+        plain.apply({"loss": torch.zeros(())})
     for name, tensor in plain._everything().items():
-        if name.startswith(("model/", "ema/", "optimizer/")):
+        if name.startswith(("model/", "ema/", "optimizer/", "counter", "totals/")):
             size = (
                 tensor.abs().max().item()
             )  # experts have a learning rate of 100: what rounds is as large as the largest number
             torch.testing.assert_close(
                 fast._everything()[name].cpu(), tensor, rtol=1e-5, atol=1e-7 * max(1.0, size), msg=name
             )
+
+
+@each_optimizer
+def test_the_scalars_that_are_written_at_once_are_not_read_by_one_another(recipe):
+    """A compiled `_foreach_copy_` runs its parts at the same time and in place."""
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    step = make_step(recipe)
+    step.gradients()
+    step.update = torch.compile(step._update, dynamic=False, backend=keep)
+    step.apply({"loss": torch.zeros(()), "other": torch.zeros(())})
+    (copied,) = [node for graph in graphs for node in graph.graph.nodes if node.target is torch._foreach_copy_]
+    held, after = copied.args
+    assert len(held) >= 2 + len(step.now)
+    for number, source in enumerate(after):
+        read, around = set(), [source]
+        while around:
+            node = around.pop()
+            read.add(node)
+            around += node.all_input_nodes
+        assert not read & {*held[:number], *held[number + 1 :]}, f"{source} reads what another one writes"
+
+
+@each_optimizer
+def test_the_numbers_of_the_optimiser_are_those_of_the_step_to_come(graphs, recipe):
+    def now(step: TrainingStep) -> list[float]:
+        return [number.item() for number in step.now]
+
+    step, resumed, captured = make_step(recipe), make_step(recipe), make_step(recipe)
+    for done in range(4):
+        assert now(step) == [column[done].item() for column in step.plan] and int(step.counter) == done
+        step()
+    resumed.load_state(step.state())
+    captured.load_state(step.state())
+    captured._capture()
+    assert now(resumed) == now(captured) == now(step)
+
+
+def test_the_first_step_with_a_bad_loss_is_kept_and_sums_are_exact():
+    step = make_step()
+    step.gradients()
+    for loss in (0.1, float("nan"), 0.2, float("inf")):
+        step.apply({"loss": torch.tensor(loss)})
+    assert int(step.first_bad) == 1 and int(step.counter) == 4
+    step = make_step()
+    step.gradients()
+    for _ in range(3):
+        step.apply({"loss": torch.tensor(0.1)})
+    assert step.totals["loss"].item() == 3 * torch.tensor(0.1).double().item() and int(step.first_bad) == -1
 
 
 @pytest.mark.gpu

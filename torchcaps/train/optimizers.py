@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +37,10 @@ class Adam:
 
     def make(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]]) -> torch.optim.Adam:
         """Build the optimiser; `now` are device tensors that hold the scalars of the current step."""
-        on_cuda, betas = now[0].is_cuda, (self.beta1, self.beta2)
-        return torch.optim.Adam(
-            parameters, now[0], betas, self.epsilon, fused=not on_cuda, foreach=on_cuda, capturable=on_cuda
-        )
+        betas = self.beta1, self.beta2
+        if now[0].is_cuda:
+            return CompiledAdam(parameters, now[0], betas, self.epsilon, foreach=True, capturable=True)
+        return torch.optim.Adam(parameters, now[0], betas, self.epsilon, fused=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,30 @@ class SGD:
 
     def make(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]]) -> "MomentumSGD":
         return MomentumSGD(parameters, now, self)
+
+
+class CompiledAdam(torch.optim.Adam):
+    """PyTorch's Adam, compiled as one program with what follows it, such as an average of the weights.
+
+    PyTorch's own step ends a compiled program before and after itself, so the average would read all weights again.
+
+    Example:
+
+        weight = torch.nn.Parameter(torch.tensor(1.0))
+        optimizer = CompiledAdam([weight], torch.tensor(0.5), foreach=True, capturable=True)
+        weight.backward()
+        torch.compile(optimizer.step, backend="eager")()
+        round(weight.item(), 3)  # 0.5
+    """
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            parts: list[list[Tensor]] = [[] for _ in range(6)]  # parameters, gradients and what is kept of them
+            self._init_group(group, *parts)
+            settings = {name: group[name] for name in ("amsgrad", "lr", "weight_decay", "eps", "maximize")}
+            settings |= {"foreach": group["foreach"], "capturable": group["capturable"]}
+            adam(*parts, beta1=group["betas"][0], beta2=group["betas"][1], **settings)
 
 
 class _OnDevice:

@@ -61,7 +61,8 @@ class TrainingStep:
         self.unread = 0
         # first step with a loss that is not finite; -1: none
         self.first_bad = torch.full((), -1, dtype=torch.long, device=device)
-        self.losses = torch.compile(self._losses, dynamic=False) if on_cuda else self._losses
+        self.losses = self._losses
+        self.forward = torch.compile(self._forward, dynamic=False) if on_cuda else self._forward
         self.update = torch.compile(self._update, dynamic=False) if on_cuda else self._update
         self.graph: torch.cuda.CUDAGraph | None = None
         self.n_images = stage.batch // team.size
@@ -114,6 +115,7 @@ class TrainingStep:
         """Load the state of a checkpoint. Call it before the first step: a captured graph keeps tensor addresses."""
         assert self.graph is None
         self.counter.copy_(tensors["counter"])
+        self._look_up()
         self.unread = int(tensors["unread"].reshape(()))
         sums = {name: tensor for name, tensor in tensors.items() if name.startswith("totals/")}
         for name, tensor in sums.items():
@@ -154,12 +156,16 @@ class TrainingStep:
                 return self.task.losses_at(self.model, batch, self.counter, self.n_steps), {}
             return self.task.losses(self.model, batch), {}
 
+    def _forward(self) -> tuple[Batch, dict[str, Tensor], dict[str, Tensor]]:
+        """Make the batch and compute its losses. Compiled, indexing and augmentation are a kernel or two."""
+        batch = self.batches.at(self.counter % self.batches.n_steps)
+        return batch, *self.losses(batch)
+
     def gradients(self) -> dict[str, Tensor]:
         """Run forward and backward on the current batch only; the benchmark times this part separately."""
-        batch = self.batches.at(self.counter % self.batches.n_steps)
         self.optimizer.zero_grad(set_to_none=True)
         with many_programs():
-            losses, gradients = self.losses(batch)
+            batch, losses, gradients = self.forward()
         if self.backpropagates:
             self.task.backward(self.model, batch, losses)
         for name, gradient in gradients.items():
@@ -189,34 +195,47 @@ class TrainingStep:
         losses = self.gradients()
         if self.team.size > 1:
             losses = self._of_all(losses)
-        for number, column in zip(self.now, self.plan, strict=True):
-            number.copy_(column.index_select(0, self.counter.view(1)).squeeze(0))
+        self.apply({name: value.detach() for name, value in losses.items()})
+
+    def apply(self, losses: dict[str, Tensor]) -> None:
+        """Apply the gradients in `.grad`, add up the losses and go on to the next step."""
+        for name in losses:
+            if name not in self.totals:
+                self.totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
         with many_programs():
-            self.update()
-        with torch.no_grad():
-            self._count(losses)
+            self.update(losses)
 
     @torch.no_grad()
-    def _update(self) -> None:
-        """Apply the optimiser and update the weight average. Compiled, it reads and writes each weight once."""
+    def _update(self, losses: dict[str, Tensor]) -> None:
+        """Apply the optimiser, update the weight average, count. Compiled, it reads and writes each weight once."""
         self.optimizer.step()
         if self.ema:
             torch._foreach_lerp_(list(self.ema.values()), list(_floats(self.model).values()), 1 - self.ema_decay)
-
-    def _count(self, losses: dict[str, Tensor]) -> None:
-        for name, value in losses.items():
-            if name not in self.totals:
-                self.totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
-            self.totals[name] += value.detach()
         bad = ~losses["loss"].isfinite() & (self.first_bad < 0)
-        self.first_bad.copy_(torch.where(bad, self.counter, self.first_bad))
+        sums = [self.totals[name] for name in losses]
+        after = [total + value for total, value in zip(sums, losses.values(), strict=True)]
+        after += [torch.where(bad, self.counter, self.first_bad), *self._numbers_at(self.counter + 1)]
+        # compiled, this is one small kernel, not one or several for each scalar. Its parts run at the same time and in
+        # place, so none may write what another reads: the counter comes afterwards
+        torch._foreach_copy_([*sums, self.first_bad, *self.now], after)
         self.counter += 1
+
+    def _numbers_at(self, step: Tensor) -> list[Tensor]:
+        """Look up the optimiser's scalars of a step."""
+        return [column.index_select(0, step.view(1)).squeeze(0) for column in self.plan]
+
+    def _look_up(self) -> None:
+        """Set the optimiser's scalars to those of the step to come; from then on `update` does."""
+        # a damaged checkpoint may count anything, and is refused when its steps are compared
+        at = self.counter.clamp(0, len(self.plan[0]) - 1)
+        for number, value in zip(self.now, self._numbers_at(at), strict=True):
+            number.copy_(value)
 
     def _warm_up(self) -> None:
         """Run the first steps. Where a compiler gives up on the network, it trains as it is written."""
         from torch._dynamo.exc import BackendCompilerFailed  # takes a second, and a CPU needs no compiler
 
-        for retry in (self._compile_plainly, self._do_not_compile):
+        for retry in (self._compile_plainly, self._make_batches_apart, self._do_not_compile):
             try:
                 self._once()
                 break
@@ -233,14 +252,19 @@ class TrainingStep:
 
         torch._dynamo.reset()
         torch._inductor.config.triton.coalesce_tiling_analysis = False
-        self.losses = torch.compile(self._losses, dynamic=False)
+        self.forward = torch.compile(self._forward, dynamic=False)
+
+    def _make_batches_apart(self, error: Exception) -> None:
+        """Compile the network alone, in case it is an augmentation that the compiler cannot take."""
+        torch._dynamo.reset()
+        self.losses, self.forward = torch.compile(self._losses, dynamic=False), self._forward
 
     def _do_not_compile(self, error: Exception) -> None:
         warnings.warn(
             f"torch.compile failed, so training is slower and takes more memory: {type(error).__name__}: {error}",
             stacklevel=2,
         )
-        self.losses, self.update = self._losses, self._update
+        self.losses, self.forward, self.update = self._losses, self._forward, self._update
         self.routing = self._routing(False)
 
     def _routing(self, compiled: bool) -> str:
@@ -273,6 +297,7 @@ class TrainingStep:
                     tensor.copy_(before[name])
                 else:
                     tensor.zero_()
+            self._look_up()
         torch.cuda.set_rng_state(generator_state, self.device)
         self.first_bad.fill_(-1)
 

@@ -81,9 +81,16 @@ def _in_bfloat16(images: Tensor, weight: Tensor) -> bool:
 
 def _by_patches(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
     rows, columns = weight.shape[2:]
-    patches = rearrange(images.unfold(2, rows, stride).unfold(3, columns, stride), "b c h w y x -> b h w (c y x)")
-    weight = weight.flatten(1)
-    if extra := -patches.shape[-1] % MULTIPLE:  # zeros beyond the patch: they add nothing
+    windows = images.unfold(2, rows, stride).unfold(3, columns, stride)
+    # a matrix from the start: TorchInductor pads rows of pixels in memory, and copied all patches to pack them
+    patches, weight = rearrange(windows, "b c h w y x -> b h w (c y x)").flatten(0, 2), weight.flatten(1)
+    extra = -patches.shape[-1] % MULTIPLE
+    if extra and bias is not None:
+        # the bias is the weight of a further value, which is 1: its gradient comes with that of the weight, while a sum
+        # would read the gradient of all maps once more
+        patches, weight, bias = pad(patches, (0, 1), value=1.0), torch.cat([weight, bias[:, None]], 1), None
+        extra -= 1
+    if extra:  # zeros beyond the patch: they add nothing
         patches, weight = (pad(x, (0, extra)) for x in (patches, weight))
-    maps = linear(patches, weight, bias)
+    maps = linear(patches, weight, bias).unflatten(0, (windows.shape[0], *windows.shape[2:4]))
     return rearrange(maps, "b h w k -> b k h w")  # channels-last in memory, as the next convolution wants it

@@ -95,6 +95,24 @@ def _(grad, weight, like, stride):
     return like.new_empty(like.shape)
 
 
+@torch.library.custom_op("torchcaps::convolve_strided_weight_backward", mutates_args=())
+def convolve_strided_weight_backward(grad: Tensor, images: Tensor, like: Tensor, stride: int) -> Tensor:
+    """Compute the gradient of the weight, by cuDNN.
+
+    An op of its own, because TorchInductor gives `convolution_backward` its inputs channels first and takes the
+    gradient as such: it copied images and gradient, and autograd copied the gradient once more to the weight's layout.
+    """
+    grad, images, like = (x.contiguous().permute(0, 3, 1, 2) for x in (grad, images, like))
+    arguments = None, [stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]
+    found = torch.ops.aten.convolution_backward(grad, images, like, *arguments)[1]
+    return found.permute(0, 2, 3, 1).contiguous()
+
+
+@convolve_strided_weight_backward.register_fake
+def _(grad, images, like, stride):
+    return like.new_empty(like.shape)
+
+
 def _keep(ctx, inputs, output) -> None:
     images, weight, ctx.stride = inputs
     ctx.save_for_backward(images, weight)
@@ -102,12 +120,11 @@ def _keep(ctx, inputs, output) -> None:
 
 def _backward(ctx, grad):
     images, weight = ctx.saved_tensors
+    grad = grad.contiguous()  # here a compiled program writes it so at once, for both
     grad_images = convolve_strided_backward(grad, weight, images, ctx.stride) if ctx.needs_input_grad[0] else None
     grad_weight = None
     if ctx.needs_input_grad[1]:
-        grad, images, weight = (x.permute(0, 3, 1, 2) for x in (grad, images, weight))
-        arguments = None, [ctx.stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]
-        grad_weight = torch.ops.aten.convolution_backward(grad, images, weight, *arguments)[1].permute(0, 2, 3, 1)
+        grad_weight = convolve_strided_weight_backward(grad, images, weight, ctx.stride)
     return grad_images, grad_weight, None
 
 
@@ -118,4 +135,5 @@ def _refuse_second(ctx, *grads):
 
 
 convolve_strided.register_autograd(_backward, setup_context=_keep)
-convolve_strided_backward.register_autograd(_refuse_second)
+for _op in (convolve_strided_backward, convolve_strided_weight_backward):
+    _op.register_autograd(_refuse_second)
