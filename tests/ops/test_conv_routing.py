@@ -5,6 +5,8 @@ import pytest
 import torch
 from einops import rearrange
 from torch.autograd import gradcheck as full_gradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import pad
 
 from torchcaps.ops import dynamic_routing, local_grid, local_routing, squash, unsquash
 from torchcaps.ops.couplings import coupling_rule
@@ -227,3 +229,40 @@ def test_a_kernel_larger_than_the_grid_is_refused():
     ):
         local_grid(3, 9, 5)
     assert local_grid(3, 9, 5, padding=1).shape == (1, 7)
+
+
+GRIDS = {"borders": (3, 3, 2), "padding": (3, 2, 2, 1, 1), "children that nobody sees": (4, 4, 3, 2)}
+
+
+@pytest.mark.parametrize("sizes", GRIDS.values(), ids=GRIDS)
+def test_gathering_has_the_gradients_of_plain_indexing(sizes, rng):
+    grid = local_grid(*sizes)
+    n_pairs, n_slots = grid.seen.numel(), grid.reach.numel()
+    forms = {
+        "in view": (grid.places, grid.seen, lambda x: grid.in_view(x, 0.5), 0.5),
+        "by child": (n_pairs, grid.reach, lambda x: grid.by_child(x, -2.0), -2.0),
+        "by parent": (n_slots, grid.slot, grid.by_parent, 0.0),
+        "to parents": (len(grid.reach), grid.slot // grid.reach.shape[1], grid.to_parents, 0.0),
+    }
+    for name, (n, index, gather, nobody) in forms.items():
+        x = torch.randn(2, n, 3, dtype=torch.float64, generator=rng).requires_grad_()
+        plain, ours = pad(x, (0, 0, 0, 1), value=nobody)[:, index], gather(x)
+        assert torch.equal(plain, ours), name
+        up = torch.randn(plain.shape, dtype=torch.float64, generator=rng)
+        wanted, found = (torch.autograd.grad(y, x, up)[0] for y in (plain, ours))
+        torch.testing.assert_close(found, wanted, msg=name)
+        assert torch.autograd.gradgradcheck(gather, x), name
+
+
+def test_no_gradient_is_scattered(rng):
+    """A scatter adds up by atomics on a GPU, in another order every time."""
+    poses, weight = torch.randn(1, 9, 2, generator=rng), torch.randn(1, 4, 2, 2, 2, generator=rng)
+    grid = local_grid(3, 3, 2)
+
+    def gradient(poses):
+        poses = poses.detach().requires_grad_()
+        return torch.autograd.grad(local_routing(poses, weight, torch.zeros(2, 2), grid).poses.sum(), poses)[0]
+
+    ops = {str(node.target) for node in make_fx(gradient)(poses).graph.nodes}
+    assert any("index.Tensor" in op for op in ops)
+    assert not [op for op in ops if "index_put" in op or "scatter" in op or "index_add" in op]

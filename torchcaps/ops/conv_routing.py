@@ -32,6 +32,58 @@ class LocalGrid(NamedTuple):
     shape: tuple[int, int]  # height and width of the parents' grid
     places: int  # q: how many places the children of one type stand on
 
+    def in_view(self, children: Float[Tensor, "*b q d"], nobody: float = 0.0) -> Float[Tensor, "*b p k d"]:
+        """Lay out numbers of the places as the parents see them; padding is `nobody`."""
+        users = self.reach
+        if len(users) < self.places:  # some child is seen by no parent
+            users = users.new_full((self.places, users.shape[1]), self.seen.numel())
+            users = users.index_copy(0, self.seen.flatten()[self.reach[:, 0]], self.reach)
+        return gathered(children, self.seen, users, nobody)
+
+    def by_child(self, pairs: Float[Tensor, "*b p_k d"], nobody: float) -> Float[Tensor, "*b c r d"]:
+        """Turn the parents' view of all pairs into the children's; where a child has fewer parents it is `nobody`."""
+        return gathered(pairs, self.reach, self.slot.view(-1, 1), nobody)
+
+    def by_parent(self, shares: Float[Tensor, "*b c_r d"]) -> Float[Tensor, "*b p k d"]:
+        """Turn the children's view back into the parents'; padding is 0."""
+        return gathered(shares, self.slot, self.reach.view(-1, 1))
+
+    def to_parents(self, totals: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b p k d"]:
+        """Tell every parent the number of each child it sees; padding is 0."""
+        return gathered(totals, self.slot // self.reach.shape[1], self.reach)
+
+
+class _Gathered(torch.autograd.Function):
+    """Numbers at places of an index. The gradient is taken by the inverse table, not scattered by atomics.
+
+    So the same inputs give the same bits on a GPU, inside torch.compile too.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(numbers: Tensor, index: Tensor, users: Tensor, nobody: float) -> Tensor:
+        return pad(numbers, (0, 0, 0, 1), value=nobody)[..., index, :]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx, grad):
+        (users,) = ctx.saved_tensors
+        return pad(grad.flatten(-3, -2), (0, 0, 0, 1))[..., users, :].sum(-2), None, None, None
+
+
+def gathered(
+    numbers: Float[Tensor, "*b x d"], index: Int64[Tensor, "y z"], users: Int64[Tensor, "x u"], nobody: float = 0.0
+) -> Float[Tensor, "*b y z d"]:
+    """Take numbers at the places of `index`; one past the end it is `nobody`.
+
+    `users` is its inverse: where in the flattened index each place stands, one past its end if in fewer than u.
+    """
+    return _Gathered.apply(numbers, index, users, nobody)
+
 
 def local_grid(height: int, width: int, kernel: int, stride: int = 1, padding: int = 0) -> LocalGrid:
     """Make the tables of a layer with a square kernel over a grid of height x width places."""
@@ -69,9 +121,7 @@ def local_routing(
     """Route i = (n q) children to j = (m p) parents. Couplings run over ALL parents, type and place, of a child."""
     rule = coupling_rule(couplings)
     _check(poses, weight, bias, grid, n_iters, couplings)
-    by_type = rearrange(poses, "... (n q) d -> ... n q d", n=weight.shape[0])
-    nobody = by_type.new_zeros((*by_type.shape[:-2], 1, by_type.shape[-1]))
-    in_view = torch.cat([by_type, nobody], -2)[..., grid.seen, :]  # [*b n p k d]
+    in_view = grid.in_view(rearrange(poses, "... (n q) d -> ... n q d", n=weight.shape[0]))  # [*b n p k d]
     votes = torch.einsum("...npkd,nkmde->...npkme", in_view, weight)
     logits = votes.new_zeros(votes.shape[:-1], dtype=torch.promote_types(votes.dtype, torch.float32))  # [*b n p k m]
     parents, pose_sum = None, 0.0
@@ -87,10 +137,9 @@ def local_routing(
 
 def _couplings(logits: Float[Tensor, "*b n p k m"], grid: LocalGrid, rule: CouplingRule) -> Float[Tensor, "*b n p k m"]:
     """Turn the parents' view of the logits into the children's, apply the rule there, and turn back."""
-    pairs = pad(rearrange(logits, "... p k m -> ... (p k) m"), (0, 0, 0, 1), value=-torch.inf)
-    by_child = rearrange(pairs[..., grid.reach, :], "... c r m -> ... c (r m)")
-    couplings = rearrange(rule.share(by_child), "... c (r m) -> ... (c r) m", r=grid.reach.shape[1])
-    return pad(couplings, (0, 0, 0, 1))[..., grid.slot, :]
+    by_child = grid.by_child(rearrange(logits, "... p k m -> ... (p k) m"), -torch.inf)
+    couplings = rule.share(rearrange(by_child, "... c r m -> ... c (r m)"))
+    return grid.by_parent(rearrange(couplings, "... c (r m) -> ... (c r) m", r=grid.reach.shape[1]))
 
 
 def _check(poses, weight, bias, grid, n_iters, couplings) -> None:

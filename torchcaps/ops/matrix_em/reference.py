@@ -191,11 +191,10 @@ class Field:
         """Sum, in logs, what the parents of every place claim of a child; `claims` are sums over types."""
         if self.grid is None:
             return claims
-        _, reach, slot, _, _ = self.grid
-        claims = rearrange(claims, "(n k) (b p) -> b n (p k)", n=self.n_types, p=self.n_places)
-        by_child = pad(claims, (0, 1), value=-torch.inf)[..., reach].logsumexp(-1)  # [b n c]
-        totals = pad(by_child, (0, 1))[..., slot // reach.shape[1]]  # [b n p k]; padding is nobody's, and never used
-        return rearrange(totals, "b n p k -> (n k) (b p)")
+        claims = rearrange(claims, "(n k) (b p) -> b n (p k) 1", n=self.n_types, p=self.n_places)
+        by_child = self.grid.by_child(claims, -torch.inf).logsumexp(-2)  # [b n c 1]
+        totals = self.grid.to_parents(by_child)  # [b n p k 1]; padding is nobody's, and never used
+        return rearrange(totals, "b n p k 1 -> (n k) (b p)")
 
     def routed(self, fitted: _Fitted) -> MatrixEMRouted:
         """Order parents as (type, place), in the dtypes of the inputs."""
@@ -213,8 +212,7 @@ class Field:
         )
         if self.grid is None:
             return rearrange(by_type, "b n q d -> n q b d")
-        in_view = pad(by_type, (0, 0, 0, 1), value=nobody)[:, :, self.grid.seen]
-        return rearrange(in_view, "b n p k d -> n k (b p) d")
+        return rearrange(self.grid.in_view(by_type, nobody), "b n p k d -> n k (b p) d")
 
 
 def grid_coordinates(height: int, width: int) -> Float[Tensor, "q 2"]:
