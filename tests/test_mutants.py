@@ -83,13 +83,13 @@ MUTANTS = {
         "analysis/metrics.py",
         "predictions != labels if labels.ndim == 1",
         "predictions == labels if labels.ndim == 1",
-        "tests/results/test_store.py -k by_hand",
+        "tests/analysis/test_metrics.py -k by_hand",
     ),
     "half of a pair is enough": Mutant(
         "analysis/metrics.py",
         "!= labels.sort(-1).values).any(-1)",
         "!= labels.sort(-1).values).all(-1)",
-        "tests/results/test_store.py -k by_hand",
+        "tests/analysis/test_metrics.py -k by_hand",
     ),
     "squash is one percent too short": Mutant(
         "ops/squash.py", "(square / (1 + square))", "(square / (1.01 + square))", "tests/ops/test_squash.py"
@@ -110,13 +110,13 @@ MUTANTS = {
         "results/statistics.py",
         'if not unlike(result["run"], run)]',
         "]",
-        "tests/results/test_store.py -k leaves_stale",
+        "tests/results/test_rows.py -k leaves_stale",
     ),
     "a copy is a further seed": Mutant(
         "results/verify.py",
         'return Check("place", path == first, text)',
         'return Check("place", True, text)',
-        "tests/results/test_store.py -k copy",
+        "tests/results/test_rows.py -k copy",
     ),
     "inverted routing shares outputs among inputs": Mutant(
         "ops/inverted.py",
@@ -126,15 +126,15 @@ MUTANTS = {
     ),
     "every place of matrix capsules claims a child alone": Mutant(
         "ops/matrix_em/reference.py",
-        'return rearrange(totals, "b n p k -> (n k) (b p)")',
-        'return rearrange(claims, "b n (p k) -> (n k) (b p)", p=self.n_places)',
+        'return rearrange(totals, "b n p k 1 -> (n k) (b p)")',
+        'return rearrange(claims, "b n (p k) 1 -> (n k) (b p)", p=self.n_places)',
         "tests/ops/test_matrix_em.py",
     ),
     "verify takes other data": Mutant(
         "results/verify.py",
         'if (found := data.sha256) != result["data"].get(part):',
         'if not (found := data.sha256) and result["data"].get(part):',
-        "tests/results/test_store.py -k other_data",
+        "tests/results/test_verify.py -k other_data",
     ),
 }
 

@@ -69,7 +69,7 @@ def test_show_gives_the_run_the_parameters_and_the_backend(command):
 
 @pytest.fixture
 def any_commit(monkeypatch):
-    """Verification starts a Python for the code of the commit, which takes seconds; tested in results/test_store."""
+    """Verification starts a Python for the code of the commit, which takes seconds; tested in results/test_history."""
     monkeypatch.setattr("torchcaps.results.verify.check_commit", lambda result, history: Check("commit", True, ""))
 
 
