@@ -85,6 +85,8 @@ def test_every_form_of_every_kernel_fits_every_target(target):
     found = compiled("all", target)[target]
     assert {kernel.name for kernel in found} == WANTED
     assert too_much(found, target) == []
+    if TARGETS[target] is LARGE:  # where the matrices of the papers' networks were measured, nothing spills
+        assert [str(kernel) for kernel in found if "'R': 4" in kernel.constants and kernel.stack] == []
 
 
 @pytest.mark.slow

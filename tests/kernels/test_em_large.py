@@ -1,9 +1,4 @@
-"""EM routing's kernels at the sizes that are benched, on a GPU; without one they are compiled for it."""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""EM routing's kernels at the sizes that are benched, on a GPU. test_ahead compiles them without one."""
 
 import pytest
 import torch
@@ -38,66 +33,3 @@ def test_the_votes_are_not_stored(gpu_only):
     grads = torch.autograd.grad(sum(x.sum() for x in routed), list(args.values()))
     needed = sum(x.nbytes for x in (*routed, *grads))
     assert torch.cuda.max_memory_allocated() - before - needed < 0.1e9
-
-
-AHEAD = """
-import collections, os, re, subprocess, sys, tempfile
-import torch, triton
-import triton.backends.nvidia
-from ahead import compiled_instead_of_run
-from torchcaps.ops.em.triton_op import route, route_backward
-
-compiled, real = [], triton.compile
-triton.compile = lambda *args, **kwargs: compiled.append(real(*args, **kwargs)) or compiled[-1]
-
-
-def both(pairs, b, i, j, r, d, e, dtype, n_iters):
-    zeros = lambda *shape: torch.zeros(*shape, dtype=dtype)
-    parameters = zeros(*pairs, j, d, e), zeros(*pairs, j, r, e), zeros(*pairs, j), zeros(*pairs, j)
-    args = zeros(b, i), zeros(b, i, r, d), *parameters
-    routed = route(*args, n_iters)
-    route_backward(*routed[:3], *args, *routed[3:])
-
-
-with compiled_instead_of_run() as names:
-    both((3,), 2, 3, 5, 1, 2, 1, torch.bfloat16, 2)
-    if "more" in sys.argv:
-        both((), 20, 5184, 64, 4, 4, 4, torch.float32, 3)
-        both((3,), 2, 3, 5, 2, 3, 2, torch.bfloat16, 2)
-        both((64,), 20, 64, 5, 4, 4, 4, torch.float32, 3)
-        both((577,), 5, 577, 33, 4, 4, 4, torch.bfloat16, 2)
-        both((), 2, 300, 200, 1, 16, 2, torch.float32, 2)
-tool = os.path.join(os.path.dirname(triton.backends.nvidia.__file__), "bin", "cuobjdump")
-for name, kernel in zip(names, compiled, strict=True):
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(kernel.asm["cubin"])
-        file.flush()
-        used = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-    registers, stack = (re.search(what + r":(\\d+)", used).group(1) for what in ("REG", "STACK"))
-    print(name, registers, stack)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [(), pytest.param(("more",), marks=pytest.mark.slow)], ids=str)
-def test_every_kernel_compiles_for_the_h200_without_spilling(words):
-    """A small problem; with `more` the shape that is benched, larger poses of every pair and long ones."""
-    here, root = Path(__file__).parent, Path(__file__).parents[2]
-    env = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"} | {
-        "PYTHONPATH": os.pathsep.join([str(root), str(here), os.environ.get("PYTHONPATH", "")])
-    }
-    done = subprocess.run([sys.executable, "-c", AHEAD, *words], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    kernels = [line.split() for line in done.stdout.splitlines()]
-    assert {name for name, *_ in kernels} == {
-        "chunk_gradients",
-        "chunk_statistics",
-        "expectations",
-        "first_gradients",
-        "pair_gradients",
-        "pose_gradients",
-        "slopes_of",
-        "softmax_parts",
-        "statistics",
-    }
-    assert all(stack == "0" for *_, stack in kernels), done.stdout
