@@ -109,4 +109,4 @@ def matrix_problem(
     if kernel is None:
         return args, None
     grid = local_grid(height, width, kernel, stride, padding)
-    return args, grid._replace(seen=grid.seen.to(device), reach=grid.reach.to(device), slot=grid.slot.to(device))
+    return args, grid.to(device)

@@ -8,7 +8,7 @@ from torch.autograd import gradcheck as full_gradcheck
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import pad
 
-from torchcaps.ops import dynamic_routing, local_grid, local_routing, squash, unsquash
+from torchcaps.ops import dynamic_routing, local_grid, local_routing, matrix_em_routing, squash, unsquash
 from torchcaps.ops.couplings import coupling_rule
 
 gradcheck = partial(full_gradcheck, fast_mode=True)
@@ -235,7 +235,8 @@ GRIDS = {"borders": (3, 3, 2), "padding": (3, 2, 2, 1, 1), "children that nobody
 
 
 @pytest.mark.parametrize("sizes", GRIDS.values(), ids=GRIDS)
-def test_gathering_has_the_gradients_of_plain_indexing(sizes, rng):
+def test_gathering_has_the_gradients_of_plain_indexing(sizes, rng, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     grid = local_grid(*sizes)
     n_pairs, n_slots = grid.seen.numel(), grid.reach.numel()
     forms = {
@@ -247,22 +248,53 @@ def test_gathering_has_the_gradients_of_plain_indexing(sizes, rng):
     for name, (n, index, gather, nobody) in forms.items():
         x = torch.randn(2, n, 3, dtype=torch.float64, generator=rng).requires_grad_()
         plain, ours = pad(x, (0, 0, 0, 1), value=nobody)[:, index], gather(x)
-        assert torch.equal(plain, ours), name
+        assert "Gathered" in str(ours.grad_fn) and torch.equal(plain, ours), name
         up = torch.randn(plain.shape, dtype=torch.float64, generator=rng)
         wanted, found = (torch.autograd.grad(y, x, up)[0] for y in (plain, ours))
         torch.testing.assert_close(found, wanted, msg=name)
         assert torch.autograd.gradgradcheck(gather, x), name
 
 
-def test_no_gradient_is_scattered(rng):
-    """A scatter adds up by atomics on a GPU, in another order every time."""
-    poses, weight = torch.randn(1, 9, 2, generator=rng), torch.randn(1, 4, 2, 2, 2, generator=rng)
-    grid = local_grid(3, 3, 2)
+def matrix_em(poses, grid):
+    betas = torch.zeros(2), torch.zeros(2)
+    weight = torch.ones(1, grid.seen.shape[1], 2, 2, 1)
+    return matrix_em_routing(poses[..., 0], poses.unsqueeze(-2), weight, *betas, 2, grid=grid, backend="reference")
+
+
+def dynamic(poses, grid):
+    return local_routing(poses, torch.ones(1, grid.seen.shape[1], 2, 2, 1), torch.zeros(2, 1), grid)
+
+
+@pytest.mark.parametrize("sizes", GRIDS.values(), ids=GRIDS)
+@pytest.mark.parametrize("route", [dynamic, matrix_em])
+def test_no_compiled_gradient_is_scattered(route, sizes, rng, monkeypatch):
+    """On a GPU a scatter adds up by atomics, in another order every time."""
+    grid = local_grid(*sizes)
+    poses = torch.randn(1, grid.places, 2, generator=rng)
 
     def gradient(poses):
         poses = poses.detach().requires_grad_()
-        return torch.autograd.grad(local_routing(poses, weight, torch.zeros(2, 2), grid).poses.sum(), poses)[0]
+        return torch.autograd.grad(route(poses, grid).poses.sum(), poses)[0]
 
-    ops = {str(node.target) for node in make_fx(gradient)(poses).graph.nodes}
-    assert any("index.Tensor" in op for op in ops)
-    assert not [op for op in ops if "index_put" in op or "scatter" in op or "index_add" in op]
+    def scattered() -> list[str]:
+        ops = {str(node.target) for node in make_fx(gradient)(poses).graph.nodes}
+        return [op for op in ops if "index_put" in op or "scatter" in op or "index_add" in op]
+
+    assert scattered()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not scattered()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # PyTorch's own, at its first
+@pytest.mark.parametrize("route", [dynamic, matrix_em])
+def test_forward_mode_works(route, rng):
+    grid = local_grid(*GRIDS["borders"])
+    poses, along = (torch.randn(grid.places, 2, dtype=torch.float64, generator=rng) for _ in range(2))
+    torch.set_default_dtype(torch.float64)
+    try:
+        routed = lambda poses: route(poses, grid).poses  # noqa: E731
+        _, found = torch.func.jvp(routed, (poses,), (along,))
+        near = 1e-6 * along
+        torch.testing.assert_close(found, (routed(poses + near) - routed(poses - near)) / 2e-6, rtol=1e-5, atol=1e-7)
+    finally:
+        torch.set_default_dtype(torch.float32)

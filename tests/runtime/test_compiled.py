@@ -96,20 +96,31 @@ from pathlib import Path
 import torch
 from torchcaps.runtime.compiled import keep_compiled
 keep_compiled(Path(sys.argv[1]), print)
-from torchcaps.ops import dynamic_routing
+from torchcaps.ops import dynamic_routing, local_grid, local_routing
 from torch._dynamo.utils import counters
-step = torch.compile(lambda p, w: dynamic_routing(p, w, backend="reference").poses.square().sum(), dynamic=False)
+grid = local_grid(2, 2, 1)
+WAYS = {
+    "dynamic": lambda p, w: dynamic_routing(p, w, backend="reference"),
+    "gradients by hand": lambda p, w: local_routing(p, w[:1, None], torch.zeros(2, 5), grid),
+}
+way = WAYS[sys.argv[2]]
+step = torch.compile(lambda p, w: way(p, w).poses.square().sum(), dynamic=False)
 step(torch.ones(2, 4, 3, requires_grad=True), torch.ones(4, 2, 3, 5, requires_grad=True)).backward()
 print(counters["aot_autograd"]["autograd_cache_hit"], counters["aot_autograd"]["autograd_cache_bypass"])
 """
 
 
 @pytest.mark.slow
-def test_a_second_process_compiles_nothing(tmp_path):
+@pytest.mark.parametrize("way", ["dynamic", "gradients by hand"])
+def test_a_second_process_compiles_nothing(way, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     runs = [
         subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", PROGRAM, str(tmp_path), way],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         for _ in range(2)
     ]

@@ -148,8 +148,7 @@ def _grid_maker(size: int, kernel: int, stride: int = 1) -> Callable[[torch.devi
 
     @cache
     def grid_on(device: torch.device) -> LocalGrid:
-        grid = local_grid(size, size, kernel, stride)
-        return grid._replace(seen=grid.seen.to(device), reach=grid.reach.to(device), slot=grid.slot.to(device))
+        return local_grid(size, size, kernel, stride).to(device)
 
     return grid_on
 

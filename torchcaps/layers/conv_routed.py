@@ -57,7 +57,7 @@ class ConvRoutedCapsules(nn.Module):
         self.n_in_types = n_in_types
         # four axes, types and offsets in one: PyTorch cannot bring a tensor of five to channels last
         self.weight = nn.Parameter(torch.empty(n_in_types * kernel * kernel, n_out_types, d_in, d_out))
-        for name in ("seen", "reach", "slot"):
+        for name in ("seen", "reach", "slot", "users"):
             self.register_buffer(name, getattr(tables, name).to(self.weight.device), persistent=False)
         # parents that a child reaches, and children that a parent sees, on average over the grid with its borders
         n_pairs = prod(_pairs(size, kernel, stride, padding) for size in grid)
@@ -95,7 +95,7 @@ class ConvRoutedCapsules(nn.Module):
     def _route(
         self, poses: Float[Tensor, "*b i d"], bias: Float[Tensor, "n e"], n_iters: int
     ) -> Float[Tensor, "*b j e"]:
-        tables = LocalGrid(self.seen, self.reach, self.slot, self.out_grid, self.places)
+        tables = LocalGrid(self.seen, self.reach, self.slot, self.out_grid, self.places, self.users)
         return local_routing(poses, self.transforms, bias, tables, n_iters, couplings=self.couplings).poses
 
     def extra_repr(self) -> str:

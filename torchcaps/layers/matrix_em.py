@@ -241,11 +241,11 @@ class ConvMatrixCapsules(_MatrixLayer):
         self.recompute = recompute
         self.n_in_types, self.out_grid, self.places = n_in_types, tables.shape, tables.places
         self.n_out = n_out_types * prod(self.out_grid)
-        for name in ("seen", "reach", "slot"):
+        for name in ("seen", "reach", "slot", "users"):
             self.register_buffer(name, getattr(tables, name).to(self.weight.device), persistent=False)
 
     def _field(self) -> dict:
-        tables = LocalGrid(self.seen, self.reach, self.slot, self.out_grid, self.places)
+        tables = LocalGrid(self.seen, self.reach, self.slot, self.out_grid, self.places, self.users)
         return {"weight": self.weight.unflatten(0, (self.n_in_types, -1)), "grid": tables}
 
     def extra_repr(self) -> str:

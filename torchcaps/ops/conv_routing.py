@@ -12,6 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
+from torchcaps.ops.backend import is_exporting
 from torchcaps.ops.couplings import CouplingRule, coupling_rule
 from torchcaps.ops.dynamic.reference import Routed
 from torchcaps.ops.squash import squash
@@ -31,14 +32,15 @@ class LocalGrid(NamedTuple):
     slot: Int64[Tensor, "p k"]  # where (p k) stands in `reach`; c·r if it is padding
     shape: tuple[int, int]  # height and width of the parents' grid
     places: int  # q: how many places the children of one type stand on
+    users: Int64[Tensor, "q r"]  # `reach` of every place, also of those that no parent sees
+
+    def to(self, device: torch.device | str) -> "LocalGrid":
+        """Move the tables to a device."""
+        return LocalGrid(*(part.to(device) if isinstance(part, Tensor) else part for part in self))
 
     def in_view(self, children: Float[Tensor, "*b q d"], nobody: float = 0.0) -> Float[Tensor, "*b p k d"]:
         """Lay out numbers of the places as the parents see them; padding is `nobody`."""
-        users = self.reach
-        if len(users) < self.places:  # some child is seen by no parent
-            users = users.new_full((self.places, users.shape[1]), self.seen.numel())
-            users = users.index_copy(0, self.seen.flatten()[self.reach[:, 0]], self.reach)
-        return gathered(children, self.seen, users, nobody)
+        return gathered(children, self.seen, self.users, nobody)
 
     def by_child(self, pairs: Float[Tensor, "*b p_k d"], nobody: float) -> Float[Tensor, "*b c r d"]:
         """Turn the parents' view of all pairs into the children's; where a child has fewer parents it is `nobody`."""
@@ -49,14 +51,15 @@ class LocalGrid(NamedTuple):
         return gathered(shares, self.slot, self.reach.view(-1, 1))
 
     def to_parents(self, totals: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b p k d"]:
-        """Tell every parent the number of each child it sees; padding is 0."""
+        """Lay out a value of each child as the parents see it; padding is 0."""
         return gathered(totals, self.slot // self.reach.shape[1], self.reach)
 
 
 class _Gathered(torch.autograd.Function):
-    """Numbers at places of an index. The gradient is taken by the inverse table, not scattered by atomics.
+    """Numbers at places of an index, for compiled programs: the first gradient is gathered by the inverse table.
 
-    So the same inputs give the same bits on a GPU, inside torch.compile too.
+    Autograd scatters it, and TorchInductor does so by atomics: on a GPU the bits would differ every time. Without a
+    compiler plain indexing sums in a fixed order, and has derivatives of every kind.
     """
 
     generate_vmap_rule = True
@@ -82,7 +85,9 @@ def gathered(
 
     `users` is its inverse: where in the flattened index each place stands, one past its end if in fewer than u.
     """
-    return _Gathered.apply(numbers, index, users, nobody)
+    if torch.compiler.is_compiling() and not is_exporting():
+        return _Gathered.apply(numbers, index, users, nobody)
+    return _Gathered.forward(numbers, index, users, nobody)
 
 
 def local_grid(height: int, width: int, kernel: int, stride: int = 1, padding: int = 0) -> LocalGrid:
@@ -102,11 +107,13 @@ def local_grid(height: int, width: int, kernel: int, stride: int = 1, padding: i
     reached = [taken for taken in reached if len(taken)]
     most = max(len(taken) for taken in reached)
     reach = torch.full((len(reached), most), len(pairs))
+    users = torch.full((height * width, most), len(pairs))
     slot = torch.full((len(pairs),), reach.numel())
     for child, taken in enumerate(reached):
         reach[child, : len(taken)] = taken
+        users[pairs[taken[0]]] = reach[child]
         slot[taken] = child * most + torch.arange(len(taken))
-    return LocalGrid(seen.contiguous(), reach, slot.view_as(seen), out, height * width)
+    return LocalGrid(seen.contiguous(), reach, slot.view_as(seen), out, height * width, users)
 
 
 def local_routing(

@@ -3,7 +3,8 @@
 PyTorch caches what torch.compile made, by graph, options and versions, in a temporary folder that a reboot or a fresh
 container empties. Its key for an op of ours is the name alone, although the op's gradient is part of what is cached:
 programs compiled before a change of that code would be taken for new ones. So the folder is the user's, and its name
-holds a hash of the ops' code. Our own Triton kernels are cached by Triton itself, by source, in ~/.triton/cache.
+holds a hash of the code of ops and gradients. Our own Triton kernels are cached by Triton itself, by source, in
+~/.triton/cache.
 
 PyTorch runs the programs that it finds there: only a folder that nobody else can write to will do.
 """
@@ -21,7 +22,7 @@ from torchcaps.runtime.files import COMPILED
 
 UNUSED_S = 30 * 86_400  # programs of other code that have not been used for so long are removed
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # PyTorch's own; one that the user has set is left alone
-OPS = Path(__file__).parents[1] / "ops"
+CODE = (Path(__file__).parents[1] / "ops", Path(__file__).with_name("distributed.py"))  # where gradients are by hand
 
 
 def keep_compiled(cache: Path, say: Callable[[str], object]) -> Path | None:
@@ -29,7 +30,7 @@ def keep_compiled(cache: Path, say: Callable[[str], object]) -> Path | None:
     if given := os.environ.get(VARIABLE):
         return Path(given)
     home = cache / COMPILED
-    folder = home / _code_hash(OPS)
+    folder = home / _code_hash(*CODE)
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
         home.mkdir(mode=0o700, exist_ok=True)
@@ -43,7 +44,16 @@ def keep_compiled(cache: Path, say: Callable[[str], object]) -> Path | None:
         return None
     _remove_unused(home, folder)
     os.environ[VARIABLE] = str(folder)
+    _keep_own_gradients()
     return folder
+
+
+def _keep_own_gradients() -> None:
+    """Let PyTorch keep programs with gradients written by hand too, whose code it does not look at: ours does."""
+    from torch._functorch import config
+
+    with suppress(AttributeError):  # a setting without promise
+        config.autograd_cache_allow_custom_autograd_functions = True
 
 
 def _invites_others(folder: Path) -> str | None:
@@ -66,9 +76,10 @@ def _remove_unused(home: Path, folder: Path) -> None:
                 shutil.rmtree(other, ignore_errors=True)
 
 
-def _code_hash(folder: Path) -> str:
-    """Hash all Python files below a folder, with their names."""
+def _code_hash(*places: Path) -> str:
+    """Hash Python files, and all below a folder, with their names."""
     total = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        total.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
+    for place in places:
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            total.update(str(path.relative_to(place.parent)).encode() + b"\0" + path.read_bytes() + b"\0")
     return total.hexdigest()[:16]
