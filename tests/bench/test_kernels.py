@@ -28,6 +28,6 @@ def test_on_a_gpu_only_its_own_events_count_each_for_one_step():
         event(key="long" * 50, device_type=DeviceType.CUDA, self_device_time_total=300, count=10),
     ]
     total, first, second = kernels.listed(events, on_cuda=True, most=5)
-    assert total.split() == ["32.0", "us", "3.0", "calls", "all", "2"]
+    assert total.split() == ["32.0", "us", "3.0", "calls", "2", "kinds", "in", "all"]
     assert first.split() == ["30.0", "us", "1.0", "calls", ("long" * 50)[: kernels.NAME]]
     assert second.split() == ["2.0", "us", "2.0", "calls", "short"]

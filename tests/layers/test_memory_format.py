@@ -5,7 +5,7 @@ import torch
 
 from torchcaps import CapsNet
 from torchcaps.layers import ConvAutoencoder
-from torchcaps.layers.memory_format import convolutions_channels_last, place
+from torchcaps.layers.memory_format import convolutions_channels_last, to_device
 
 LAST = torch.channels_last
 SMALL = {"channels": 8, "n_types": 4, "hidden": (8, 8)}
@@ -36,4 +36,4 @@ def test_the_layout_changes_no_value(rng):
 def test_only_a_gpu_wants_channels_last(monkeypatch, device, contiguous):
     model = CapsNet((1, 28, 28), 10, **SMALL)
     monkeypatch.setattr(type(model), "to", lambda self, device: self)  # there is no GPU here
-    assert place(model, torch.device(device)).primary.weight.is_contiguous() == contiguous
+    assert to_device(model, torch.device(device)).primary.weight.is_contiguous() == contiguous

@@ -116,15 +116,15 @@ def normalise(rank: int, size: int) -> dict:
 
 def when(step: int, act) -> None:
     """In this process, after so many steps of a run."""
-    once = TrainingStep._once
+    once = TrainingStep.once
 
     def once_then_act(self) -> None:
         once(self)
         if int(self.counter) == step:
-            TrainingStep._once = once
+            TrainingStep.once = once
             act()
 
-    TrainingStep._once = once_then_act
+    TrainingStep.once = once_then_act
 
 
 def error_of(run: Run, out: Path) -> tuple[str, list[str]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchcaps.papers import RECIPES
 from torchcaps.train import Options
 from torchcaps.train import train as train_run
-from torchcaps.train.optimizers import SGD, Adam, CompiledAdam, RAdam, RectifiedAdam
+from torchcaps.train.optimizers import SGD, Adam, RAdam, RectifiedAdam, _OneProgramAdam
 from torchcaps.train.plain import from_plain, to_plain
 from torchcaps.train.recipe import KINDS, Stage
 from torchcaps.train.schedules import Cosine, OneCycle
@@ -62,7 +62,7 @@ def programs(function) -> list:
     return graphs
 
 
-@pytest.mark.parametrize(("kind", "n_programs"), [(CompiledAdam, 1), (torch.optim.Adam, 2)])
+@pytest.mark.parametrize(("kind", "n_programs"), [(_OneProgramAdam, 1), (torch.optim.Adam, 2)])
 def test_adam_and_what_follows_are_one_program(kind, n_programs):
     weight = nn.Parameter(torch.ones(3))
     weight.grad, average = torch.ones(3), torch.zeros(3)
@@ -82,8 +82,8 @@ def test_compiled_it_is_the_adam_of_pytorch(gradients):
     theirs = train(lambda parameters: torch.optim.Adam(parameters, rate, betas, fused=True), gradients)
     made = []
 
-    def ours_of(parameters: list[nn.Parameter]) -> CompiledAdam:
-        made.append(CompiledAdam(parameters, rate, betas, foreach=True, capturable=True))
+    def ours_of(parameters: list[nn.Parameter]) -> _OneProgramAdam:
+        made.append(_OneProgramAdam(parameters, rate, betas, foreach=True, capturable=True))
         made[0].step = torch.compile(made[0].step, backend="eager")
         return made[0]
 

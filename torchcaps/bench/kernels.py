@@ -39,7 +39,7 @@ def listed(events: list[FunctionEventAvg], on_cuda: bool, most: int) -> list[str
         found = [(x.self_cpu_time_total, x.count, x.key) for x in events]
     found = sorted((each for each in found if each[0] > 0), reverse=True)
     total, calls = sum(us for us, _, _ in found), sum(count for _, count, _ in found)
-    lines = [f"{total / CHUNK:9.1f} us {calls / CHUNK:6.1f} calls  all {len(found)}"]
+    lines = [f"{total / CHUNK:9.1f} us {calls / CHUNK:6.1f} calls  {len(found)} kinds in all"]
     for us, count, name in islice(found, most):
         lines.append(f"{us / CHUNK:9.1f} us {count / CHUNK:6.1f} calls  {name[:NAME]}")
     return lines

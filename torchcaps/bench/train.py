@@ -15,7 +15,7 @@ from torchcaps.data.batches import batches_for
 from torchcaps.data.sets.pairs import MARGIN, PairSource
 from torchcaps.data.sets.sst import Sentences
 from torchcaps.layers import EMCapsules, RoutedCapsules
-from torchcaps.layers.memory_format import place
+from torchcaps.layers.memory_format import to_device
 from torchcaps.ops.backend import without_kernels
 from torchcaps.results.claims import Recipe
 from torchcaps.runtime.environment import algorithms, own_randomness
@@ -106,7 +106,7 @@ def make_step(run: Run, device: torch.device, n_steps: int, reference: bool) -> 
     """Build a training step with the same initialisation and images every time."""
     rng = torch.Generator().manual_seed(0)
     data = _random_data(info(run.data), rng)
-    model = place(run.build(), device)
+    model = to_device(run.build(), device)
     if reference:
         _route_by_definition(model)
     batches = batches_for(data, run.stages[0].batch, run.augment, device)

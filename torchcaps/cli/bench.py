@@ -28,9 +28,7 @@ def bench_train(
     recipe: Annotated[str, typer.Argument(help="any recipe")] = "sabour2017/mnist-r3-recon",
     device: Device = "auto",
     steps: int = 200,
-    kernels: Annotated[
-        int, typer.Option(min=0, help="list so many kernels that take most time, instead of timing the reference too")
-    ] = 0,
+    kernels: Annotated[int, typer.Option(min=0, help="list the N slowest kernels; skips the reference")] = 0,
 ) -> None:
     """Measure a recipe on random images: milliseconds per training step, images per second, peak memory."""
     found, where = find(recipe, RECIPES), pick_device(device)

@@ -16,7 +16,7 @@ from torchcaps.data.augment import Augmentation, Shift
 from torchcaps.data.batches import Batches
 from torchcaps.integrations.arrays import about_negative, as_bytes, flat_rows, image_shape_of
 from torchcaps.layers import Capsules, Routing
-from torchcaps.layers.memory_format import place
+from torchcaps.layers.memory_format import to_device
 from torchcaps.layers.routings import routing_named
 from torchcaps.models import CapsNet
 from torchcaps.models.checks import check_swap
@@ -206,7 +206,7 @@ class CapsNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
             balanced=self.balanced,
         )
         with own_randomness(seed, device):
-            model = place(self._model(), device)
+            model = to_device(self._model(), device)
             if model.needs_calibration:
                 some = data.images[:: ceil(len(data.images) / CALIBRATED)]  # of all classes, also where rows are sorted
                 model.calibrate(some.to(device).float() / 255)

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# torch.amp.is_autocast_available would know, and PyTorch 2.11 warns when it compiles a call of it
+# devices whose autocast is asked for. torch.amp.is_autocast_available knows rarer ones too, and PyTorch 2.11 warns when
+# it compiles a call of it
 AUTOCASTS = ("cpu", "cuda", "mps", "xpu")
 
 

@@ -9,7 +9,7 @@ from torchcaps.layers.primary import PrimaryCapsules
 CONVOLUTIONS = nn.Conv2d | nn.ConvTranspose2d | PrimaryCapsules | ConvAutoencoder
 
 
-def place(model: nn.Module, device: torch.device) -> nn.Module:
+def to_device(model: nn.Module, device: torch.device) -> nn.Module:
     """Move a model to its device for training; on CUDA its convolutions become channels last."""
     model = model.to(device)
     return convolutions_channels_last(model) if device.type == "cuda" else model

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchcaps.data.batches.images import Batches
 from torchcaps.data.batches.pairs import batches_for
 from torchcaps.layers.calibration import CalibratedNetwork
-from torchcaps.layers.memory_format import place
+from torchcaps.layers.memory_format import to_device
 from torchcaps.layers.norm import share_statistics
 from torchcaps.runtime.clock import PhaseClock
 from torchcaps.runtime.distributed import Team, joined
@@ -112,7 +112,7 @@ def _begin(
         }
     model = run.build() if team.size == 1 else share_statistics(run.build())
     batchnorm.check(run, model)
-    model = place(model, device)
+    model = to_device(model, device)
     rng = torch.Generator().manual_seed(seed)
     state = State(run, name, seed, model, rng, data, options, PhaseClock(device), team)
     found = load_run(state.path) if state.path.exists() else None

@@ -39,7 +39,7 @@ class Adam:
         """Build the optimiser; `now` are device tensors that hold the scalars of the current step."""
         betas = self.beta1, self.beta2
         if now[0].is_cuda:
-            return CompiledAdam(parameters, now[0], betas, self.epsilon, foreach=True, capturable=True)
+            return _OneProgramAdam(parameters, now[0], betas, self.epsilon, foreach=True, capturable=True)
         return torch.optim.Adam(parameters, now[0], betas, self.epsilon, fused=True)
 
 
@@ -96,7 +96,7 @@ class SGD:
         return MomentumSGD(parameters, now, self)
 
 
-class CompiledAdam(torch.optim.Adam):
+class _OneProgramAdam(torch.optim.Adam):
     """PyTorch's Adam, compiled as one program with what follows it, such as an average of the weights.
 
     PyTorch's own step ends a compiled program before and after itself, so the average would read all weights again.
@@ -104,7 +104,7 @@ class CompiledAdam(torch.optim.Adam):
     Example:
 
         weight = torch.nn.Parameter(torch.tensor(1.0))
-        optimizer = CompiledAdam([weight], torch.tensor(0.5), foreach=True, capturable=True)
+        optimizer = _OneProgramAdam([weight], torch.tensor(0.5), foreach=True, capturable=True)
         weight.backward()
         torch.compile(optimizer.step, backend="eager")()
         round(weight.item(), 3)  # 0.5

@@ -6,7 +6,6 @@ capture no graph: gloo's communication cannot be captured, and one code path for
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,13 +16,13 @@ from torchcaps.data.batches.images import Batches
 from torchcaps.layers import ConvMatrixCapsules, EMCapsules, ExpertCapsules, MatrixCapsules, RoutedCapsules
 from torchcaps.ops.backend import many_programs
 from torchcaps.runtime.distributed import ALONE, Team, mean_of_all, naming_the_lost
+from torchcaps.train.capture import WARM_UP, capture, first_step
 from torchcaps.train.tasks import Scheduled, WithoutGradients
 
 if TYPE_CHECKING:
     from torchcaps.train.recipe import Stage
 
 ROUTED = EMCapsules | ExpertCapsules | RoutedCapsules | MatrixCapsules | ConvMatrixCapsules  # they name their backend
-WARM_UP = 3  # steps before the capture: libraries allocate memory, the optimiser creates its state
 
 
 class TrainingStep:
@@ -43,7 +42,7 @@ class TrainingStep:
         self, stage: Stage, model: nn.Module, batches: Batches, n_steps: int, device: torch.device, team: Team = ALONE
     ) -> None:
         self.task, self.model, self.batches, self.device, self.team = stage.task, model, batches, device, team
-        on_cuda = device.type == "cuda"
+        self.compiles = on_cuda = device.type == "cuda"
         self.precision = stage.precision
         self.backpropagates = not isinstance(stage.task, WithoutGradients)
         self.scheduled, self.n_steps = isinstance(stage.task, Scheduled), n_steps
@@ -64,9 +63,10 @@ class TrainingStep:
         self.losses = self._losses
         self.forward = torch.compile(self._forward, dynamic=False) if on_cuda else self._forward
         self.update = torch.compile(self._update, dynamic=False) if on_cuda else self._update
+        self.started = False  # whether a compiled step has run
         self.graph: torch.cuda.CUDAGraph | None = None
         self.n_images = stage.batch // team.size
-        self.routing = self._routing(on_cuda)
+        self.routing = self.describe_routing()
 
     @property
     def casts(self) -> bool:
@@ -80,7 +80,7 @@ class TrainingStep:
             self.prepare()
             self.graph.replay()
         else:
-            self._once()
+            self.once()
         self.unread += 1
 
     @property
@@ -91,7 +91,7 @@ class TrainingStep:
     def prepare(self) -> None:
         """Compile and capture the step, if that is left to do; weights and random state stay as they are."""
         if self.unprepared:
-            self._capture()
+            capture(self)
 
     def read_means(self) -> dict[str, float]:
         """Return the mean of each loss since the last call. Waits for the device."""
@@ -115,7 +115,7 @@ class TrainingStep:
         """Load the state of a checkpoint. Call it before the first step: a captured graph keeps tensor addresses."""
         assert self.graph is None
         self.counter.copy_(tensors["counter"])
-        self._look_up()
+        self.look_up()
         self.unread = int(tensors["unread"].reshape(()))
         sums = {name: tensor for name, tensor in tensors.items() if name.startswith("totals/")}
         for name, tensor in sums.items():
@@ -143,7 +143,8 @@ class TrainingStep:
                     )
                 held[kind].copy_(tensor)
 
-    def _everything(self) -> dict[str, Tensor]:
+    def everything(self) -> dict[str, Tensor]:
+        """Return all tensors that a step changes."""
         return self.state() | {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
 
     def _losses(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -177,7 +178,10 @@ class TrainingStep:
         seed = int(torch.randint(2**62, ()))
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []), naming_the_lost():
             torch.manual_seed(seed + self.team.rank)
-            self._once()
+            if self.compiles and not self.started:
+                first_step(self)
+            else:
+                self.once()
 
     @torch.no_grad()
     def _of_all(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -191,7 +195,8 @@ class TrainingStep:
             gradient.copy_(whole.view_as(gradient))
         return {name: whole.squeeze(0) for name, whole in zip(losses, wholes[len(gradients) :], strict=True)}
 
-    def _once(self) -> None:
+    def once(self) -> None:
+        """Run one step, without a graph."""
         losses = self.gradients()
         if self.team.size > 1:
             losses = self._of_all(losses)
@@ -224,51 +229,16 @@ class TrainingStep:
         """Look up the optimiser's scalars of a step."""
         return [column.index_select(0, step.view(1)).squeeze(0) for column in self.plan]
 
-    def _look_up(self) -> None:
+    def look_up(self) -> None:
         """Set the optimiser's scalars to those of the step to come; from then on `update` does."""
         # a damaged checkpoint may count anything, and is refused when its steps are compared
         at = self.counter.clamp(0, len(self.plan[0]) - 1)
         for number, value in zip(self.now, self._numbers_at(at), strict=True):
             number.copy_(value)
 
-    def _warm_up(self) -> None:
-        """Run the first steps. Where a compiler gives up on the network, it trains as it is written."""
-        from torch._dynamo.exc import BackendCompilerFailed  # takes a second, and a CPU needs no compiler
-
-        for retry in (self._compile_plainly, self._make_batches_apart, self._do_not_compile):
-            try:
-                self._once()
-                break
-            except BackendCompilerFailed as error:
-                retry(error.inner_exception)
-        else:
-            self._once()
-        for _ in range(WARM_UP - 1):
-            self._once()
-
-    def _compile_plainly(self, error: Exception) -> None:
-        """Compile without an analysis of tiles that raises in TorchInductor 2.11 for some sums, as of matrix EM."""
-        import torch._inductor.config
-
-        torch._dynamo.reset()
-        torch._inductor.config.triton.coalesce_tiling_analysis = False
-        self.forward = torch.compile(self._forward, dynamic=False)
-
-    def _make_batches_apart(self, error: Exception) -> None:
-        """Compile the network alone, in case it is an augmentation that the compiler cannot take."""
-        torch._dynamo.reset()
-        self.losses, self.forward = torch.compile(self._losses, dynamic=False), self._forward
-
-    def _do_not_compile(self, error: Exception) -> None:
-        warnings.warn(
-            f"torch.compile failed, so training is slower and takes more memory: {type(error).__name__}: {error}",
-            stacklevel=2,
-        )
-        self.losses, self.forward, self.update = self._losses, self._forward, self._update
-        self.routing = self._routing(False)
-
-    def _routing(self, compiled: bool) -> str:
+    def describe_routing(self) -> str:
         """Describe the routing backend of this step in words, for the log."""
+        compiled = self.compiles
         layers = [layer for layer in self.model.modules() if isinstance(layer, ROUTED)]
         with torch.autocast("cuda", torch.bfloat16, enabled=self.casts):
             backends = sorted({layer.backend_here(compiled, self.n_images) for layer in layers})
@@ -276,30 +246,6 @@ class TrainingStep:
         words += ["one CUDA graph"] if compiled and self.team.size == 1 else []
         words += [f"{self.team.size} processes"] if self.team.size > 1 else []
         return ", ".join(words)
-
-    def _capture(self) -> None:
-        """Capture one step as a CUDA graph after a warm-up on a side stream, then restore the state from before."""
-        before = {name: tensor.clone() for name, tensor in self._everything().items()}
-        generator_state = torch.cuda.get_rng_state(self.device)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._warm_up()
-        torch.cuda.current_stream().wait_stream(side)
-        self.optimizer.zero_grad(set_to_none=True)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self._once()
-        with torch.no_grad():
-            for name, tensor in self._everything().items():
-                # tensors created during the warm-up (optimiser state, loss sums) start from zero
-                if name in before:
-                    tensor.copy_(before[name])
-                else:
-                    tensor.zero_()
-            self._look_up()
-        torch.cuda.set_rng_state(generator_state, self.device)
-        self.first_bad.fill_(-1)
 
 
 def _check(name: str, tensor: Tensor, *wanted: torch.Size) -> None:

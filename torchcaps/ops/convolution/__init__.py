@@ -82,7 +82,7 @@ def _in_bfloat16(images: Tensor, weight: Tensor) -> bool:
 def _by_patches(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
     rows, columns = weight.shape[2:]
     windows = images.unfold(2, rows, stride).unfold(3, columns, stride)
-    # a matrix from the start: TorchInductor pads rows of pixels in memory, and copied all patches to pack them
+    # a matrix from the start: TorchInductor pads rows of pixels in memory, and would copy all patches to pack them
     patches, weight = rearrange(windows, "b c h w y x -> b h w (c y x)").flatten(0, 2), weight.flatten(1)
     extra = -patches.shape[-1] % MULTIPLE
     if extra and bias is not None:

@@ -100,7 +100,7 @@ def convolve_strided_weight_backward(grad: Tensor, images: Tensor, like: Tensor,
     """Compute the gradient of the weight, by cuDNN.
 
     An op of its own, because TorchInductor gives `convolution_backward` its inputs channels first and takes the
-    gradient as such: it copied images and gradient, and autograd copied the gradient once more to the weight's layout.
+    gradient as such: it would copy images and gradient, and autograd the gradient once more to the weight's layout.
     """
     grad, images, like = (x.contiguous().permute(0, 3, 1, 2) for x in (grad, images, like))
     arguments = None, [stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]

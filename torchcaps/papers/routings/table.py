@@ -19,7 +19,7 @@ def routings_table(which: str, results: Path) -> str:
     rows = measured(which, results)
     done = sorted((row for row in rows if row.errors), key=lambda row: mean(row.errors))
     beside = _differences(which, results)
-    marked = UNCHECKED if done else ""
+    marked = UNCHECKED if any(row.ms_per_step is not None for row in rows) else ""
     head = (*HEAD, *(name + marked for name in COSTS))
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in (*done, *(row for row in rows if not row.errors)):
