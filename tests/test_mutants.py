@@ -130,6 +130,33 @@ MUTANTS = {
         'return rearrange(claims, "b n (p k) 1 -> (n k) (b p)", p=self.n_places)',
         "tests/ops/test_matrix_em.py",
     ),
+    "an optimiser takes a step's numbers a second time": Mutant(
+        "train/step.py",
+        "*self._numbers_at(self.counter + 1)]",
+        "*self._numbers_at(self.counter)]",
+        "tests/train/test_step.py",
+    ),
+    "a resumed run takes the first step's numbers": Mutant(
+        "train/step.py",
+        """        self.counter.copy_(tensors["counter"])
+        self.look_up()
+""",
+        """        self.counter.copy_(tensors["counter"])
+""",
+        "tests/train/test_step.py",
+    ),
+    "a captured run takes the warm-up's numbers": Mutant(
+        "train/capture.py",
+        "        step.look_up()\n",
+        "        pass\n",
+        "tests/train/test_step.py",
+    ),
+    "a child's gradient lacks its last parent": Mutant(
+        "ops/conv_routing.py",
+        "users[pairs[taken[0]]] = reach[child]",
+        "users[pairs[taken[0]], :-1] = reach[child, :-1]",
+        "tests/ops/test_conv_routing.py",
+    ),
     "verify takes other data": Mutant(
         "results/verify.py",
         'if (found := data.sha256) != result["data"].get(part):',
