@@ -52,7 +52,7 @@ def test_stopped_it_goes_on_with_the_same_command(seconds_long, tmp_path, monkey
             raise Interrupted("stopped at step 3 and saved", 2)
         return trained
 
-    def counted(self, once=TrainingStep._once):
+    def counted(self, once=TrainingStep.once):
         steps.append(1)
         once(self)
 
@@ -62,7 +62,7 @@ def test_stopped_it_goes_on_with_the_same_command(seconds_long, tmp_path, monkey
     with pytest.raises(Interrupted, match="the same command goes on from there"):
         demo_module.demo(tmp_path, 0, Console(quiet=True))
     monkeypatch.setattr(demo_module, "train", original)
-    monkeypatch.setattr(TrainingStep, "_once", counted)
+    monkeypatch.setattr(TrainingStep, "once", counted)
     demo_module.demo(tmp_path, 0, Console(quiet=True))
     assert len(steps) == 5  # of 8, and of the second network alone
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]  # the next one trains anew

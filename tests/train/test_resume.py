@@ -199,14 +199,14 @@ def test_one_signal_by_two_senders_is_one_and_a_later_one_leaves_at_once(monkeyp
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_leaves_cleanly(tmp_path, monkeypatch, capsys, which):
-    once = TrainingStep._once
+    once = TrainingStep.once
 
     def once_then_signal(self):
         once(self)
         if int(self.counter) == 4:
             os.kill(os.getpid(), which)
 
-    monkeypatch.setattr(TrainingStep, "_once", once_then_signal)
+    monkeypatch.setattr(TrainingStep, "once", once_then_signal)
     before = signal.getsignal(which)
     code, _, error = command(capsys, monkeypatch, "train", "smoke/capsnet", "--out", str(tmp_path), "--device", "cpu")
     assert code == 128 + which and "stopped at step 4 and saved" in error and "Traceback" not in error

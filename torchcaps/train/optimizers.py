@@ -100,14 +100,6 @@ class _OneProgramAdam(torch.optim.Adam):
     """PyTorch's Adam, compiled as one program with what follows it, such as an average of the weights.
 
     PyTorch's own step ends a compiled program before and after itself, so the average would read all weights again.
-
-    Example:
-
-        weight = torch.nn.Parameter(torch.tensor(1.0))
-        optimizer = _OneProgramAdam([weight], torch.tensor(0.5), foreach=True, capturable=True)
-        weight.backward()
-        torch.compile(optimizer.step, backend="eager")()
-        round(weight.item(), 3)  # 0.5
     """
 
     @torch.no_grad()
