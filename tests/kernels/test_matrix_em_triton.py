@@ -69,7 +69,7 @@ def test_masked_children_do_not_count_whatever_they_hold(device, image):
         return args
 
     # every parent sees several children: the variance of one alone is the least one, which would multiply roundings
-    sizes = {"size": (3, 2), "n": 2, "kernel": 2, "m": 2, "poses": (1, 1, 1)}
+    sizes = {"size": (2, 2), "n": 2, "kernel": 3, "padding": 1, "m": 2, "poses": (1, 1, 1)}
     judged(device, sizes, masked)
 
 
@@ -116,6 +116,21 @@ def test_compiles_whole(device, fresh_dynamo):
     found, wanted = (torch.autograd.grad(op(**leaves), list(leaves.values())) for op in (whole, routed))
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_a_compiled_gradient_has_the_same_bits_every_time(gpu_only, fresh_dynamo):
+    """What is gathered around the kernels, too: a scatter by atomics would differ."""
+    args, grid = matrix_problem("cuda", size=(7, 7), n=8, kernel=3, m=8, batch=(64,), poses=(4, 4, 4))
+    leaves = {name: x.requires_grad_() for name, x in args.items()}
+
+    def routed(**leaves):
+        found = matrix_em_routing(**leaves, grid=grid, n_iters=2)
+        return found.poses.cos().sum() + found.scores.sum()
+
+    whole = torch.compile(routed, dynamic=False)
+    first, *others = (torch.autograd.grad(whole(**leaves), list(leaves.values())) for _ in range(5))
+    for found in others:
+        assert all(torch.equal(one, other) for one, other in zip(first, found, strict=True))
 
 
 def test_a_second_derivative_is_refused(device):
