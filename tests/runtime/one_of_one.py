@@ -16,7 +16,7 @@ from torchcaps.runtime import distributed as processes
 from torchcaps.train.step import TrainingStep
 
 alone, all_reduce = TrainingStep.gradients, distributed.all_reduce
-sums = []
+sums, changed = [], []
 
 
 def counted(tensor: torch.Tensor, *args, **more):
@@ -24,8 +24,16 @@ def counted(tensor: torch.Tensor, *args, **more):
     return all_reduce(tensor, *args, **more)
 
 
+def gradients_of(step: TrainingStep) -> list[torch.Tensor]:
+    return [parameter.grad.clone() for parameter in step.parameters.values() if parameter.grad is not None]
+
+
 def by_all(self) -> dict[str, torch.Tensor]:
-    return self._of_all(alone(self))
+    losses = alone(self)
+    before = gradients_of(self)
+    found = self._of_all(losses)
+    changed.append(not all(map(torch.equal, before, gradients_of(self))))
+    return found
 
 
 def together(self) -> None:
@@ -40,7 +48,9 @@ def main(out: Path, device: str) -> None:
     TrainingStep.gradients, TrainingStep.__call__ = by_all, together
     TrainingStep.unprepared = False  # as for several processes: communication is captured in no graph
     found = {name: go(made(name), out / name, device=device)["losses"] for name in ("capsnet", "sparsecaps")}
-    (out / "found.json").write_text(json.dumps({"losses": found, "sums": sums, "backend": backend}))
+    (out / "found.json").write_text(
+        json.dumps({"losses": found, "sums": sums, "changed": sum(changed), "backend": backend})
+    )
     distributed.destroy_process_group()
 
 

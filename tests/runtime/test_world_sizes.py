@@ -79,6 +79,7 @@ def test_sums_through_the_backend_change_nothing_in_a_world_of_one(device, one_t
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["backend"] == {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}[device]
     assert found["sums"].count(device) >= 20 * len(NAMES)
+    assert found["changed"] == 0, "the mean over one process is its gradient, to the bit"
     for name in NAMES:
         plain = go(made(name), tmp_path / f"{name} plain", device=device)["losses"]
         if device == "cpu":
