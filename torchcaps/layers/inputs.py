@@ -5,9 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# devices whose autocast is asked for. torch.amp.is_autocast_available knows rarer ones too, and PyTorch 2.11 warns when
-# it compiles a call of it
-AUTOCASTS = ("cpu", "cuda", "mps", "xpu")
+from torchcaps.ops.backend import autocast_dtype
 
 
 def check_tensor(model: str, what: str, given: Any) -> None:
@@ -30,7 +28,7 @@ def check_floating(layer: str, what: str, given: Any) -> None:
 def check_dtype(model: str, what: str, given: Tensor, dtype: torch.dtype) -> None:
     """Refuse an input whose dtype is not that of the weights; inside autocast any floating dtype will do."""
     check_tensor(model, what, given)
-    if given.dtype == dtype or (given.is_floating_point() and _casts(given.device.type)):
+    if given.dtype == dtype or (given.is_floating_point() and autocast_dtype(given.device)):
         return
     if given.is_floating_point():
         do = f"give {what}.to({dtype}), or convert the model by .to({given.dtype})"
@@ -43,7 +41,3 @@ def check_pose_dtype(layer: str, poses: Tensor, dtype: torch.dtype) -> None:
     """Refuse poses whose dtype is not that of the weights, except float16, whose votes are computed in float32."""
     if poses.dtype != torch.float16:
         check_dtype(layer, "poses", poses, dtype)
-
-
-def _casts(device: str) -> bool:
-    return device in AUTOCASTS and torch.is_autocast_enabled(device)

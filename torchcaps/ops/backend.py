@@ -31,6 +31,8 @@ from torchcaps.ops.gpus import tiles_on, too_old_to_compile
 
 NAMES = ("reference", "blocked", "compiled", "triton")
 AUTO = {"cuda": ("triton", "compiled"), "cpu": ("blocked",)}
+# torch.amp.is_autocast_available knows rarer devices too, and PyTorch 2.11 warns when it compiles a call of it
+AUTOCASTS = ("cpu", "cuda", "mps", "xpu")
 HAS_TRITON = find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch: kernels run on CPU tensors, slowly
 _switched_off: ContextVar[bool] = ContextVar("kernels switched off", default=False)
@@ -48,7 +50,7 @@ _regions = _Regions()
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """Dtype of products where autocast is on; None where it is off, or unknown, as on the meta device."""
-    on = device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
+    on = device.type in AUTOCASTS and torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if on else None
 
 

@@ -58,7 +58,7 @@ class LocalGrid(NamedTuple):
 class _Gathered(torch.autograd.Function):
     """Numbers at places of an index, for compiled programs: the first gradient is gathered by the inverse table.
 
-    Autograd scatters it, and TorchInductor does so by atomics: on a GPU the bits would differ every time. Without a
+    Autograd scatters it, and TorchInductor does so by atomics: on a GPU bits could differ from run to run. Without a
     compiler plain indexing sums in a fixed order, and has derivatives of every kind.
     """
 

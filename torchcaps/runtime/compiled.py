@@ -49,7 +49,7 @@ def keep_compiled(cache: Path, say: Callable[[str], object]) -> Path | None:
 
 
 def _keep_own_gradients() -> None:
-    """Let PyTorch keep programs with gradients written by hand too, whose code it does not look at: ours does."""
+    """Let PyTorch keep programs with gradients by hand too: it does not hash their code, the folder's name does."""
     from torch._functorch import config
 
     with suppress(AttributeError):  # a setting without promise
