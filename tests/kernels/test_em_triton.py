@@ -72,6 +72,12 @@ def test_more_outputs_than_lanes(device, weight, monkeypatch):
     judge(lambda seed: em_problem(weight, device, j=5, r=1, d=1, seed=seed), n_iters=2)
 
 
+@pytest.mark.parametrize("weight", ["jde", "ijde"] if ON_GPU else ["jde"])
+def test_more_outputs_than_a_warp_has_threads(device, weight):
+    """A softmax over 64 lanes, of which 31 are no outputs."""
+    judge(lambda seed: em_problem(weight, device, i=3, j=33, r=1, d=1, e=1, seed=seed), n_iters=2)
+
+
 def test_many_inputs(device):
     judge(
         lambda seed: em_problem(device=device, batch=(1,), i=1153 if ON_GPU else 45, j=3, r=1, d=1, e=1, seed=seed),

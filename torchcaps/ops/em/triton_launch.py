@@ -17,7 +17,7 @@ EXPECTATION_LANES = 64, 1
 POSE_GRADIENT_LANES = 64, 1
 FIRST_GRADIENT_LANES = 64, 1
 MANY_NUMBERS = 16  # in a pose or a pair's transform: beyond it a thread has registers for one input only
-# lanes that are outputs: at most so many of a program, one per thread
+# lanes that are outputs: at most so many of a program
 STATISTICS_OUTPUTS = 64
 GRADIENT_OUTPUTS = 64
 # at most so many programs for each multiprocessor, unless the batch alone makes more: what it holds at once. A few
@@ -74,9 +74,14 @@ class Problem(NamedTuple):
         flags = {"PAIRS": self.pairs, "BIAS": self.pairs and self.has_bias}
         return {"J": self.n_out, "R": rows, "D": d_in, "E": self.d_out, **flags}
 
-    def lanes(self, most: int) -> dict[str, int]:
+    def many_numbers(self, of_pairs: bool) -> bool:
+        """Whether a thread has registers for one capsule only; `of_pairs`: it holds a transform as well."""
+        rows, d_in = self.poses.shape[2:]
+        return max(rows * d_in, self.numbers, d_in * self.d_out if of_pairs else 0) > MANY_NUMBERS
+
+    def lanes(self, most: int, per_thread: int = 1) -> dict[str, int]:
         block = min(most, next_power_of_2(self.n_out))
-        return {"BLOCK": block, "num_warps": max(1, block // 32)}
+        return {"BLOCK": block, "num_warps": max(1, block // (32 * per_thread))}
 
     def cut(self, most: int, programs: int) -> tuple[int, int]:
         """Number of chunks of inputs, and inputs of each."""
@@ -97,8 +102,7 @@ class Problem(NamedTuple):
     def over_inputs(self, kernel, lanes: tuple[int, int], *tensors: Tensor, **flags: bool) -> None:
         """Launch a kernel whose lanes are inputs."""
         (n_batch, n_in), (block, warps) = self.gates.shape, lanes
-        rows, d_in = self.poses.shape[2:]
-        if max(rows * d_in, self.numbers, d_in * self.d_out if self.pairs else 0) > MANY_NUMBERS:
+        if self.many_numbers(self.pairs):
             block = 32 * warps
         grid = (n_batch * ceil_div(n_in, block),)
         kernel[grid](*self.inputs(*tensors), n_in, **self.constants, **flags, BLOCK=block, num_warps=warps)
@@ -116,15 +120,19 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
     from torchcaps.ops.em import triton_forward as kernels
 
     n_batch, n_in = problem.gates.shape
-    lanes, (n_chunks, length) = problem.lanes(STATISTICS_OUTPUTS), problem.cut(STATISTICS_OUTPUTS, STATISTICS_PROGRAMS)
+    # two outputs per thread: a warp then is all 64 of them, and finds their softmax without waiting for another
+    lanes = problem.lanes(STATISTICS_OUTPUTS, per_thread=1 if problem.pairs or problem.many_numbers(True) else 2)
+    n_chunks, length = problem.cut(STATISTICS_OUTPUTS, STATISTICS_PROGRAMS)
     partial = problem.new(n_batch, n_chunks, 2 * problem.numbers + 3, problem.n_out)
     shared_bias = problem.has_bias and not problem.pairs
+    whole = problem.n_out <= lanes["BLOCK"]
 
     def statistics(t: int, before: Tensor, last: bool, n_chunks: int, length: int) -> None:
         """Run the M-step of iteration t by `models[t]` and `softmax[t]`; `stats` start one iteration earlier."""
         grid = (n_batch * n_chunks * ceil_div(problem.n_out, lanes["BLOCK"]),)
         inputs = problem.inputs(models[max(t, 0)], softmax[max(t, 0)], partial)
-        kernels.chunk_statistics[grid](*inputs, n_in, n_chunks, length, **problem.constants, FIRST=t <= 0, **lanes)
+        flags = {"FIRST": t <= 0, "WHOLE": whole}
+        kernels.chunk_statistics[grid](*inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes)
         grid, tile = problem.merging(n_chunks)
         kernels.statistics[grid](
             partial, problem.bias, before, stats[t + 1], models[t if last else t + 1], *outputs, n_chunks, EPS,
@@ -140,7 +148,7 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
     statistics(-1, torch.zeros_like(stats[0]), False, 1, min(LEAST_INPUTS, length))
     models[0, :, problem.numbers :] = 0
     for t in range(len(models)):
-        if t > 0:
+        if t > 0 and not whole:
             problem.over_inputs(kernels.softmax_parts, SOFTMAX_LANES, models[t], softmax[t])
         statistics(t, stats[t], t == len(models) - 1, n_chunks, length)
 
