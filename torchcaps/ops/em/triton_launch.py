@@ -176,6 +176,7 @@ def backward(
     lanes, piece = problem.lanes(GRADIENT_OUTPUTS), problem.slice()
     n_chunks, length = problem.cut(GRADIENT_OUTPUTS, GRADIENT_PROGRAMS)
     slices = 1 if problem.pairs else ceil_div(problem.poses.shape[3], piece)
+    whole = n_out <= lanes["BLOCK"] and slices == 1  # a slice of many has no register to spare
     grid = n_batch * n_chunks * ceil_div(n_out, lanes["BLOCK"]), slices
     merge_grid, merge = problem.merging(n_chunks)
     partial = problem.new(n_batch, n_chunks, 2 * n + 1, n_out)
@@ -190,13 +191,14 @@ def backward(
         if first:
             written = models[t], slopes[t], expected[t], *summed, *outputs[:2]
             problem.over_inputs(of_inputs.first_gradients, FIRST_GRADIENT_LANES, *written, ADD=not last)
-        else:
+        elif not whole:
             problem.over_inputs(of_inputs.expectations, EXPECTATION_LANES, *seen, summed[0], ADD=not last)
-            problem.over_inputs(of_inputs.pose_gradients, POSE_GRADIENT_LANES, *seen, summed[1], ADD=not last)
         if not (first and problem.pairs):
-            flags = {"FIRST": first, "ADD": not last, "SLICE": piece}
-            inputs = problem.inputs(*seen, partial, grad_weight)
+            flags = {"FIRST": first, "ADD": not last, "WHOLE": whole, "SLICE": piece}
+            inputs = problem.inputs(*seen, summed[0], partial, grad_weight)
             kernels.chunk_gradients[grid](*inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes)
+        if not first:
+            problem.over_inputs(of_inputs.pose_gradients, POSE_GRADIENT_LANES, *seen, summed[1], ADD=not last)
     if problem.pairs:
         _pair_gradients(problem, models, softmax, slopes, expected, outputs[2:])
     return grad_weight, tallies
