@@ -26,6 +26,12 @@ STATISTICS_PROGRAMS = 8
 GRADIENT_PROGRAMS = 4
 LEAST_INPUTS = 16  # in a chunk, where there are so many
 MERGED_OUTPUTS, MERGED_NUMBERS, MERGE_WARPS = 8, 2048, 4  # a program that puts chunks together; numbers of its tile
+FIRST_INPUT_LANES = 64, 2
+MOMENT_INPUTS, MOMENT_STEPS = (
+    32,
+    8,
+)  # a program that sums moments of inputs: lanes, one warp of them, and inputs of each
+MOST_MOMENTS = 80  # of an input: they lie in registers, in float64
 SLICE_NUMBERS = 64  # entries of a weight's gradient that a program sums at once
 
 
@@ -90,6 +96,12 @@ class Problem(NamedTuple):
         n_chunks = max(1, programs // max(1, n_batch * ceil_div(self.n_out, min(most, next_power_of_2(self.n_out)))))
         length = max(LEAST_INPUTS, ceil_div(n_in, n_chunks))
         return max(1, ceil_div(n_in, length)), length
+
+    @property
+    def closed_first(self) -> bool:
+        """Whether the first iteration's gradients come from moments of the inputs."""
+        rows, d_in = self.poses.shape[2:]
+        return not self.pairs and rows * d_in * (d_in + 1) <= MOST_MOMENTS
 
     def merging(self, n_chunks: int) -> tuple[tuple[int], dict[str, int]]:
         """Grid and sizes of a kernel that puts chunks together."""
@@ -180,7 +192,10 @@ def backward(
     grid = n_batch * n_chunks * ceil_div(n_out, lanes["BLOCK"]), slices
     merge_grid, merge = problem.merging(n_chunks)
     partial = problem.new(n_batch, n_chunks, 2 * n + 1, n_out)
-    grad_weight = partial if problem.pairs else problem.new(n_batch, n_chunks, len(problem.weight), n_out)
+    closed = problem.closed_first
+    # without any walk the gradient of the weight is one chunk
+    chunks = 1 if closed and n_iters == 1 else n_chunks
+    grad_weight = partial if problem.pairs else problem.new(n_batch, chunks, len(problem.weight), n_out)
     for t in range(n_iters - 1, -1, -1):
         first, last = t == 0, t == n_iters - 1
         kernels.slopes_of[merge_grid](
@@ -188,6 +203,9 @@ def backward(
             slopes[t], tallies[t], n_chunks, EPS, LAST=last, **merge,
         )  # fmt: skip
         seen = models[t], softmax[t], slopes[t], expected[t]
+        if first and closed:
+            _first_gradients(problem, stats[1], slopes[0], grad_weight, *summed, *outputs[:2], ADD=not last)
+            break
         if first:
             written = models[t], slopes[t], expected[t], *summed, *outputs[:2]
             problem.over_inputs(of_inputs.first_gradients, FIRST_GRADIENT_LANES, *written, ADD=not last)
@@ -202,6 +220,31 @@ def backward(
     if problem.pairs:
         _pair_gradients(problem, models, softmax, slopes, expected, outputs[2:])
     return grad_weight, tallies
+
+
+def _first_gradients(problem: Problem, stats, slopes, grad_weight, *written: Tensor, ADD: bool) -> None:
+    """Finish the backward pass without a walk over pairs: triton_first.py."""
+    from torchcaps.ops.em import triton_first as kernels
+
+    (n_batch, n_in), (rows, d_in), n_out = problem.gates.shape, problem.poses.shape[2:], problem.n_out
+    n = rows * d_in * (d_in + 1)
+    n_chunks = max(1, ceil_div(n_in, MOMENT_STEPS * MOMENT_INPUTS))
+    moments = problem.gates.new_empty(n_batch, n_chunks, 1 + n, dtype=torch.float64)
+    sums = problem.new(n_batch, 2 + n)
+    kernels.input_moments[(n_batch * n_chunks,)](
+        problem.gates, problem.poses, moments, n_in, n_chunks,
+        R=rows, D=d_in, STEPS=MOMENT_STEPS, BLOCK=MOMENT_INPUTS, num_warps=1,
+    )  # fmt: skip
+    moments = moments.sum(1)
+    kernels.first_sums[(n_batch, d_in)](
+        moments, problem.weight, problem.beta_use, problem.beta_ignore, stats, slopes, sums, grad_weight,
+        grad_weight.shape[1], J=n_out, R=rows, D=d_in, E=problem.d_out, ADD=ADD, BLOCK=32, num_warps=1,
+    )  # fmt: skip
+    block, warps = FIRST_INPUT_LANES
+    kernels.first_inputs[(n_batch * ceil_div(n_in, block),)](
+        problem.gates, problem.poses, moments, sums, *written, n_in,
+        J=n_out, R=rows, D=d_in, ADD=ADD, BLOCK=block, num_warps=warps,
+    )  # fmt: skip
 
 
 def _pair_gradients(problem: Problem, models, softmax, slopes, expected, outputs) -> None:
