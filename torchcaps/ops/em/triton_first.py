@@ -1,4 +1,4 @@
-"""Backward kernels of EM routing's first iteration, for transforms that inputs share. Maths: triton_backward.py.
+"""Kernels of EM routing's first iteration, for transforms that inputs share. Maths: triton_backward.py.
 
 There every output uses gate / J of every input, so that no walk over pairs is needed. With x the pose of an input, y
 its distance from the mean of all by gate, and ū the average distance of votes from an output's mean, u = ū + y W. So
@@ -6,7 +6,8 @@ its distance from the mean of all by gate, and ū the average distance of votes 
     l_rd = Σ_je (p + 2 q ū)_jre W_jde,   M_rdd' = Σ_je 2 q_jre W_jde W_jd'e,
 and the gradient of a transform needs moments of the inputs only, Σ gate x and Σ gate y y'. ū is the one that the
 forward pass found, and y must average to 0 beyond float32, or u would not be what means and variances were made of
-(one input alone: y is 0, and ū a hundred-thousandth of the vote). Hence moments in float64.
+(one input alone: y is 0, and ū a hundred-thousandth of the vote). Hence moments in float64, and with them forward
+the mean and the variance of the votes: Σ_dd' W_de W_d'e Σ gate y y' does not cancel there.
 Of every sample, `moments` [b 1+R·D+R·D·D]: Σ gate, Σ gate x, Σ gate x x'; `sums` [b 2+R·D+R·D·D]: level, what is paid
 for ignoring, l, M.
 """
@@ -45,6 +46,50 @@ def input_moments(
     moments += (b * n_chunks + chunk) * (1 + R * D + R * D * D)
     for k in tl.static_range(1 + R * D + R * D * D):
         tl.store(moments + k, tl.sum(total[k], 0))
+
+
+@triton.jit
+def first_chunk(
+    moments, weight, bias, beta_use, beta_ignore, before, partial,
+    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """M-step of the first iteration: `partial` as one chunk of all inputs, about means that go to `before`.
+
+    Lanes are outputs.
+    """
+    b, j = lanes(J, BLOCK)
+    here = j < J
+    moments += b * (1 + R * D + R * D * D)
+    before += b * ((3 * R * E + 3) * J) + j
+    partial += b * ((2 * R * E + 3) * J) + j
+    gates = tl.load(moments)
+    over = 1.0 / tl.maximum(gates, TINY)
+    w = load_columns(weight + j, J, here, D * E)
+    for r in tl.static_range(R):
+        for e in tl.static_range(E):
+            mean, spread = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
+            if BIAS:
+                mean += tl.load(bias + (r * E + e) * J + j, mask=here, other=0.0)
+            for d in tl.static_range(D):
+                x = tl.load(moments + 1 + r * D + d)
+                mean += w[d * E + e] * (x * over)
+                turned = tl.zeros((BLOCK,), tl.float64)
+                for other in tl.static_range(D):
+                    product = tl.load(moments + 1 + R * D + (r * D + d) * D + other)
+                    turned += w[other * E + e] * (product - x * (tl.load(moments + 1 + r * D + other) * over))
+                spread += w[d * E + e] * turned
+            k = r * E + e
+            origin = mean.to(tl.float32)
+            tl.store(before + k * J, origin, mask=here)
+            tl.store(partial + k * J, (mean - origin).to(tl.float32), mask=here)
+            tl.store(partial + (R * E + k) * J, tl.maximum(spread / J, 0.0).to(tl.float32), mask=here)
+    used = (gates / J).to(tl.float32)
+    ignored = (gates - gates / J).to(tl.float32)
+    use = tl.load(beta_use + j, mask=here, other=0.0)
+    ignore = tl.load(beta_ignore + j, mask=here, other=0.0)
+    tl.store(partial + 2 * R * E * J, tl.zeros((BLOCK,), tl.float32) + used, mask=here)
+    tl.store(partial + (2 * R * E + 1) * J, tl.zeros((BLOCK,), tl.float32) + ignored, mask=here)
+    tl.store(partial + (2 * R * E + 2) * J, use * used - ignore * ignored, mask=here)
 
 
 @triton.jit

@@ -139,30 +139,63 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
     shared_bias = problem.has_bias and not problem.pairs
     whole = problem.n_out <= lanes["BLOCK"]
 
-    def statistics(t: int, before: Tensor, last: bool, n_chunks: int, length: int) -> None:
-        """Run the M-step of iteration t by `models[t]` and `softmax[t]`; `stats` start one iteration earlier."""
-        grid = (n_batch * n_chunks * ceil_div(problem.n_out, lanes["BLOCK"]),)
-        inputs = problem.inputs(models[max(t, 0)], softmax[max(t, 0)], partial)
-        flags = {"FIRST": t <= 0, "WHOLE": whole}
-        kernels.chunk_statistics[grid](*inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes)
+    def merge(t: int, before: Tensor, last: bool, n_chunks: int) -> None:
         grid, tile = problem.merging(n_chunks)
         kernels.statistics[grid](
             partial, problem.bias, before, stats[t + 1], models[t if last else t + 1], *outputs, n_chunks, EPS,
             BIAS=shared_bias, LAST=last, **tile,
         )  # fmt: skip
 
+    def statistics(t: int, before: Tensor, last: bool, n_chunks: int, length: int) -> None:
+        """Run the M-step of iteration t by `models[t]` and `softmax[t]`; `stats` start one iteration earlier."""
+        grid = (n_batch * n_chunks * ceil_div(problem.n_out, lanes["BLOCK"]),)
+        inputs = problem.inputs(models[max(t, 0)], softmax[max(t, 0)], partial)
+        flags = {"FIRST": t <= 0, "WHOLE": whole}
+        kernels.chunk_statistics[grid](*inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes)
+        merge(t, before, last, n_chunks)
+
     # before the first iteration every output fits every vote alike, and distances are from 0
     models[0].zero_()
     softmax[0, ..., 0], softmax[0, ..., 1] = 0, 1 / problem.n_out
-    if shared_bias:
-        models[0, :, : problem.numbers] = problem.bias
-    # from a few inputs, means near those of all: distances from them are small, and so is their rounding
-    statistics(-1, torch.zeros_like(stats[0]), False, 1, min(LEAST_INPUTS, length))
-    models[0, :, problem.numbers :] = 0
-    for t in range(len(models)):
+    if problem.closed_first:
+        stats[0].zero_()
+        _first_chunk(problem, stats[0], partial)
+        merge(0, stats[0], len(models) == 1, 1)
+    else:
+        if shared_bias:
+            models[0, :, : problem.numbers] = problem.bias
+        # from a few inputs, means near those of all: distances from them are small, and so is their rounding
+        statistics(-1, torch.zeros_like(stats[0]), False, 1, min(LEAST_INPUTS, length))
+        models[0, :, problem.numbers :] = 0
+    for t in range(1 if problem.closed_first else 0, len(models)):
         if t > 0 and not whole:
             problem.over_inputs(kernels.softmax_parts, SOFTMAX_LANES, models[t], softmax[t])
         statistics(t, stats[t], t == len(models) - 1, n_chunks, length)
+
+
+def _moments(problem: Problem) -> Tensor:
+    """Sum moments of the inputs of every sample: triton_first.py."""
+    from torchcaps.ops.em.triton_first import input_moments
+
+    (n_batch, n_in), (rows, d_in) = problem.gates.shape, problem.poses.shape[2:]
+    n_chunks = max(1, ceil_div(n_in, MOMENT_STEPS * MOMENT_INPUTS))
+    moments = problem.gates.new_empty(n_batch, n_chunks, 1 + rows * d_in * (d_in + 1), dtype=torch.float64)
+    input_moments[(n_batch * n_chunks,)](
+        problem.gates, problem.poses, moments, n_in, n_chunks,
+        R=rows, D=d_in, STEPS=MOMENT_STEPS, BLOCK=MOMENT_INPUTS, num_warps=1,
+    )  # fmt: skip
+    return moments.sum(1)
+
+
+def _first_chunk(problem: Problem, before: Tensor, partial: Tensor) -> None:
+    from torchcaps.ops.em.triton_first import first_chunk
+
+    rows, d_in = problem.poses.shape[2:]
+    parameters = problem.weight, problem.bias, problem.beta_use, problem.beta_ignore
+    first_chunk[(len(problem.gates) * ceil_div(problem.n_out, 32),)](
+        _moments(problem), *parameters, before, partial,
+        J=problem.n_out, R=rows, D=d_in, E=problem.d_out, BIAS=problem.has_bias, BLOCK=32, num_warps=1,
+    )  # fmt: skip
 
 
 def backward(
@@ -227,15 +260,7 @@ def _first_gradients(problem: Problem, stats, slopes, grad_weight, *written: Ten
     from torchcaps.ops.em import triton_first as kernels
 
     (n_batch, n_in), (rows, d_in), n_out = problem.gates.shape, problem.poses.shape[2:], problem.n_out
-    n = rows * d_in * (d_in + 1)
-    n_chunks = max(1, ceil_div(n_in, MOMENT_STEPS * MOMENT_INPUTS))
-    moments = problem.gates.new_empty(n_batch, n_chunks, 1 + n, dtype=torch.float64)
-    sums = problem.new(n_batch, 2 + n)
-    kernels.input_moments[(n_batch * n_chunks,)](
-        problem.gates, problem.poses, moments, n_in, n_chunks,
-        R=rows, D=d_in, STEPS=MOMENT_STEPS, BLOCK=MOMENT_INPUTS, num_warps=1,
-    )  # fmt: skip
-    moments = moments.sum(1)
+    moments, sums = _moments(problem), problem.new(n_batch, 2 + rows * d_in * (d_in + 1))
     kernels.first_sums[(n_batch, d_in)](
         moments, problem.weight, problem.beta_use, problem.beta_ignore, stats, slopes, sums, grad_weight,
         grad_weight.shape[1], J=n_out, R=rows, D=d_in, E=problem.d_out, ADD=ADD, BLOCK=32, num_warps=1,
