@@ -22,6 +22,7 @@ from torchcaps.ops.gpus import LARGE, MIDDLE, SMALL, Tiles, forced_tiles
 
 TARGETS = {80: MIDDLE, 86: SMALL, 89: SMALL, 90: LARGE, 100: LARGE, 120: SMALL}  # compute capability · 10
 TYPES = {
+    torch.float64: "*fp64",
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",

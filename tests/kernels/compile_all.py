@@ -99,6 +99,8 @@ def everything() -> None:
     convolve(batch=1)
     for weight, rows, n_in in EM_SHARED + EM_PAIRS:
         em(weight, rows, n_in)
+    em((200, 2, 2), 2, 300)  # more outputs than a program has lanes
+    em((300, 200, 2, 2), 2, 300)
     for weight, n_seen, n_parents in MATRIX:
         matrix_em(weight, n_seen, n_parents)
     matrix_em((32, 5, 4, 4), 512, 64, places=16, coordinates=True)

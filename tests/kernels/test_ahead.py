@@ -15,8 +15,8 @@ from triton.runtime.jit import JITFunction
 from torchcaps.ops.convolution import triton_kernels
 from torchcaps.ops.dynamic import triton_backward, triton_forward
 from torchcaps.ops.em import triton_backward as em_backward
+from torchcaps.ops.em import triton_first, triton_inputs, triton_pairs
 from torchcaps.ops.em import triton_forward as em_forward
-from torchcaps.ops.em import triton_inputs, triton_pairs
 from torchcaps.ops.gpus import LARGE, MIDDLE, SMALL
 from torchcaps.ops.matrix_em import triton_backward as matrix_backward
 from torchcaps.ops.matrix_em import triton_forward as matrix_forward
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 MOST_SPILLED = {LARGE: 1024, MIDDLE: 256, SMALL: 256}
 MODULES = (
     triton_forward, triton_backward, triton_kernels, em_forward, em_backward, triton_inputs, triton_pairs,
-    matrix_forward, matrix_backward,
+    triton_first, matrix_forward, matrix_backward,
 )  # fmt: skip
 
 

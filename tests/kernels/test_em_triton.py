@@ -65,11 +65,35 @@ def test_a_large_weight_gets_its_gradient_in_slices(device, weight, monkeypatch)
     judge(lambda seed: em_problem(weight, device, d=3, e=2, seed=seed), n_iters=2)
 
 
+@pytest.mark.parametrize("most", [4, 64])
+def test_poses_with_too_many_moments(device, most, monkeypatch):
+    """The first iteration then walks over pairs like any other, with its weight in slices or whole."""
+    monkeypatch.setattr(triton_launch, "MOST_MOMENTS", 0)
+    monkeypatch.setattr(triton_launch, "SLICE_NUMBERS", most)
+    judge(lambda seed: em_problem(device=device, d=3, e=2, seed=seed), n_iters=2)
+
+
+def test_equal_poses(device):
+    """What outputs see is the same vote from all, and variances are 1e-5."""
+
+    def equal(seed):
+        args = em_problem(device=device, i=5, seed=seed)
+        return args | {"poses": args["poses"][:, :1].expand_as(args["poses"]).contiguous()}
+
+    judge(equal, n_iters=2)
+
+
 @pytest.mark.parametrize("weight", ["jde", "ijde"])
 def test_more_outputs_than_lanes(device, weight, monkeypatch):
     for name in ("STATISTICS_OUTPUTS", "GRADIENT_OUTPUTS", "MERGED_OUTPUTS"):
         monkeypatch.setattr(triton_launch, name, 2)
     judge(lambda seed: em_problem(weight, device, j=5, r=1, d=1, seed=seed), n_iters=2)
+
+
+@pytest.mark.parametrize("weight", ["jde", "ijde"] if ON_GPU else ["jde"])
+def test_more_outputs_than_a_warp_has_threads(device, weight):
+    """A softmax over 64 lanes, of which 31 are no outputs."""
+    judge(lambda seed: em_problem(weight, device, i=3, j=33, r=1, d=1, e=1, seed=seed), n_iters=2)
 
 
 def test_many_inputs(device):

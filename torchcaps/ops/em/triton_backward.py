@@ -154,16 +154,17 @@ def load_some_columns(start, first, there, R: tl.constexpr, D: tl.constexpr, SLI
 
 @triton.jit
 def chunk_gradients(
-    gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, slopes, expected, partial, grad_weight,
-    n_in, n_chunks, length,
+    gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, slopes, expected, grad_gates, partial,
+    grad_weight, n_in, n_chunks, length,
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
-    FIRST: tl.constexpr, ADD: tl.constexpr, SLICE: tl.constexpr, BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, ADD: tl.constexpr, WHOLE: tl.constexpr, SLICE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One iteration's sums over `length` inputs for every output. Lanes are outputs, the walk is over inputs.
 
     `partial` [b chunk 2·R·E+1 j]: parts of the gradients of means, variances and score of the iteration before.
     `grad_weight` [b chunk d·e j], for a weight that inputs share; a program sums SLICE rows of it, so that the sums fit
     into registers.
+    WHOLE: the lanes are all outputs, the slice is all rows: `expected` and the gradients of the gates are found here.
     """
     n_blocks = tl.cdiv(J, BLOCK)
     chunk = (tl.program_id(0) // n_blocks) % n_chunks
@@ -187,6 +188,8 @@ def chunk_gradients(
         w = load_columns(weight + j, J, here, D * E)
         betas = tl.load(beta_use + j, mask=here, other=0.0) + tl.load(beta_ignore + j, mask=here, other=0.0)
         constant = tl.fma(grad_score, betas, constant)
+        if WHOLE:
+            paid = tl.sum(grad_score * tl.load(beta_ignore + j, mask=here, other=0.0), 0)
     grad_means, grad_spreads = zeros(BLOCK, R * E), zeros(BLOCK, R * E)
     grad_level = tl.zeros((BLOCK,), tl.float32)
     sums = zeros(BLOCK, SLICE * E)
@@ -211,8 +214,20 @@ def chunk_gradients(
         else:
             top = tl.load(softmax + row * 2, mask=real, other=-ABSENT)
             scale = tl.load(softmax + row * 2 + 1, mask=real, other=0.0)
-            data = (gate * scale) * tl.exp(logit_of(off, factors, level, R * E) - top)
-            logit = data * (grad_data - tl.load(expected + row, mask=real, other=0.0))
+            share = scale * tl.exp(logit_of(off, factors, level, R * E) - top)
+            if WHOLE:
+                expectation = tl.sum(share * grad_data, 0)
+                if PAIRS:
+                    paid = tl.sum(grad_score * ignore, 0)
+                tl.store(expected + row, expectation, mask=real)
+                found = expectation - paid
+                if ADD:
+                    found += tl.load(grad_gates + row, mask=real, other=0.0)
+                tl.store(grad_gates + row, found, mask=real)
+            else:
+                expectation = tl.load(expected + row, mask=real, other=0.0)
+            data = gate * share
+            logit = data * (grad_data - expectation)
             grad_level += logit
             votes, grad_means, grad_spreads = vote_parts(
                 off, steep, factors, data, logit, grad_means, grad_spreads, R * E

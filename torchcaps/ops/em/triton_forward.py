@@ -31,6 +31,7 @@ from torchcaps.ops.em.triton_tiles import (
     load_numbers,
     logit_of,
     own_parameters,
+    softmax_of_lanes,
     transformed,
     zeros,
 )
@@ -86,11 +87,12 @@ def include(off, means, spreads, ratio, kept, N: tl.constexpr):
 def chunk_statistics(
     gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, partial, n_in, n_chunks, length,
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
-    FIRST: tl.constexpr, BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """E- and M-step of `length` inputs for every output. Lanes are outputs, the walk is over inputs.
 
     `partial` [b chunk 2·R·E+3 j]: means, spreads, used, ignored, score.
+    WHOLE: the lanes are all outputs, so that `softmax` is found here, and written for the backward pass.
     """
     n_blocks = tl.cdiv(J, BLOCK)
     chunk = (tl.program_id(0) // n_blocks) % n_chunks
@@ -123,11 +125,18 @@ def chunk_statistics(
             )
         off = transformed(pose, w, start, R, D, E)
         if FIRST:
-            data = tl.zeros((BLOCK,), tl.float32) + gate / J
+            data = gate / J
         else:
-            top = tl.load(softmax + row * 2, mask=real, other=-ABSENT)
-            scale = tl.load(softmax + row * 2 + 1, mask=real, other=0.0)
-            data = (gate * scale) * tl.exp(logit_of(off, factors, level, R * E) - top)
+            logit = logit_of(off, factors, level, R * E)
+            if WHOLE:
+                top, total = softmax_of_lanes(logit, BLOCK)
+                scale = 1.0 / total
+                tl.store(softmax + row * 2, top, mask=real)
+                tl.store(softmax + row * 2 + 1, scale, mask=real)
+            else:
+                top = tl.load(softmax + row * 2, mask=real, other=-ABSENT)
+                scale = tl.load(softmax + row * 2 + 1, mask=real, other=0.0)
+            data = (gate * scale) * tl.exp(logit - top)
         ratio = data / tl.maximum(used + data, TINY)
         means, spreads = include(off, means, spreads, ratio, ratio * used, R * E)
         used += data

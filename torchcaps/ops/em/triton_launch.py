@@ -17,7 +17,7 @@ EXPECTATION_LANES = 64, 1
 POSE_GRADIENT_LANES = 64, 1
 FIRST_GRADIENT_LANES = 64, 1
 MANY_NUMBERS = 16  # in a pose or a pair's transform: beyond it a thread has registers for one input only
-# lanes that are outputs: at most so many of a program, one per thread
+# lanes that are outputs: at most so many of a program
 STATISTICS_OUTPUTS = 64
 GRADIENT_OUTPUTS = 64
 # at most so many programs for each multiprocessor, unless the batch alone makes more: what it holds at once. A few
@@ -26,6 +26,12 @@ STATISTICS_PROGRAMS = 8
 GRADIENT_PROGRAMS = 4
 LEAST_INPUTS = 16  # in a chunk, where there are so many
 MERGED_OUTPUTS, MERGED_NUMBERS, MERGE_WARPS = 8, 2048, 4  # a program that puts chunks together; numbers of its tile
+FIRST_INPUT_LANES = 64, 2
+MOMENT_INPUTS, MOMENT_STEPS = (
+    32,
+    8,
+)  # a program that sums moments of inputs: lanes, one warp of them, and inputs of each
+MOST_MOMENTS = 80  # of an input: they lie in registers, in float64
 SLICE_NUMBERS = 64  # entries of a weight's gradient that a program sums at once
 
 
@@ -74,9 +80,14 @@ class Problem(NamedTuple):
         flags = {"PAIRS": self.pairs, "BIAS": self.pairs and self.has_bias}
         return {"J": self.n_out, "R": rows, "D": d_in, "E": self.d_out, **flags}
 
-    def lanes(self, most: int) -> dict[str, int]:
+    def many_numbers(self, of_pairs: bool) -> bool:
+        """Whether a thread has registers for one capsule only; `of_pairs`: it holds a transform as well."""
+        rows, d_in = self.poses.shape[2:]
+        return max(rows * d_in, self.numbers, d_in * self.d_out if of_pairs else 0) > MANY_NUMBERS
+
+    def lanes(self, most: int, per_thread: int = 1) -> dict[str, int]:
         block = min(most, next_power_of_2(self.n_out))
-        return {"BLOCK": block, "num_warps": max(1, block // 32)}
+        return {"BLOCK": block, "num_warps": max(1, block // (32 * per_thread))}
 
     def cut(self, most: int, programs: int) -> tuple[int, int]:
         """Number of chunks of inputs, and inputs of each."""
@@ -85,6 +96,12 @@ class Problem(NamedTuple):
         n_chunks = max(1, programs // max(1, n_batch * ceil_div(self.n_out, min(most, next_power_of_2(self.n_out)))))
         length = max(LEAST_INPUTS, ceil_div(n_in, n_chunks))
         return max(1, ceil_div(n_in, length)), length
+
+    @property
+    def closed_first(self) -> bool:
+        """Whether the first iteration's gradients come from moments of the inputs."""
+        rows, d_in = self.poses.shape[2:]
+        return not self.pairs and rows * d_in * (d_in + 1) <= MOST_MOMENTS
 
     def merging(self, n_chunks: int) -> tuple[tuple[int], dict[str, int]]:
         """Grid and sizes of a kernel that puts chunks together."""
@@ -97,8 +114,7 @@ class Problem(NamedTuple):
     def over_inputs(self, kernel, lanes: tuple[int, int], *tensors: Tensor, **flags: bool) -> None:
         """Launch a kernel whose lanes are inputs."""
         (n_batch, n_in), (block, warps) = self.gates.shape, lanes
-        rows, d_in = self.poses.shape[2:]
-        if max(rows * d_in, self.numbers, d_in * self.d_out if self.pairs else 0) > MANY_NUMBERS:
+        if self.many_numbers(self.pairs):
             block = 32 * warps
         grid = (n_batch * ceil_div(n_in, block),)
         kernel[grid](*self.inputs(*tensors), n_in, **self.constants, **flags, BLOCK=block, num_warps=warps)
@@ -116,33 +132,70 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
     from torchcaps.ops.em import triton_forward as kernels
 
     n_batch, n_in = problem.gates.shape
-    lanes, (n_chunks, length) = problem.lanes(STATISTICS_OUTPUTS), problem.cut(STATISTICS_OUTPUTS, STATISTICS_PROGRAMS)
+    # two outputs per thread: a warp then is all 64 of them, and finds their softmax without waiting for another
+    lanes = problem.lanes(STATISTICS_OUTPUTS, per_thread=1 if problem.pairs or problem.many_numbers(True) else 2)
+    n_chunks, length = problem.cut(STATISTICS_OUTPUTS, STATISTICS_PROGRAMS)
     partial = problem.new(n_batch, n_chunks, 2 * problem.numbers + 3, problem.n_out)
     shared_bias = problem.has_bias and not problem.pairs
+    whole = problem.n_out <= lanes["BLOCK"]
 
-    def statistics(t: int, before: Tensor, last: bool, n_chunks: int, length: int) -> None:
-        """Run the M-step of iteration t by `models[t]` and `softmax[t]`; `stats` start one iteration earlier."""
-        grid = (n_batch * n_chunks * ceil_div(problem.n_out, lanes["BLOCK"]),)
-        inputs = problem.inputs(models[max(t, 0)], softmax[max(t, 0)], partial)
-        kernels.chunk_statistics[grid](*inputs, n_in, n_chunks, length, **problem.constants, FIRST=t <= 0, **lanes)
+    def merge(t: int, before: Tensor, last: bool, n_chunks: int) -> None:
         grid, tile = problem.merging(n_chunks)
         kernels.statistics[grid](
             partial, problem.bias, before, stats[t + 1], models[t if last else t + 1], *outputs, n_chunks, EPS,
             BIAS=shared_bias, LAST=last, **tile,
         )  # fmt: skip
 
+    def statistics(t: int, before: Tensor, last: bool, n_chunks: int, length: int) -> None:
+        """Run the M-step of iteration t by `models[t]` and `softmax[t]`; `stats` start one iteration earlier."""
+        grid = (n_batch * n_chunks * ceil_div(problem.n_out, lanes["BLOCK"]),)
+        inputs = problem.inputs(models[max(t, 0)], softmax[max(t, 0)], partial)
+        flags = {"FIRST": t <= 0, "WHOLE": whole}
+        kernels.chunk_statistics[grid](*inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes)
+        merge(t, before, last, n_chunks)
+
     # before the first iteration every output fits every vote alike, and distances are from 0
     models[0].zero_()
     softmax[0, ..., 0], softmax[0, ..., 1] = 0, 1 / problem.n_out
-    if shared_bias:
-        models[0, :, : problem.numbers] = problem.bias
-    # from a few inputs, means near those of all: distances from them are small, and so is their rounding
-    statistics(-1, torch.zeros_like(stats[0]), False, 1, min(LEAST_INPUTS, length))
-    models[0, :, problem.numbers :] = 0
-    for t in range(len(models)):
-        if t > 0:
+    if problem.closed_first:
+        stats[0].zero_()
+        _first_chunk(problem, stats[0], partial)
+        merge(0, stats[0], len(models) == 1, 1)
+    else:
+        if shared_bias:
+            models[0, :, : problem.numbers] = problem.bias
+        # from a few inputs, means near those of all: distances from them are small, and so is their rounding
+        statistics(-1, torch.zeros_like(stats[0]), False, 1, min(LEAST_INPUTS, length))
+        models[0, :, problem.numbers :] = 0
+    for t in range(1 if problem.closed_first else 0, len(models)):
+        if t > 0 and not whole:
             problem.over_inputs(kernels.softmax_parts, SOFTMAX_LANES, models[t], softmax[t])
         statistics(t, stats[t], t == len(models) - 1, n_chunks, length)
+
+
+def _moments(problem: Problem) -> Tensor:
+    """Sum moments of the inputs of every sample: triton_first.py."""
+    from torchcaps.ops.em.triton_first import input_moments
+
+    (n_batch, n_in), (rows, d_in) = problem.gates.shape, problem.poses.shape[2:]
+    n_chunks = max(1, ceil_div(n_in, MOMENT_STEPS * MOMENT_INPUTS))
+    moments = problem.gates.new_empty(n_batch, n_chunks, 1 + rows * d_in * (d_in + 1), dtype=torch.float64)
+    input_moments[(n_batch * n_chunks,)](
+        problem.gates, problem.poses, moments, n_in, n_chunks,
+        R=rows, D=d_in, STEPS=MOMENT_STEPS, BLOCK=MOMENT_INPUTS, num_warps=1,
+    )  # fmt: skip
+    return moments.sum(1)
+
+
+def _first_chunk(problem: Problem, before: Tensor, partial: Tensor) -> None:
+    from torchcaps.ops.em.triton_first import first_chunk
+
+    rows, d_in = problem.poses.shape[2:]
+    parameters = problem.weight, problem.bias, problem.beta_use, problem.beta_ignore
+    first_chunk[(len(problem.gates) * ceil_div(problem.n_out, 32),)](
+        _moments(problem), *parameters, before, partial,
+        J=problem.n_out, R=rows, D=d_in, E=problem.d_out, BIAS=problem.has_bias, BLOCK=32, num_warps=1,
+    )  # fmt: skip
 
 
 def backward(
@@ -168,10 +221,14 @@ def backward(
     lanes, piece = problem.lanes(GRADIENT_OUTPUTS), problem.slice()
     n_chunks, length = problem.cut(GRADIENT_OUTPUTS, GRADIENT_PROGRAMS)
     slices = 1 if problem.pairs else ceil_div(problem.poses.shape[3], piece)
+    whole = n_out <= lanes["BLOCK"] and slices == 1  # a slice of many has no register to spare
     grid = n_batch * n_chunks * ceil_div(n_out, lanes["BLOCK"]), slices
     merge_grid, merge = problem.merging(n_chunks)
     partial = problem.new(n_batch, n_chunks, 2 * n + 1, n_out)
-    grad_weight = partial if problem.pairs else problem.new(n_batch, n_chunks, len(problem.weight), n_out)
+    closed = problem.closed_first
+    # without any walk the gradient of the weight is one chunk
+    chunks = 1 if closed and n_iters == 1 else n_chunks
+    grad_weight = partial if problem.pairs else problem.new(n_batch, chunks, len(problem.weight), n_out)
     for t in range(n_iters - 1, -1, -1):
         first, last = t == 0, t == n_iters - 1
         kernels.slopes_of[merge_grid](
@@ -179,19 +236,40 @@ def backward(
             slopes[t], tallies[t], n_chunks, EPS, LAST=last, **merge,
         )  # fmt: skip
         seen = models[t], softmax[t], slopes[t], expected[t]
+        if first and closed:
+            _first_gradients(problem, stats[1], slopes[0], grad_weight, *summed, *outputs[:2], ADD=not last)
+            break
         if first:
             written = models[t], slopes[t], expected[t], *summed, *outputs[:2]
             problem.over_inputs(of_inputs.first_gradients, FIRST_GRADIENT_LANES, *written, ADD=not last)
-        else:
+        elif not whole:
             problem.over_inputs(of_inputs.expectations, EXPECTATION_LANES, *seen, summed[0], ADD=not last)
-            problem.over_inputs(of_inputs.pose_gradients, POSE_GRADIENT_LANES, *seen, summed[1], ADD=not last)
         if not (first and problem.pairs):
-            flags = {"FIRST": first, "ADD": not last, "SLICE": piece}
-            inputs = problem.inputs(*seen, partial, grad_weight)
+            flags = {"FIRST": first, "ADD": not last, "WHOLE": whole, "SLICE": piece}
+            inputs = problem.inputs(*seen, summed[0], partial, grad_weight)
             kernels.chunk_gradients[grid](*inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes)
+        if not first:
+            problem.over_inputs(of_inputs.pose_gradients, POSE_GRADIENT_LANES, *seen, summed[1], ADD=not last)
     if problem.pairs:
         _pair_gradients(problem, models, softmax, slopes, expected, outputs[2:])
     return grad_weight, tallies
+
+
+def _first_gradients(problem: Problem, stats, slopes, grad_weight, *written: Tensor, ADD: bool) -> None:
+    """Finish the backward pass without a walk over pairs: triton_first.py."""
+    from torchcaps.ops.em import triton_first as kernels
+
+    (n_batch, n_in), (rows, d_in), n_out = problem.gates.shape, problem.poses.shape[2:], problem.n_out
+    moments, sums = _moments(problem), problem.new(n_batch, 2 + rows * d_in * (d_in + 1))
+    kernels.first_sums[(n_batch, d_in)](
+        moments, problem.weight, problem.beta_use, problem.beta_ignore, stats, slopes, sums, grad_weight,
+        grad_weight.shape[1], J=n_out, R=rows, D=d_in, E=problem.d_out, ADD=ADD, BLOCK=32, num_warps=1,
+    )  # fmt: skip
+    block, warps = FIRST_INPUT_LANES
+    kernels.first_inputs[(n_batch * ceil_div(n_in, block),)](
+        problem.gates, problem.poses, moments, sums, *written, n_in,
+        J=n_out, R=rows, D=d_in, ADD=ADD, BLOCK=block, num_warps=warps,
+    )  # fmt: skip
 
 
 def _pair_gradients(problem: Problem, models, softmax, slopes, expected, outputs) -> None:

@@ -91,3 +91,22 @@ def chunk_tile(chunk, k, j, n_chunks, J: tl.constexpr, N: tl.constexpr, ROWS: tl
     """Where [chunk k j] lies in a `partial` of ROWS rows, and which of it is there."""
     at = chunk[:, None, None] * (ROWS * J) + k[None, :, None] * J + j[None, None, :]
     return at, (chunk < n_chunks)[:, None, None] & (k < N)[None, :, None] & (j < J)[None, None, :]
+
+
+@triton.jit
+def merged(top, total, other_top, other_total):
+    """Put two sums of exponentials together, each taken from its own highest logit."""
+    higher = tl.maximum(top, other_top)
+    return higher, total * tl.exp(top - higher) + other_total * tl.exp(other_top - higher)
+
+
+@triton.jit
+def softmax_of_lanes(logit, BLOCK: tl.constexpr):
+    """Find the highest logit of all lanes, and Σ exp(logit - highest).
+
+    Within each warp first: warps then meet once in shared memory, not once for each of the two.
+    """
+    WIDTH: tl.constexpr = 32 if BLOCK > 32 else BLOCK
+    logit = tl.reshape(logit, (BLOCK // WIDTH, WIDTH))
+    tops = tl.max(logit, 1)
+    return tl.reduce((tops, tl.sum(tl.exp(logit - tops[:, None]), 1)), 0, merged)
