@@ -8,8 +8,8 @@ and the gradient of a transform needs moments of the inputs only, Σ gate x and 
 forward pass found, and y must average to 0 beyond float32, or u would not be what means and variances were made of
 (one input alone: y is 0, and ū a hundred-thousandth of the vote). Hence moments in float64, and with them forward
 the mean and the variance of the votes: Σ_dd' W_de W_d'e Σ gate y y' does not cancel there.
-Of every sample, `moments` [b 1+R·D+R·D·D]: Σ gate, Σ gate x, Σ gate x x'; `sums` [b 2+R·D+R·D·D]: level, what is paid
-for ignoring, l, M.
+`moments` has 1 + R·D + R·D·D numbers of every sample: Σ gate, Σ gate x, Σ gate x x'; `sums` has one more: level, what
+is paid for ignoring, l, M.
 """
 
 import triton
