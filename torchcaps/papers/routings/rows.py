@@ -60,9 +60,10 @@ def _run(
     batch: int,
     model_args: dict[str, int] | None = None,
     tests: tuple[str, ...] = (),
+    precision: str = "bfloat16",
 ) -> Run:
     """Return the run that the rows of a set vary: one network, one training."""
-    stage = Stage(epochs=epochs, batch=batch, schedule=Cosine(warmup=0.05), precision="float32")
+    stage = Stage(epochs=epochs, batch=batch, schedule=Cosine(warmup=0.05), precision=precision)
     args = model_args or {}
     return Run(data=data, model="routing-net", model_args=args, augment=augment, tests=tests, stages=(stage,))
 
@@ -80,7 +81,9 @@ def _like() -> Run:
 
 def _digits() -> Run:
     """Digits inside scikit-learn, at 16x16, a little warped; the playground shows these networks."""
-    return _run("digits-writers", (Warp(), Shift(1)), epochs=25, batch=32, model_args=SMALL)
+    augment = (Warp(), Shift(1))
+    # a CPU gains nothing from short numbers
+    return _run("digits-writers", augment, epochs=25, batch=32, model_args=SMALL, precision="float32")
 
 
 def _rows(which: str) -> Variants:
