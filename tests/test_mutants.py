@@ -59,7 +59,7 @@ MUTANTS = {
         "train/evaluate.py",
         "state.data[rule.part], device",
         'state.data["train"], device',
-        "tests/train/test_loop.py -k stopping",
+        "tests/train/test_stopping.py",
     ),
     "a run resumes under another seed": Mutant(
         "train/loop.py",

@@ -1,4 +1,4 @@
-"""The loop: what it trains on, what it evaluates on, what it says, when it stops."""
+"""The loop: what it trains on, what it evaluates on, what it says."""
 
 import json
 import os
@@ -6,36 +6,25 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import types
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
+from smoke import smoke
 
-from torchcaps.data import Labelled, fingerprint, load
-from torchcaps.data.augment import Shift
-from torchcaps.data.batches import Batches
+from torchcaps.data import fingerprint, load
 from torchcaps.papers import RECIPES
 from torchcaps.results.store import make_result
 from torchcaps.runtime.environment import commit
-from torchcaps.train import Diverged, Interrupted, Options, evaluate, loop, train
-from torchcaps.train.checkpoint import load_checkpoint, save_checkpoint, tensors_sha256
-from torchcaps.train.recipe import Stage, Stop, Watch
-from torchcaps.train.schedules import Cosine, Exponential
+from torchcaps.train import Diverged, Interrupted, Options, train
+from torchcaps.train.checkpoint import load_checkpoint
+from torchcaps.train.recipe import Stage, Stop
 from torchcaps.train.splits import part
-from torchcaps.train.step import TrainingStep
 from torchcaps.train.tasks import Task
 from torchcaps.train.tasks.classify import Classify
-from torchcaps.train.vary import vary
 
 CPU = torch.device("cpu")
-
-
-def smoke(out: Path, name: str = "smoke/capsnet", run=None, **options):
-    run = run or RECIPES[name].make()
-    return train(run, name=name, seed=0, options=Options(out=out, **({"log_every": 1, "progress": False} | options)))
 
 
 @pytest.fixture(scope="module")
@@ -59,64 +48,6 @@ def test_a_logged_loss_is_the_mean_since_the_last_log_line(whole, tmp_path):
     each = [line["loss"] for line in whole[0].curve]
     by_five = [line["loss"] for line in smoke(tmp_path, log_every=5).curve]
     assert by_five == pytest.approx([sum(each[n : n + 5]) / 5 for n in range(0, 20, 5)])
-
-
-def stopping(accuracy: float, part: str = "validation", **changes):
-    run = replace(RECIPES["smoke/capsnet"].make(), **({"hold_out": 64} | changes))
-    return replace(run, stages=(replace(run.stages[0], steps=40, stop=Stop(accuracy=accuracy, part=part, every=3)),))
-
-
-def test_a_stopping_rule_judges_the_held_out_images_alone(tmp_path, monkeypatch):
-    evaluate, judged = Task.evaluate, []
-
-    def noted(task, model, data, *rest):
-        judged.append(data)
-        return evaluate(task, model, data, *rest)
-
-    monkeypatch.setattr(Task, "evaluate", noted)
-    run = stopping(1)
-    assert smoke(tmp_path, run=run).steps == 3
-    held = fingerprint(part(run, "validation", None, 0))
-    assert {fingerprint(data) for data in judged} == {held}
-
-
-@pytest.mark.slow
-def test_a_stopping_rule_ends_a_run_at_the_first_step_that_meets_it(tmp_path):
-    looked = smoke(tmp_path / "never", run=stopping(101)).curve
-    seen = {
-        line["step"]: 100 - line["validation_error_percent"] for line in looked if "validation_error_percent" in line
-    }
-    assert set(range(3, 40, 3)) < set(seen) and smoke(tmp_path / "never", run=stopping(101)).steps == 40
-    wanted = sorted(seen.values())[len(seen) // 2]
-    first = min(step for step, accuracy in seen.items() if accuracy >= wanted and step % 3 == 0)
-    stopped = smoke(tmp_path / "stopped", run=stopping(wanted))
-    assert stopped.steps == first < 40 and not stopped.stopped_early
-    assert 100 - stopped.evaluations["validation"].metrics["error_percent"] == pytest.approx(
-        seen[first]
-    )  # the weights of that step
-    again = smoke(tmp_path / "stopped", run=stopping(wanted))  # finished: nothing is trained any further
-    assert again.steps == first
-    assert again.evaluations["validation"].metrics == stopped.evaluations["validation"].metrics
-
-
-def test_a_stopped_run_resumes_to_the_same_bits_also_into_a_second_stage(tmp_path):
-    """Cut before, right after an answer that was not good enough, and where the rule was met: within an epoch."""
-    run = stopping(25)
-    run = replace(run, stages=(*run.stages, replace(run.stages[0], steps=6, stop=None)))
-    whole = smoke(tmp_path / "whole", run=run)
-    first = whole.steps - 6
-    assert 3 < first < 40 and first % (448 // 16)  # the rule was met in the middle of an epoch
-    for cut in (2, 3, first, first + 2):
-        assert smoke(tmp_path / str(cut), run=run, max_steps=cut).stopped_early
-        again = smoke(tmp_path / str(cut), run=run)
-        assert again.steps == whole.steps
-        assert tensors_sha256(again.model.state_dict()) == tensors_sha256(whole.model.state_dict()), cut
-
-
-def test_a_rule_that_is_never_met_is_told(whole, tmp_path):
-    assert smoke(tmp_path / "0", run=stopping(101)).met is False
-    assert smoke(tmp_path / "1", run=stopping(1)).met is True
-    assert whole[0].met is None
 
 
 @pytest.mark.parametrize(
@@ -175,39 +106,6 @@ def test_a_part_that_a_run_has_not_is_refused():
         part(RECIPES["smoke/capsnet"].make(), "validation", None, 0)
 
 
-def test_a_shift_moves_the_image_and_lets_zeros_in():
-    image = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3)
-    moved = Shift(2).apply(image, torch.tensor([[1, -2]]))  # one down, two left
-    assert moved.tolist() == [[[[0, 0, 0], [3, 0, 0], [6, 0, 0]]]]
-
-
-def test_shifts_are_uniform_over_all_places(rng):
-    drawn = Shift(2).draw(25_000, rng)
-    counts = torch.bincount((drawn[:, 0] + 2) * 5 + drawn[:, 1] + 2, minlength=25)
-    assert counts.min() > 850
-    assert counts.max() < 1150  # 1,000 each, five standard deviations
-
-
-def test_an_epoch_uses_every_image_at_most_once_and_leaves_the_remainder_out(rng):
-    data = Labelled(torch.arange(50, dtype=torch.uint8).view(50, 1, 1, 1), torch.arange(50))
-    batches = Batches(data, 16, (), CPU)
-    epochs = []
-    for _ in range(2):
-        batches.new_epoch(rng)
-        epochs.append(torch.cat([batches.at(torch.tensor(step)).labels for step in range(batches.n_steps)]))
-    assert batches.n_steps == 3
-    assert all(len(epoch.unique()) == 48 for epoch in epochs)
-    assert set(range(50)) - set(epochs[0].tolist()) != set(range(50)) - set(epochs[1].tolist())
-    for image, label in zip(batches.at(torch.tensor(1)).images, batches.at(torch.tensor(1)).labels, strict=True):
-        assert round(image.item() * 255) == label
-
-
-def test_more_images_in_a_batch_than_there_are_is_refused():
-    data = Labelled(torch.zeros(5, 1, 2, 2, dtype=torch.uint8), torch.zeros(5, dtype=torch.long))
-    with pytest.raises(ValueError, match="a batch of 8 was asked for and there are 5 training images"):
-        Batches(data, 8, (), CPU)
-
-
 def test_the_first_step_that_is_not_finite_is_named_and_the_last_good_checkpoint_kept(tmp_path, monkeypatch):
     losses, calls = Classify.losses, []
 
@@ -238,59 +136,6 @@ def test_another_seed_in_the_same_folder_is_refused(tmp_path):
         train(run, name="smoke/capsnet", seed=1, options=Options(out=tmp_path, progress=False))
 
 
-def test_a_resumed_run_counts_the_seconds_from_before(tmp_path):
-    smoke(tmp_path, max_steps=1)
-    path = tmp_path / "checkpoint.safetensors"
-    found = load_checkpoint(path)
-    save_checkpoint(path, found.tensors, found.about | {"seconds": 1000.0})
-    assert smoke(tmp_path, max_steps=2).seconds > 1000
-
-
-LONG = 1000.0  # seconds
-
-
-@pytest.fixture
-def takes_long(monkeypatch):
-    """Let functions seem to take LONG seconds more."""
-    passed, clock = [], time.perf_counter
-    monkeypatch.setattr(time, "perf_counter", lambda: clock() + LONG * len(passed))
-
-    def slow(owner, name: str) -> None:
-        once = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *args, **how: passed.append(name) or once(*args, **how))
-
-    return slow
-
-
-def test_compiling_evaluation_and_saving_are_not_counted_as_training(tmp_path, monkeypatch, takes_long):
-    """On a CPU nothing is compiled, so a step that claims to be unprepared stands for a GPU's."""
-    ready = []
-    monkeypatch.setattr(TrainingStep, "unprepared", property(lambda step: not ready))
-    monkeypatch.setattr(TrainingStep, "prepare", lambda step: ready.append(True))
-    for owner, name in ((TrainingStep, "prepare"), (loop, "_save"), (Classify, "evaluate"), (evaluate, "dead_on")):
-        takes_long(owner, name)
-    run = vary(RECIPES["smoke/capsnet"].make(), {"watch": Watch(n_images=16, every_steps=5)})
-    # dead layers once, the watched sample four times, at the end the weights and their average
-    wanted = {"training": 0, "compiling": 1, "saving": 1, "evaluation": 1 + 4 + 2}
-    # a checkpoint is due every minute
-    found = smoke(tmp_path / "once", run=run, save_every=100).phases
-    assert {name: int(seconds / LONG) for name, seconds in found.items()} == wanted
-    takes_long(TrainingStep, "__call__")
-    assert smoke(tmp_path / "slow", run=run, save_every=100).phases["training"] > 20 * LONG
-
-
-def test_a_resumed_run_counts_the_training_from_before(tmp_path):
-    first = smoke(tmp_path, max_steps=10).phases["training"]
-    checkpoint = load_checkpoint(tmp_path / "checkpoint.safetensors")
-    assert checkpoint.about["phases"]["training"] == pytest.approx(first, abs=0.05)
-    held = checkpoint.about["phases"] | {"training": 1000.0}
-    save_checkpoint(tmp_path / "checkpoint.safetensors", checkpoint.tensors, checkpoint.about | {"phases": held})
-    found = smoke(tmp_path)
-    assert 1000 < found.phases["training"] < 1100
-    # nothing is left to train: the same seconds again
-    assert smoke(tmp_path).phases["training"] == pytest.approx(found.phases["training"], abs=0.05)
-
-
 def test_training_leaves_the_global_generator_alone(tmp_path):
     torch.manual_seed(3)
     expected = torch.rand(3)
@@ -317,18 +162,6 @@ def test_the_average_of_the_weights_follows_them(tmp_path):
     for name, average in second.part("step/ema").items():
         expected = 0.9 * first.tensors[f"step/ema/{name}"] + 0.1 * second.tensors[f"model/{name}"]
         torch.testing.assert_close(average, expected)
-
-
-def test_schedules_by_hand():
-    decay = Exponential(decay=0.96, every=2000, floor=1e-3)
-    assert decay(0, 1) == 1
-    assert decay(2000, 1) == pytest.approx(0.96)
-    assert decay(10**7, 1) == 1e-3
-    wave = Cosine(warmup=0.1)
-    assert wave(0, 100) == pytest.approx(1 / 11)
-    assert wave(10, 100) == 1
-    assert wave(55, 100) == pytest.approx(0.5)
-    assert wave(100, 100) == pytest.approx(0)
 
 
 def test_progress_shows_loss_accuracy_speed_and_time_left(tmp_path, capsys):
