@@ -1,15 +1,19 @@
-"""Draw the figures of how-routing-works, other-routings and deep-networks, and README's GIF: `python docs/pictures.py`.
+"""Draw the figures of how-routing-works, other-routings, deep-networks and which-routing, and README's GIF.
+
+Run `python docs/pictures.py`.
 
 Needs `torchcaps[experiments]`. The hand-sized examples are those of the page, whose code is run for them; the trained
-networks come with the package, error against depth from the result files. Nothing is downloaded or trained. The GIF
-needs the MNIST files (`torchcaps data get mnist`) and is left as it is without them.
+networks come with the package, errors against depth or time from the result files. Nothing is downloaded or trained.
+The GIF needs the MNIST files (`torchcaps data get mnist`) and is left as it is without them.
 """
 
 import contextlib
 import io
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,7 +29,8 @@ from torchcaps.figures.draw import couplings_over_iterations
 from torchcaps.figures.moving import frames, gif, scenes
 from torchcaps.figures.overlap import overlapping_digits
 from torchcaps.ops import ladder_activity, rank_mask
-from torchcaps.papers.depth.figures import figures
+from torchcaps.papers import depth as depth_rows
+from torchcaps.papers import routings as routing_rows
 from torchcaps.play.networks import load_network
 
 HERE = Path(__file__).parent
@@ -167,13 +172,16 @@ def overlap() -> Any:
     return overlapping_digits(model, pairs, most=200)[0]
 
 
-def depth() -> Any:
-    """Draw test error against the number of routed layers."""
-    return figures(HERE.parent / "results", HERE, None, torch.device("cpu"))["depth"][0]
+def of_results(paper: ModuleType, name: str) -> Any:
+    """Draw a figure of an experiment of ours from its result files."""
+    return paper.figures(HERE.parent / "results", HERE, None, torch.device("cpu"))[name][0]
 
 
 PICTURES: dict[str, Callable[[], Any]] = {
-    draw.__name__: draw for draw in (agreement, em, masks, couplings, overlap, depth)
+    draw.__name__: draw for draw in (agreement, em, masks, couplings, overlap)
+} | {
+    "depth": partial(of_results, depth_rows, "depth"),
+    "routings-digits": partial(of_results, routing_rows, "digits-error-against-time"),
 }
 
 
