@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from torchcaps.data.augment import Crop, Standardise, as_seen
 from torchcaps.integrations.export import (
@@ -16,6 +17,7 @@ from torchcaps.integrations.export import (
     export_onnx,
     export_program,
     plan,
+    to_onnx,
 )
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.papers import RECIPES
@@ -102,3 +104,18 @@ def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ValueError, match=r"onnx is not installed; pip install 'torchcaps\[export\]'"):
         export_onnx(*made("smoke/baseline"), tmp_path / "net.onnx")
+
+
+def test_equal_numbers_keep_their_order_in_onnx(rng):
+    """As in PyTorch's stable sort, by which a ladder orders the capsules that it keeps."""
+    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'torchcaps[export]'")
+
+    class Ordered(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return tuple(x.sort(dim=-1, descending=True, stable=True))
+
+    x = torch.randint(4, (5, 33), generator=rng).float()
+    made = to_onnx(torch.export.export(Ordered(), (x,)), ["x"], ["values", "indices"])
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    for found, wanted in zip(session.run(None, {"x": x.numpy()}), Ordered()(x), strict=True):
+        assert torch.equal(torch.from_numpy(found), wanted)

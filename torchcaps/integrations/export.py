@@ -162,8 +162,21 @@ def to_onnx(program: torch.export.ExportedProgram, inputs: Sequence[str], output
     _need("onnx", "onnxscript")
     with _quietly():
         return torch.onnx.export(
-            program, dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs)
+            program,
+            dynamo=True,
+            verbose=False,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
         ).model_proto
+
+
+def _stable_sort(x: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
+    """Sort by ONNX's TopK, which leaves equal numbers in their order; PyTorch's exporter knows no stable sort."""
+    from onnxscript import opset18 as op
+
+    length = op.Reshape(op.Gather(op.Shape(x), op.Constant(value_int=dim)), op.Constant(value_ints=[1]))
+    return op.TopK(x, length, axis=dim, largest=int(descending), sorted=1)
 
 
 def _need(*modules: str) -> Any:
