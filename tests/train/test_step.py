@@ -19,8 +19,7 @@ from torchcaps.train.tasks import WithoutGradients
 
 CPU = torch.device("cpu")
 # Adam and an average; RAdam whose beta1 changes, and images that are mixed; a model whose buffers count the steps; SGD
-# and no
-# backpropagation
+# and no backpropagation
 each_optimizer = pytest.mark.parametrize(
     "recipe", ["smoke/capsnet", "smoke/em-capsnet-mixup", "smoke/sparsecaps", "smoke/experts"]
 )
@@ -115,14 +114,17 @@ def test_a_batch_that_the_compiler_gives_up_on_leaves_the_network_compiled(graph
     assert everything(step) == everything(plain)
 
 
-def test_several_processes_try_again_too(tiling, monkeypatch):
-    """They capture no graph, so the first step itself is the one that compiles."""
-    step, plain = make_step(), make_step()
+@pytest.mark.parametrize("recipe", ["smoke/em-capsnet", "smoke/sparsecaps"])
+@pytest.mark.parametrize("part", ["forward", "update"])
+def test_several_processes_try_again_too(tiling, monkeypatch, part, recipe):
+    """They capture no graph, so the first step itself is the one that compiles; batch norm and masks have counted."""
+    step, plain = make_step(recipe), make_step(recipe)
 
     def fails(*batch):
         raise BackendCompilerFailed(lambda: None, TypeError("a bug of the compiler"), None)
 
-    step.forward, step.compiles, step.team = fails, True, Team(size=2)
+    setattr(step, part, fails)
+    step.compiles, step.team = True, Team(size=2)
     monkeypatch.setattr(torch, "compile", lambda function, dynamic: fails)
     monkeypatch.setattr(TrainingStep, "_of_all", lambda self, losses: losses)
     with pytest.warns(UserWarning, match="torch.compile failed"):

@@ -13,8 +13,35 @@ if TYPE_CHECKING:
 WARM_UP = 3  # steps before the capture: libraries allocate memory, the optimiser creates its state
 
 
-def first_step(step: TrainingStep) -> None:
-    """Run the first step. Where a compiler gives up on the network, it trains as it is written."""
+class Before:
+    """Copies of everything that a step changes, and the random states; `put_back` undoes what was run since."""
+
+    def __init__(self, step: TrainingStep) -> None:
+        self.step, on_gpu = step, step.device.type == "cuda"
+        self.tensors = {name: tensor.clone() for name, tensor in step.everything().items()}
+        self.random_state = torch.get_rng_state()
+        self.random_state_of_gpu = torch.cuda.get_rng_state(step.device) if on_gpu else None
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        for name, tensor in self.step.everything().items():
+            # tensors created since then (optimiser state, loss sums) start from zero
+            if name in self.tensors:
+                tensor.copy_(self.tensors[name])
+            else:
+                tensor.zero_()
+        self.step.look_up()
+        self.step.first_bad.fill_(-1)
+        torch.set_rng_state(self.random_state)
+        if self.random_state_of_gpu is not None:
+            torch.cuda.set_rng_state(self.random_state_of_gpu, self.step.device)
+
+
+def first_step(step: TrainingStep, before: Before) -> None:
+    """Run the first step. Where a compiler gives up on the network, it trains as it is written.
+
+    It may give up late, with a batch norm's averages changed already: every try starts from the same state.
+    """
     from torch._dynamo.exc import BackendCompilerFailed  # takes a second, and a CPU needs no compiler
 
     for retry in (_compile_plainly, _make_batches_apart, _do_not_compile):
@@ -22,6 +49,7 @@ def first_step(step: TrainingStep) -> None:
             step.once()
             break
         except BackendCompilerFailed as error:
+            before.put_back()
             retry(step, error.inner_exception)
     else:
         step.once()
@@ -30,12 +58,11 @@ def first_step(step: TrainingStep) -> None:
 
 def capture(step: TrainingStep) -> None:
     """Capture one step as a CUDA graph after a warm-up on a side stream, then restore the state from before."""
-    before = {name: tensor.clone() for name, tensor in step.everything().items()}
-    generator_state = torch.cuda.get_rng_state(step.device)
+    before = Before(step)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        first_step(step)
+        first_step(step, before)
         for _ in range(WARM_UP - 1):
             step.once()
     torch.cuda.current_stream().wait_stream(side)
@@ -43,16 +70,7 @@ def capture(step: TrainingStep) -> None:
     step.graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(step.graph):
         step.once()
-    with torch.no_grad():
-        for name, tensor in step.everything().items():
-            # tensors created during the warm-up (optimiser state, loss sums) start from zero
-            if name in before:
-                tensor.copy_(before[name])
-            else:
-                tensor.zero_()
-        step.look_up()
-    torch.cuda.set_rng_state(generator_state, step.device)
-    step.first_bad.fill_(-1)
+    before.put_back()
 
 
 def _compile_plainly(step: TrainingStep, error: Exception) -> None:
@@ -71,6 +89,7 @@ def _make_batches_apart(step: TrainingStep, error: Exception) -> None:
 
 
 def _do_not_compile(step: TrainingStep, error: Exception) -> None:
+    """Train the network as it is written, and say so."""
     warnings.warn(
         f"torch.compile failed, so training is slower and takes more memory: {type(error).__name__}: {error}",
         stacklevel=2,

@@ -16,7 +16,7 @@ from torchcaps.data.batches.images import Batches
 from torchcaps.layers import ConvMatrixCapsules, EMCapsules, ExpertCapsules, MatrixCapsules, RoutedCapsules
 from torchcaps.ops.backend import many_programs
 from torchcaps.runtime.distributed import ALONE, Team, mean_of_all, naming_the_lost
-from torchcaps.train.capture import WARM_UP, capture, first_step
+from torchcaps.train.capture import WARM_UP, Before, capture, first_step
 from torchcaps.train.tasks import Scheduled, WithoutGradients
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class TrainingStep:
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []), naming_the_lost():
             torch.manual_seed(seed + self.team.rank)
             if self.compiles and not self.started:
-                first_step(self)
+                first_step(self, Before(self))
             else:
                 self.once()
 
