@@ -47,6 +47,8 @@ def test_whatever_is_installed_is_pinned():
     pins, found = pinned("constraints.txt"), installed()
     assert len(found) > 20
     assert not sorted(set(found) - set(pins)), "pin them in constraints.txt"
+    others = {name: version for name, version in found.items() if version != pins[name]}
+    assert not others, "constraints.txt has other versions; install with it"
 
 
 def test_the_kernels_beside_it_are_pinned_too():
