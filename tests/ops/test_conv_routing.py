@@ -256,13 +256,13 @@ def test_gathering_has_the_gradients_of_plain_indexing(sizes, rng, monkeypatch):
 
 
 def matrix_em(poses, grid):
-    betas = torch.zeros(2), torch.zeros(2)
-    weight = torch.ones(1, grid.seen.shape[1], 2, 2, 1)
+    betas = poses.new_zeros(2), poses.new_zeros(2)
+    weight = poses.new_ones(1, grid.seen.shape[1], 2, 2, 1)
     return matrix_em_routing(poses[..., 0], poses.unsqueeze(-2), weight, *betas, 2, grid=grid, backend="reference")
 
 
 def dynamic(poses, grid):
-    return local_routing(poses, torch.ones(1, grid.seen.shape[1], 2, 2, 1), torch.zeros(2, 1), grid)
+    return local_routing(poses, poses.new_ones(1, grid.seen.shape[1], 2, 2, 1), poses.new_zeros(2, 1), grid)
 
 
 @pytest.mark.parametrize("sizes", GRIDS.values(), ids=GRIDS)
@@ -285,16 +285,17 @@ def test_no_compiled_gradient_is_scattered(route, sizes, rng, monkeypatch):
     assert not scattered()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # PyTorch's own, at its first
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
+)  # by PyTorch itself, at the first use
 @pytest.mark.parametrize("route", [dynamic, matrix_em])
 def test_forward_mode_works(route, rng):
     grid = local_grid(*GRIDS["borders"])
     poses, along = (torch.randn(grid.places, 2, dtype=torch.float64, generator=rng) for _ in range(2))
-    torch.set_default_dtype(torch.float64)
-    try:
-        routed = lambda poses: route(poses, grid).poses  # noqa: E731
-        _, found = torch.func.jvp(routed, (poses,), (along,))
-        near = 1e-6 * along
-        torch.testing.assert_close(found, (routed(poses + near) - routed(poses - near)) / 2e-6, rtol=1e-5, atol=1e-7)
-    finally:
-        torch.set_default_dtype(torch.float32)
+
+    def routed(poses):
+        return route(poses, grid).poses
+
+    _, found = torch.func.jvp(routed, (poses,), (along,))
+    near = 1e-6 * along
+    torch.testing.assert_close(found, (routed(poses + near) - routed(poses - near)) / 2e-6, rtol=1e-5, atol=1e-7)

@@ -32,7 +32,8 @@ def by_all(self) -> dict[str, torch.Tensor]:
     losses = alone(self)
     before = gradients_of(self)
     found = self._of_all(losses)
-    changed.append(not all(map(torch.equal, before, gradients_of(self))))
+    assert before
+    changed.append(not all(torch.equal(*each) for each in zip(before, gradients_of(self), strict=True)))
     return found
 
 

@@ -255,9 +255,8 @@ def test_the_compiled_update_is_that_of_the_optimiser_and_the_average(recipe, re
     assert fast.first_bad.item() == plain.first_bad.item() == 1 + resumed
     for name, tensor in plain.everything().items():
         if name.startswith(("model/", "ema/", "optimizer/", "counter", "totals/")):
-            size = (
-                tensor.abs().max().item()
-            )  # experts have a learning rate of 100: what rounds is as large as the largest number
+            # experts have a learning rate of 100: what rounds is as large as the largest number
+            size = tensor.abs().max().item()
             torch.testing.assert_close(
                 fast.everything()[name].cpu(), tensor, rtol=1e-5, atol=1e-7 * max(1.0, size), equal_nan=True, msg=name
             )

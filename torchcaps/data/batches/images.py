@@ -3,7 +3,7 @@
 All images lie on the device as bytes. Random draws, the order and the augmentation of one epoch, are made on the
 host from one generator and copied over once per epoch; a step finds its part by a counter on the device. So a CUDA
 graph can replay the step, a resumed run goes on with the same draws, and CPU and GPU draw the same batches; a compiled
-step rounds some augmentations otherwise, in the last bit, or a warped pixel by one grey level. An epoch
+step rounds some augmentations differently, in the last bit, or a warped pixel by one grey level. An epoch
 is n // batch steps: the remainder is left out, other images each time since every epoch is drawn anew.
 """
 
