@@ -188,12 +188,12 @@ def first_sums(
 
 @triton.jit
 def first_inputs(
-    gates, poses, moments, sums, grad_gates, grad_poses, out_scores, out_poses, n_in,
-    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
+    gates, poses, moments, sums, grad_gates, grad_poses, out_scores, out_poses, n_batch, n_in,
+    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, LATER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of scores and poses. Lanes are inputs.
 
-    ADD: on top of what the iterations after this one found; it is reached last.
+    On top of what LATER iterations found, poses [t b i r d]; it is reached last.
     """
     b, i = lanes(n_in, BLOCK)
     here = i < n_in
@@ -214,10 +214,11 @@ def first_inputs(
             bent = tl.fma(tl.load(sums + 2 + R * D + k * D + other), y[k // D * D + other], bent)
         total = tl.fma(y[k], tl.fma(bent, 0.5, slope[k]), total)
         found = (gate / J) * (slope[k] + bent)
-        if ADD:
-            found += tl.load(grad_poses + row * (R * D) + k, mask=here, other=0.0)
+        for t in tl.static_range(LATER):
+            at = row + tl.cast(t * n_batch, tl.int64) * n_in
+            found += tl.load(grad_poses + at * (R * D) + k, mask=here, other=0.0)
         tl.store(out_poses + row * (R * D) + k, found.to(out_poses.dtype.element_ty), mask=here)
     found = (total + tl.load(sums)) / J - tl.load(sums + 1)
-    if ADD:
+    if LATER > 0:
         found += tl.load(grad_gates + row, mask=here, other=0.0)
     tl.store(out_scores + row, (found * (gate * (1.0 - gate))).to(out_scores.dtype.element_ty), mask=here)

@@ -111,12 +111,14 @@ class Problem(NamedTuple):
         tile = {"STEPS": steps, "CHUNKS": chunks, "NUMBERS": numbers, "BLOCK": block, "num_warps": MERGE_WARPS}
         return (len(self.gates) * ceil_div(self.n_out, block),), {"J": self.n_out, "RE": self.numbers, **tile}
 
-    def over_inputs(self, kernel, lanes: tuple[int, int], *tensors: Tensor, **flags: bool) -> None:
-        """Launch a kernel whose lanes are inputs."""
+    def over_inputs(
+        self, kernel, lanes: tuple[int, int], *tensors: Tensor | int, times: int = 1, **flags: int | bool
+    ) -> None:
+        """Launch a kernel whose lanes are inputs, for so many iterations at once."""
         (n_batch, n_in), (block, warps) = self.gates.shape, lanes
         if self.many_numbers(self.pairs):
             block = 32 * warps
-        grid = (n_batch * ceil_div(n_in, block),)
+        grid = n_batch * ceil_div(n_in, block), times
         kernel[grid](*self.inputs(*tensors), n_in, **self.constants, **flags, BLOCK=block, num_warps=warps)
 
     def slice(self) -> int:
@@ -214,8 +216,9 @@ def backward(
     from torchcaps.ops.em import triton_inputs as of_inputs
 
     (n_batch, n_in), (n_out, n) = problem.gates.shape, (problem.n_out, problem.numbers)
-    summed = torch.empty_like(problem.gates), torch.empty_like(problem.poses, dtype=torch.float32)
     n_iters = len(models)
+    later = n_iters - 1
+    summed = torch.empty_like(problem.gates), problem.new(later, *problem.poses.shape)
     slopes, tallies = (problem.new(n_iters, n_batch, rows, n_out) for rows in (3 * n + 2, n + 2))
     expected = problem.new(n_iters, n_batch, n_in)
     lanes, piece = problem.lanes(GRADIENT_OUTPUTS), problem.slice()
@@ -237,25 +240,26 @@ def backward(
         )  # fmt: skip
         seen = models[t], softmax[t], slopes[t], expected[t]
         if first and closed:
-            _first_gradients(problem, stats[1], slopes[0], grad_weight, *summed, *outputs[:2], ADD=not last)
+            _first_gradients(problem, stats[1], slopes[0], grad_weight, *summed, *outputs[:2], later=later)
             break
         if first:
             written = models[t], slopes[t], expected[t], *summed, *outputs[:2]
-            problem.over_inputs(of_inputs.first_gradients, FIRST_GRADIENT_LANES, *written, ADD=not last)
+            problem.over_inputs(of_inputs.first_gradients, FIRST_GRADIENT_LANES, *written, n_batch, LATER=later)
         elif not whole:
             problem.over_inputs(of_inputs.expectations, EXPECTATION_LANES, *seen, summed[0], ADD=not last)
         if not (first and problem.pairs):
             flags = {"FIRST": first, "ADD": not last, "WHOLE": whole, "SLICE": piece}
             inputs = problem.inputs(*seen, summed[0], partial, grad_weight)
             kernels.chunk_gradients[grid](*inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes)
-        if not first:
-            problem.over_inputs(of_inputs.pose_gradients, POSE_GRADIENT_LANES, *seen, summed[1], ADD=not last)
+        if t == 1:
+            seen = models[1:], softmax[1:], slopes[1:], expected[1:]
+            problem.over_inputs(of_inputs.pose_gradients, POSE_GRADIENT_LANES, *seen, summed[1], n_batch, times=later)
     if problem.pairs:
         _pair_gradients(problem, models, softmax, slopes, expected, outputs[2:])
     return grad_weight, tallies
 
 
-def _first_gradients(problem: Problem, stats, slopes, grad_weight, *written: Tensor, ADD: bool) -> None:
+def _first_gradients(problem: Problem, stats, slopes, grad_weight, *written: Tensor, later: int) -> None:
     """Finish the backward pass without a walk over pairs: triton_first.py."""
     from torchcaps.ops.em import triton_first as kernels
 
@@ -263,12 +267,12 @@ def _first_gradients(problem: Problem, stats, slopes, grad_weight, *written: Ten
     moments, sums = _moments(problem), problem.new(n_batch, 2 + rows * d_in * (d_in + 1))
     kernels.first_sums[(n_batch, d_in)](
         moments, problem.weight, problem.beta_use, problem.beta_ignore, stats, slopes, sums, grad_weight,
-        grad_weight.shape[1], J=n_out, R=rows, D=d_in, E=problem.d_out, ADD=ADD, BLOCK=32, num_warps=1,
+        grad_weight.shape[1], J=n_out, R=rows, D=d_in, E=problem.d_out, ADD=later > 0, BLOCK=32, num_warps=1,
     )  # fmt: skip
     block, warps = FIRST_INPUT_LANES
     kernels.first_inputs[(n_batch * ceil_div(n_in, block),)](
-        problem.gates, problem.poses, moments, sums, *written, n_in,
-        J=n_out, R=rows, D=d_in, ADD=ADD, BLOCK=block, num_warps=warps,
+        problem.gates, problem.poses, moments, sums, *written, n_batch, n_in,
+        J=n_out, R=rows, D=d_in, LATER=later, BLOCK=block, num_warps=warps,
     )  # fmt: skip
 
 
