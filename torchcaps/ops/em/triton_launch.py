@@ -25,6 +25,7 @@ GRADIENT_OUTPUTS = 64
 STATISTICS_PROGRAMS = 8
 GRADIENT_PROGRAMS = 4
 LEAST_INPUTS = 16  # in a chunk, where there are so many
+CHUNKS_AT_ONCE = 16  # of few inputs: a chunk is one load after another, and so many are put together in one step
 MERGED_OUTPUTS, MERGED_NUMBERS, MERGE_WARPS = 8, 2048, 4  # a program that puts chunks together; numbers of its tile
 FIRST_INPUT_LANES = 64, 2
 MOMENT_INPUTS, MOMENT_STEPS = (
@@ -94,7 +95,8 @@ class Problem(NamedTuple):
         n_batch, n_in = self.gates.shape
         programs *= tiles_on(self.gates.device).multiprocessors
         n_chunks = max(1, programs // max(1, n_batch * ceil_div(self.n_out, min(most, next_power_of_2(self.n_out)))))
-        length = max(LEAST_INPUTS, ceil_div(n_in, n_chunks))
+        least = min(LEAST_INPUTS, max(2, ceil_div(n_in, CHUNKS_AT_ONCE)))
+        length = max(least, ceil_div(n_in, n_chunks))
         return max(1, ceil_div(n_in, length)), length
 
     @property
