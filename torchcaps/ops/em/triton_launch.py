@@ -33,6 +33,7 @@ MOMENT_INPUTS, MOMENT_STEPS = (
     8,
 )  # a program that sums moments of inputs: lanes, one warp of them, and inputs of each
 MOST_MOMENTS = 80  # of an input: they lie in registers, in float64
+PAIR_LANES = 128  # outputs of one input times samples, at most
 SLICE_NUMBERS = 64  # entries of a weight's gradient that a program sums at once
 
 
@@ -282,8 +283,10 @@ def _pair_gradients(problem: Problem, models, softmax, slopes, expected, outputs
     from torchcaps.ops.em.triton_pairs import pair_gradients
 
     n_batch, n_in = problem.gates.shape
-    lanes, piece = problem.lanes(GRADIENT_OUTPUTS), problem.slice()
-    grid = n_in, ceil_div(problem.n_out, lanes["BLOCK"]), ceil_div(problem.poses.shape[3], piece)
+    block, piece = problem.lanes(GRADIENT_OUTPUTS)["BLOCK"], problem.slice()
+    samples = min(next_power_of_2(max(1, n_batch)), max(1, PAIR_LANES // block))
+    tile = {"SLICE": piece, "SAMPLES": samples, "BLOCK": block, "num_warps": max(1, samples * block // 32)}
+    grid = n_in, ceil_div(problem.n_out, block), ceil_div(problem.poses.shape[3], piece)
     constants = {name: x for name, x in problem.constants.items() if name != "PAIRS"}
     inputs = problem.inputs(models, softmax, slopes, expected, *outputs)
-    pair_gradients[grid](*inputs, n_batch, n_in, **constants, N_ITERS=len(models), SLICE=piece, **lanes)
+    pair_gradients[grid](*inputs, n_batch, n_in, **constants, N_ITERS=len(models), **tile)
