@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from torchcaps.ops.em.triton_forward import TINY
-from torchcaps.ops.em.triton_tiles import lanes, load_columns, load_numbers, zeros
+from torchcaps.ops.em.triton_tiles import lanes, load_columns, load_numbers, load_pose, zeros
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def input_moments(
         i = (chunk * STEPS + step) * BLOCK + tl.arange(0, BLOCK)
         row = b * n_in + i
         gate = tl.load(gates + row, mask=i < n_in, other=0.0)
-        pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
+        pose = load_pose(poses, row, gate > 0, R * D)
         gate = gate.to(tl.float64)
         found = (total[0] + gate,)
         for k in tl.static_range(R * D):
@@ -199,7 +199,7 @@ def first_inputs(
     here = i < n_in
     row = b * n_in + i
     gate = tl.load(gates + row, mask=here, other=0.0)
-    pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
+    pose = load_pose(poses, row, gate > 0, R * D)
     moments += b * (1 + R * D + R * D * D)
     sums += b * (2 + R * D + R * D * D)
     over = 1.0 / tl.maximum(tl.load(moments), TINY)

@@ -7,8 +7,8 @@ from torchcaps.ops.em.triton_backward import data_gradient, vote_gradients
 from torchcaps.ops.em.triton_tiles import (
     ABSENT,
     lanes,
-    load_columns,
     load_numbers,
+    load_pose,
     logit_of,
     own_parameters,
     plus,
@@ -63,7 +63,7 @@ def expectations(
     b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
-    pose = load_columns(poses + row * (R * D), 1, tl.load(gates + row, mask=here, other=0.0) > 0, R * D)
+    pose = load_pose(poses, row, tl.load(gates + row, mask=here, other=0.0) > 0, R * D)
     top = tl.load(softmax + row * 2, mask=here, other=-ABSENT)
     model += b * (2 * R * E + 1) * J
     slopes += b * (3 * R * E + 2) * J
@@ -99,7 +99,7 @@ def pose_gradients(
     here = i < n_in
     row = b * n_in + i
     gate = tl.load(gates + row, mask=here, other=0.0)
-    pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
+    pose = load_pose(poses, row, gate > 0, R * D)
     b += tl.program_id(1) * n_batch
     row = b * n_in + i
     top = tl.load(softmax + row * 2, mask=here, other=-ABSENT)
@@ -135,7 +135,7 @@ def first_gradients(
     here = i < n_in
     row = b * n_in + i
     gate = tl.load(gates + row, mask=here, other=0.0)
-    pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
+    pose = load_pose(poses, row, gate > 0, R * D)
     model += b * (2 * R * E + 1) * J
     slopes += b * (3 * R * E + 2) * J
     sum_data, paid = zeros(BLOCK, 2)

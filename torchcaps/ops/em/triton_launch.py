@@ -74,7 +74,14 @@ class Problem(NamedTuple):
 
     def inputs(self, *rest: Tensor) -> tuple[Tensor, ...]:
         """First arguments of every kernel that makes votes, then the rest."""
-        return self.gates, self.poses, self.weight, self.bias, self.beta_use, self.beta_ignore, *rest
+        return self.gates, self.packed, self.weight, self.bias, self.beta_use, self.beta_ignore, *rest
+
+    @property
+    def packed(self) -> Tensor:
+        """Poses as the kernels read them: four bfloat16 as one int64, where rows are whole fours and aligned."""
+        d_in = self.poses.shape[3]
+        fours = self.poses.dtype == torch.bfloat16 and d_in % 4 == 0 and self.poses.storage_offset() % 4 == 0
+        return self.poses.view(torch.int64) if fours and self.slice() == d_in else self.poses
 
     @property
     def constants(self) -> dict[str, int | bool]:
@@ -186,7 +193,7 @@ def _moments(problem: Problem) -> Tensor:
     n_chunks = max(1, ceil_div(n_in, MOMENT_STEPS * MOMENT_INPUTS))
     moments = problem.gates.new_empty(n_batch, n_chunks, 1 + rows * d_in * (d_in + 1), dtype=torch.float64)
     input_moments[(n_batch * n_chunks,)](
-        problem.gates, problem.poses, moments, n_in, n_chunks,
+        problem.gates, problem.packed, moments, n_in, n_chunks,
         R=rows, D=d_in, STEPS=MOMENT_STEPS, BLOCK=MOMENT_INPUTS, num_warps=1,
     )  # fmt: skip
     return moments.sum(1)
@@ -274,7 +281,7 @@ def _first_gradients(problem: Problem, stats, slopes, grad_weight, *written: Ten
     )  # fmt: skip
     block, warps = FIRST_INPUT_LANES
     kernels.first_inputs[(n_batch * ceil_div(n_in, block),)](
-        problem.gates, problem.poses, moments, sums, *written, n_batch, n_in,
+        problem.gates, problem.packed, moments, sums, *written, n_batch, n_in,
         J=n_out, R=rows, D=d_in, LATER=later, BLOCK=block, num_warps=warps,
     )  # fmt: skip
 

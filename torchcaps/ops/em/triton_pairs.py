@@ -4,7 +4,16 @@ import triton
 import triton.language as tl
 
 from torchcaps.ops.em.triton_backward import data_gradient, load_some_columns, outer, vote_gradients
-from torchcaps.ops.em.triton_tiles import ABSENT, load_columns, logit_of, own_parameters, plus, transformed, zeros
+from torchcaps.ops.em.triton_tiles import (
+    ABSENT,
+    load_columns,
+    load_pose,
+    logit_of,
+    own_parameters,
+    plus,
+    transformed,
+    zeros,
+)
 
 
 @triton.jit
@@ -44,7 +53,7 @@ def pair_gradients(
         there = here & real
         row = b.to(tl.int64) * n_in + i
         gate = tl.load(gates + row, mask=real, other=0.0)
-        pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
+        pose = load_pose(poses, row, gate > 0, R * D)
         part = pose if SLICE == D else load_some_columns(poses + row * (R * D), first, gate > 0, R, D, SLICE)
         for t in range(N_ITERS):
             sample = (t * n_batch + b).to(tl.int64)

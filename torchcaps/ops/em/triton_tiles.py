@@ -35,6 +35,47 @@ def load_columns(start, stride, there, N: tl.constexpr):
 
 
 @triton.jit
+def load_packed(poses, row, there, N: tl.constexpr):
+    """Load the pose of a row as it lies in memory, four bfloat16 as one int64; zero where there is none."""
+    WORDS: tl.constexpr = N // 4 if poses.dtype.element_ty == tl.int64 else N
+    found = ()
+    for k in tl.static_range(WORDS):
+        found += (tl.load(poses + row * WORDS + k, mask=there, other=0),)
+    return found
+
+
+@triton.jit
+def unpacked(words, PACKED: tl.constexpr, N: tl.constexpr):
+    """Turn what `load_packed` found into N float32; a bfloat16 is the upper half of one."""
+    found = ()
+    if PACKED:
+        for k in tl.static_range(N // 2):
+            pair = (words[k // 2] >> (k % 2 * 32)).to(tl.int32)
+            found += ((pair << 16).to(tl.float32, bitcast=True), (pair & -65536).to(tl.float32, bitcast=True))
+    else:
+        for k in tl.static_range(N):
+            found += (words[k].to(tl.float32),)
+    return found
+
+
+@triton.jit
+def load_pose(poses, row, there, N: tl.constexpr):
+    """Load the N numbers of the pose of a row as float32, zero where there is none."""
+    return unpacked(load_packed(poses, row, there, N), poses.dtype.element_ty == tl.int64, N)
+
+
+@triton.jit
+def first_input(gates, poses, b, i, n_in, N: tl.constexpr):
+    """Start a walk over inputs that loads a pose one step ahead: row, gate and packed pose, and the next gate.
+
+    A load takes as long as half of a step's arithmetic, and few warps are there to hide it.
+    """
+    row = b * n_in + i
+    gate = tl.load(gates + row, mask=i < n_in, other=0.0)
+    return row, gate, load_packed(poses, row, gate > 0, N), tl.load(gates + row + 1, mask=i + 1 < n_in, other=0.0)
+
+
+@triton.jit
 def zeros(BLOCK: tl.constexpr, N: tl.constexpr):
     found = ()
     for _ in tl.static_range(N):
