@@ -28,13 +28,16 @@ LEAST_INPUTS = 16  # in a chunk, where there are so many
 CHUNKS_AT_ONCE = 16  # of few inputs: a chunk is one load after another, and so many are put together in one step
 MERGED_OUTPUTS, MERGED_NUMBERS, MERGE_WARPS = 8, 2048, 4  # a program that puts chunks together; numbers of its tile
 FIRST_INPUT_LANES = 64, 2
-MOMENT_INPUTS, MOMENT_STEPS = (
-    32,
-    8,
-)  # a program that sums moments of inputs: lanes, one warp of them, and inputs of each
+MOMENT_INPUTS, MOMENT_STEPS = 32, 8  # a program that sums moments of inputs: lanes, one warp, and inputs of each
 MOST_MOMENTS = 80  # of an input: they lie in registers, in float64
 PAIR_LANES = 128  # outputs of one input times samples, at most
 SLICE_NUMBERS = 64  # entries of a weight's gradient that a program sums at once
+
+
+def n_moments(poses: Tensor, pairs: bool) -> int:
+    """Count the moments of a sample's inputs that the first iteration comes from; 0 where it does not."""
+    *_, rows, d_in = poses.shape
+    return 0 if pairs or rows * d_in * (d_in + 1) > MOST_MOMENTS else 1 + rows * d_in * (d_in + 1)
 
 
 class Problem(NamedTuple):
@@ -79,9 +82,10 @@ class Problem(NamedTuple):
     @property
     def packed(self) -> Tensor:
         """Poses as the kernels read them: four bfloat16 as one int64, where rows are whole fours and aligned."""
-        d_in = self.poses.shape[3]
-        fours = self.poses.dtype == torch.bfloat16 and d_in % 4 == 0 and self.poses.storage_offset() % 4 == 0
-        return self.poses.view(torch.int64) if fours and self.slice() == d_in else self.poses
+        d_in, start = self.poses.shape[3], self.poses.storage_offset()
+        aligned = d_in % 4 == 0 and start % 4 == 0 and self.poses.data_ptr() % 8 == 0
+        fours = self.poses.dtype == torch.bfloat16 and aligned and self.slice() == d_in
+        return self.poses.view(torch.int64) if fours else self.poses
 
     @property
     def constants(self) -> dict[str, int | bool]:
@@ -109,9 +113,8 @@ class Problem(NamedTuple):
 
     @property
     def closed_first(self) -> bool:
-        """Whether the first iteration's gradients come from moments of the inputs."""
-        rows, d_in = self.poses.shape[2:]
-        return not self.pairs and rows * d_in * (d_in + 1) <= MOST_MOMENTS
+        """Whether the first iteration comes from moments of the inputs."""
+        return n_moments(self.poses, self.pairs) > 0
 
     def merging(self, n_chunks: int) -> tuple[tuple[int], dict[str, int]]:
         """Grid and sizes of a kernel that puts chunks together."""
@@ -139,8 +142,8 @@ class Problem(NamedTuple):
         return self.gates.new_empty(shape)
 
 
-def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats: Tensor, softmax: Tensor) -> None:
-    """Write scores, poses and variances, and for the backward pass `models`, `stats` [t b . j], `softmax` [t b i 2]."""
+def forward(problem: Problem, outputs: tuple[Tensor, ...], models, stats, softmax, moments) -> None:
+    """Write scores, poses and variances, and what triton_op.py keeps for the backward pass."""
     from torchcaps.ops.em import triton_forward as kernels
 
     n_batch, n_in = problem.gates.shape
@@ -171,7 +174,7 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
     softmax[0, ..., 0], softmax[0, ..., 1] = 0, 1 / problem.n_out
     if problem.closed_first:
         stats[0].zero_()
-        _first_chunk(problem, stats[0], partial)
+        _first_chunk(problem, moments, stats[0], partial)
         merge(0, stats[0], len(models) == 1, 1)
     else:
         if shared_bias:
@@ -185,27 +188,21 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
         statistics(t, stats[t], t == len(models) - 1, n_chunks, length)
 
 
-def _moments(problem: Problem) -> Tensor:
-    """Sum moments of the inputs of every sample: triton_first.py."""
-    from torchcaps.ops.em.triton_first import input_moments
+def _first_chunk(problem: Problem, moments: Tensor, before: Tensor, partial: Tensor) -> None:
+    """Write `moments` and the M-step of the first iteration: triton_first.py."""
+    from torchcaps.ops.em.triton_first import first_chunk, input_moments
 
     (n_batch, n_in), (rows, d_in) = problem.gates.shape, problem.poses.shape[2:]
     n_chunks = max(1, ceil_div(n_in, MOMENT_STEPS * MOMENT_INPUTS))
-    moments = problem.gates.new_empty(n_batch, n_chunks, 1 + rows * d_in * (d_in + 1), dtype=torch.float64)
+    parts = moments.new_empty(n_batch, n_chunks, moments.shape[1])
     input_moments[(n_batch * n_chunks,)](
-        problem.gates, problem.packed, moments, n_in, n_chunks,
+        problem.gates, problem.packed, parts, n_in, n_chunks,
         R=rows, D=d_in, STEPS=MOMENT_STEPS, BLOCK=MOMENT_INPUTS, num_warps=1,
     )  # fmt: skip
-    return moments.sum(1)
-
-
-def _first_chunk(problem: Problem, before: Tensor, partial: Tensor) -> None:
-    from torchcaps.ops.em.triton_first import first_chunk
-
-    rows, d_in = problem.poses.shape[2:]
+    torch.sum(parts, 1, out=moments)
     parameters = problem.weight, problem.bias, problem.beta_use, problem.beta_ignore
     first_chunk[(len(problem.gates) * ceil_div(problem.n_out, 32),)](
-        _moments(problem), *parameters, before, partial,
+        moments, *parameters, before, partial,
         J=problem.n_out, R=rows, D=d_in, E=problem.d_out, BIAS=problem.has_bias, BLOCK=32, num_warps=1,
     )  # fmt: skip
 
@@ -217,6 +214,7 @@ def backward(
     models: Tensor,
     stats: Tensor,
     softmax: Tensor,
+    moments: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Write the gradients of scores, poses and of parameters that pairs have for themselves.
 
@@ -250,7 +248,7 @@ def backward(
         )  # fmt: skip
         seen = models[t], softmax[t], slopes[t], expected[t]
         if first and closed:
-            _first_gradients(problem, stats[1], slopes[0], grad_weight, *summed, *outputs[:2], later=later)
+            _first_gradients(problem, moments, stats[1], slopes[0], grad_weight, *summed, *outputs[:2], later=later)
             break
         if first:
             written = models[t], slopes[t], expected[t], *summed, *outputs[:2]
@@ -269,12 +267,12 @@ def backward(
     return grad_weight, tallies
 
 
-def _first_gradients(problem: Problem, stats, slopes, grad_weight, *written: Tensor, later: int) -> None:
+def _first_gradients(problem: Problem, moments, stats, slopes, grad_weight, *written: Tensor, later: int) -> None:
     """Finish the backward pass without a walk over pairs: triton_first.py."""
     from torchcaps.ops.em import triton_first as kernels
 
     (n_batch, n_in), (rows, d_in), n_out = problem.gates.shape, problem.poses.shape[2:], problem.n_out
-    moments, sums = _moments(problem), problem.new(n_batch, 2 + rows * d_in * (d_in + 1))
+    sums = problem.new(n_batch, 2 + rows * d_in * (d_in + 1))
     kernels.first_sums[(n_batch, d_in)](
         moments, problem.weight, problem.beta_use, problem.beta_ignore, stats, slopes, sums, grad_weight,
         grad_weight.shape[1], J=n_out, R=rows, D=d_in, E=problem.d_out, ADD=later > 0, BLOCK=32, num_warps=1,
