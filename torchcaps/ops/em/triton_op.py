@@ -13,11 +13,11 @@ does not cancel.
 from math import prod
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from torchcaps.ops.backend import cannot_run_kernels, cannot_span_devices
 from torchcaps.ops.em.triton_launch import Problem, backward, forward, n_moments
+from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 LARGEST = 64  # dimensions of an input pose, of an output pose: they lie in registers
 LARGEST_PRODUCT = 128  # multiplications of a vote: all are written out, and with 256 compiling takes minutes
@@ -108,15 +108,21 @@ def route_backward(
     outputs = _gradients(*incoming, scores, poses, weight, bias, beta_use, beta_ignore)
     with torch.cuda.device_of(poses):
         grad_weight, tallies = backward(problem, incoming, outputs, models, stats, softmax, moments)
-    if problem.pairs:
-        return outputs
-    d_out, tally = weight.shape[-1], tallies.sum((0, 1))  # [r·e+2 j]
-    outputs[2].copy_(rearrange(grad_weight.sum((0, 1)), "(d e) j -> j d e", e=d_out))
-    if bias is not None:
-        outputs[3].copy_(rearrange(tally[:-2], "(r e) j -> j r e", e=d_out))
-    outputs[4].copy_(tally[-2])
-    outputs[5].copy_(tally[-1])
+        if not problem.pairs:
+            _add_up(problem, grad_weight, tallies, outputs[2:])
     return outputs
+
+
+def _add_up(problem: Problem, grad_weight: Tensor, tallies: Tensor, outputs: tuple[Tensor, ...]) -> None:
+    """Write the gradients of shared parameters from parts of every sample: weight [b . d·e j], others [t b r·e+2 j]."""
+    from torchcaps.ops.em.triton_backward import parameter_gradients
+
+    block, rows = min(64, next_power_of_2(problem.n_out)), (len(problem.weight), problem.numbers)
+    n_parts = [parts.shape[0] * parts.shape[1] for parts in (grad_weight, tallies)]
+    parameter_gradients[(sum(rows) + 2, ceil_div(problem.n_out, block))](
+        grad_weight, tallies, *outputs, *n_parts,
+        J=problem.n_out, DE=rows[0], RE=rows[1], BIAS=problem.has_bias, ROWS=64, BLOCK=block, num_warps=8,
+    )  # fmt: skip
 
 
 @route_backward.register_fake
