@@ -20,6 +20,7 @@ from torchcaps.ops.em.triton_tiles import (
     lanes,
     load_columns,
     load_packed,
+    load_pose,
     logit_of,
     own_parameters,
     plus,
@@ -202,9 +203,11 @@ def chunk_gradients(
     while step < length:
         i = chunk * length + step
         real = i < n_in
-        pose = unpacked(words, poses.dtype.element_ty == tl.int64, R * D)
         if AHEAD:
+            pose = unpacked(words, poses.dtype.element_ty == tl.int64, R * D)
             words_ahead = load_packed(poses, row + 1, gate_ahead > 0, R * D)
+        else:
+            pose = load_pose(poses, row, gate > 0, R * D)
         start, base = centre, constant
         if PAIRS:
             pair = i.to(tl.int64) * J + j
@@ -243,7 +246,8 @@ def chunk_gradients(
         step += 1
         row += 1
         gate = gate_ahead
-        words = words_ahead if AHEAD else load_packed(poses, row, gate > 0, R * D)
+        if AHEAD:
+            words = words_ahead
         gate_ahead = tl.load(gates + row + 1, mask=i + 2 < n_in, other=0.0)
     if not FIRST:
         partial += (b * n_chunks + chunk) * (2 * R * E + 1) * J + j
@@ -259,39 +263,3 @@ def chunk_gradients(
             if ADD:
                 found += tl.load(grad_weight + k * J, mask=mine, other=0.0)
             tl.store(grad_weight + k * J, found, mask=mine)
-
-
-@triton.jit
-def sum_of_parts(start, stride, n_parts, here, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    total = tl.zeros((ROWS, BLOCK), tl.float32)
-    first = 0
-    while first < n_parts:
-        part = first + tl.arange(0, ROWS)
-        at = start[None, :] + part.to(tl.int64)[:, None] * stride
-        total += tl.load(at, mask=(part < n_parts)[:, None] & here[None, :], other=0.0)
-        first += ROWS
-    return tl.sum(total, 0)
-
-
-@triton.jit
-def parameter_gradients(
-    grad_weight, tallies, out_weight, out_bias, out_use, out_ignore, n_weights, n_tallies,
-    J: tl.constexpr, DE: tl.constexpr, RE: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Gradients of shared parameters from their parts: `grad_weight` [. d·e j], `tallies` [. r·e+2 j].
-
-    A program sums one of the rows d·e + r·e + 2. Lanes are outputs.
-    """
-    k = tl.program_id(0)
-    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    here = j < J
-    if k < DE:
-        found = sum_of_parts(grad_weight + k * J + j, DE * J, n_weights, here, ROWS, BLOCK)
-        tl.store(out_weight + j * DE + k, found.to(out_weight.dtype.element_ty), mask=here)
-    else:
-        row = k - DE
-        found = sum_of_parts(tallies + row * J + j, (RE + 2) * J, n_tallies, here, ROWS, BLOCK)
-        if BIAS:
-            tl.store(out_bias + j * RE + row, found.to(out_bias.dtype.element_ty), mask=here & (row < RE))
-        tl.store(out_use + j, found.to(out_use.dtype.element_ty), mask=here & (row == RE))
-        tl.store(out_ignore + j, found.to(out_ignore.dtype.element_ty), mask=here & (row == RE + 1))

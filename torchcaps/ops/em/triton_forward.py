@@ -120,9 +120,11 @@ def chunk_statistics(
     while step < length:
         i = chunk * length + step
         real = i < n_in
-        pose = unpacked(words, poses.dtype.element_ty == tl.int64, R * D)
         if AHEAD:
+            pose = unpacked(words, poses.dtype.element_ty == tl.int64, R * D)
             words_ahead = load_packed(poses, row + 1, gate_ahead > 0, R * D)
+        else:
+            pose = load_pose(poses, row, gate > 0, R * D)
         start = centre
         if PAIRS:
             pair = i.to(tl.int64) * J + j
@@ -151,7 +153,8 @@ def chunk_statistics(
         step += 1
         row += 1
         gate = gate_ahead
-        words = words_ahead if AHEAD else load_packed(poses, row, gate > 0, R * D)
+        if AHEAD:
+            words = words_ahead
         gate_ahead = tl.load(gates + row + 1, mask=i + 2 < n_in, other=0.0)
     partial += (b * n_chunks + chunk) * (2 * R * E + 3) * J + j
     for k in tl.static_range(R * E):

@@ -115,7 +115,7 @@ def route_backward(
 
 def _add_up(problem: Problem, grad_weight: Tensor, tallies: Tensor, outputs: tuple[Tensor, ...]) -> None:
     """Write the gradients of shared parameters from parts of every sample: weight [b . d·e j], others [t b r·e+2 j]."""
-    from torchcaps.ops.em.triton_backward import parameter_gradients
+    from torchcaps.ops.em.triton_pairs import parameter_gradients
 
     block, rows = min(64, next_power_of_2(problem.n_out)), (len(problem.weight), problem.numbers)
     n_parts = [parts.shape[0] * parts.shape[1] for parts in (grad_weight, tallies)]

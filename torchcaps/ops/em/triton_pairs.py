@@ -1,4 +1,8 @@
-"""Backward kernel of EM routing for parameters that every pair has for itself: a pair's owner walks over the batch."""
+"""Backward kernels of EM routing for its parameters.
+
+Where every pair has its own, the pair's owner walks over the batch. Shared ones are summed in parts by
+triton_backward.py, and the parts here.
+"""
 
 import triton
 import triton.language as tl
@@ -95,3 +99,39 @@ def pair_gradients(
     used, ignored = over_samples(used, SAMPLES, BLOCK), over_samples(ignored, SAMPLES, BLOCK)
     tl.store(grad_use + pair, used.to(grad_use.dtype.element_ty), mask=mine)
     tl.store(grad_ignore + pair, ignored.to(grad_ignore.dtype.element_ty), mask=mine)
+
+
+@triton.jit
+def sum_of_parts(start, stride, n_parts, here, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    first = 0
+    while first < n_parts:
+        part = first + tl.arange(0, ROWS)
+        at = start[None, :] + part.to(tl.int64)[:, None] * stride
+        total += tl.load(at, mask=(part < n_parts)[:, None] & here[None, :], other=0.0)
+        first += ROWS
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def parameter_gradients(
+    grad_weight, tallies, out_weight, out_bias, out_use, out_ignore, n_weights, n_tallies,
+    J: tl.constexpr, DE: tl.constexpr, RE: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradients of shared parameters from their parts: `grad_weight` [. d·e j], `tallies` [. r·e+2 j].
+
+    A program sums one of the rows d·e + r·e + 2. Lanes are outputs.
+    """
+    k = tl.program_id(0)
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    here = j < J
+    if k < DE:
+        found = sum_of_parts(grad_weight + k * J + j, DE * J, n_weights, here, ROWS, BLOCK)
+        tl.store(out_weight + j * DE + k, found.to(out_weight.dtype.element_ty), mask=here)
+    else:
+        row = k - DE
+        found = sum_of_parts(tallies + row * J + j, (RE + 2) * J, n_tallies, here, ROWS, BLOCK)
+        if BIAS:
+            tl.store(out_bias + j * RE + row, found.to(out_bias.dtype.element_ty), mask=here & (row < RE))
+        tl.store(out_use + j, found.to(out_use.dtype.element_ty), mask=here & (row == RE))
+        tl.store(out_ignore + j, found.to(out_ignore.dtype.element_ty), mask=here & (row == RE + 1))
