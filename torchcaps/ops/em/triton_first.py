@@ -16,7 +16,16 @@ import triton
 import triton.language as tl
 
 from torchcaps.ops.em.triton_forward import TINY
-from torchcaps.ops.em.triton_tiles import lanes, load_columns, load_numbers, load_pose, zeros
+from torchcaps.ops.em.triton_tiles import (
+    lanes,
+    load_columns,
+    load_numbers,
+    load_pose,
+    load_sums,
+    plus,
+    store_pose,
+    zeros,
+)
 
 
 @triton.jit
@@ -208,16 +217,17 @@ def first_inputs(
         y += ((pose[k].to(tl.float64) - tl.load(moments + 1 + k) * over).to(tl.float32),)
     slope = load_numbers(sums + 2, 1, R * D)
     total = tl.zeros((BLOCK,), tl.float32)
+    grads = ()
     for k in tl.static_range(R * D):
         bent = tl.zeros((BLOCK,), tl.float32)
         for other in tl.static_range(D):
             bent = tl.fma(tl.load(sums + 2 + R * D + k * D + other), y[k // D * D + other], bent)
         total = tl.fma(y[k], tl.fma(bent, 0.5, slope[k]), total)
-        found = (gate / J) * (slope[k] + bent)
-        for t in tl.static_range(LATER):
-            at = row + tl.cast(t * n_batch, tl.int64) * n_in
-            found += tl.load(grad_poses + at * (R * D) + k, mask=here, other=0.0)
-        tl.store(out_poses + row * (R * D) + k, found.to(out_poses.dtype.element_ty), mask=here)
+        grads += ((gate / J) * (slope[k] + bent),)
+    for t in tl.static_range(LATER):
+        at = row + tl.cast(t * n_batch, tl.int64) * n_in
+        grads = plus(grads, load_sums(grad_poses, at, here, R * D), R * D)
+    store_pose(out_poses, row, grads, here, R * D)
     found = (total + tl.load(sums)) / J - tl.load(sums + 1)
     if LATER > 0:
         found += tl.load(grad_gates + row, mask=here, other=0.0)

@@ -224,8 +224,7 @@ def backward(
     from torchcaps.ops.em import triton_inputs as of_inputs
 
     (n_batch, n_in), (n_out, n) = problem.gates.shape, (problem.n_out, problem.numbers)
-    n_iters = len(models)
-    later = n_iters - 1
+    n_iters, later = len(models), len(models) - 1
     summed = torch.empty_like(problem.gates), problem.new(later, *problem.poses.shape)
     slopes, tallies = (problem.new(n_iters, n_batch, rows, n_out) for rows in (3 * n + 2, n + 2))
     expected = problem.new(n_iters, n_batch, n_in)
@@ -277,6 +276,9 @@ def _first_gradients(problem: Problem, moments, stats, slopes, grad_weight, *wri
         moments, problem.weight, problem.beta_use, problem.beta_ignore, stats, slopes, sums, grad_weight,
         grad_weight.shape[1], J=n_out, R=rows, D=d_in, E=problem.d_out, ADD=later > 0, BLOCK=32, num_warps=1,
     )  # fmt: skip
+    if problem.packed.dtype == torch.int64:  # lanes are rows apart: each load or store of many costs the same
+        grad_gates, grad_poses, out_scores, out_poses = written
+        written = grad_gates, grad_poses.view(torch.int64), out_scores, out_poses.view(torch.int64)
     block, warps = FIRST_INPUT_LANES
     kernels.first_inputs[(n_batch * ceil_div(n_in, block),)](
         problem.gates, problem.packed, moments, sums, *written, n_batch, n_in,
