@@ -113,6 +113,22 @@ def test_bfloat16(device, weight):
     judge(lambda seed: em_problem(weight, device, seed=seed), dtype=torch.bfloat16)
 
 
+@pytest.mark.parametrize("weight", ["jde", "ijde"] if ON_GPU else ["jde"])
+def test_bfloat16_read_by_fours(device, weight):
+    """Rows of whole fours come as one word each, unless the poses start in the middle of one."""
+    args = em_problem(weight, device, i=3, r=1, d=4)
+    low = args["poses"].bfloat16()
+    apart = low.new_empty(low.numel() + 1)[1:].view_as(low).copy_(low)
+    assert apart.storage_offset() == 1
+    found = []
+    for poses in (low, apart, low.float()):
+        routed = em_routing(**args | {"poses": poses.requires_grad_()}, backend="triton")
+        found.append((*routed, *torch.autograd.grad(routed.scores.sum(), poses)))
+    for by_fours, one_by_one, wide in zip(*found, strict=True):
+        assert torch.equal(by_fours, one_by_one)
+        torch.testing.assert_close(by_fours.float(), wide, rtol=2**-7, atol=1e-6)  # the interpreter cuts off
+
+
 def test_mixed_dtypes(device):
     """As under autocast: low poses, everything else in float32."""
     args = em_problem(device=device)

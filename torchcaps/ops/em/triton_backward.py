@@ -16,12 +16,16 @@ import triton.language as tl
 from torchcaps.ops.em.triton_tiles import (
     ABSENT,
     chunk_tile,
+    first_input,
     lanes,
     load_columns,
+    load_packed,
+    load_pose,
     logit_of,
     own_parameters,
     plus,
     transformed,
+    unpacked,
     zeros,
 )
 
@@ -193,13 +197,17 @@ def chunk_gradients(
     grad_means, grad_spreads = zeros(BLOCK, R * E), zeros(BLOCK, R * E)
     grad_level = tl.zeros((BLOCK,), tl.float32)
     sums = zeros(BLOCK, SLICE * E)
+    AHEAD: tl.constexpr = R * D <= 16  # more would not fit into registers
     step = 0
+    row, gate, words, gate_ahead = first_input(gates, poses, b, chunk * length, n_in, R * D)
     while step < length:
         i = chunk * length + step
         real = i < n_in
-        row = b * n_in + i
-        gate = tl.load(gates + row, mask=real, other=0.0)
-        pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
+        if AHEAD:
+            pose = unpacked(words, poses.dtype.element_ty == tl.int64, R * D)
+            words_ahead = load_packed(poses, row + 1, gate_ahead > 0, R * D)
+        else:
+            pose = load_pose(poses, row, gate > 0, R * D)
         start, base = centre, constant
         if PAIRS:
             pair = i.to(tl.int64) * J + j
@@ -236,6 +244,11 @@ def chunk_gradients(
             part = pose if SLICE == D else load_some_columns(poses + row * (R * D), first, gate > 0, R, D, SLICE)
             sums = outer(part, votes, sums, R, SLICE, E)
         step += 1
+        row += 1
+        gate = gate_ahead
+        if AHEAD:
+            words = words_ahead
+        gate_ahead = tl.load(gates + row + 1, mask=i + 2 < n_in, other=0.0)
     if not FIRST:
         partial += (b * n_chunks + chunk) * (2 * R * E + 1) * J + j
         mine = here & (first == 0)

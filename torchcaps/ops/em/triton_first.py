@@ -16,7 +16,16 @@ import triton
 import triton.language as tl
 
 from torchcaps.ops.em.triton_forward import TINY
-from torchcaps.ops.em.triton_tiles import lanes, load_columns, load_numbers, zeros
+from torchcaps.ops.em.triton_tiles import (
+    lanes,
+    load_columns,
+    load_numbers,
+    load_pose,
+    load_sums,
+    plus,
+    store_pose,
+    zeros,
+)
 
 
 @triton.jit
@@ -33,7 +42,7 @@ def input_moments(
         i = (chunk * STEPS + step) * BLOCK + tl.arange(0, BLOCK)
         row = b * n_in + i
         gate = tl.load(gates + row, mask=i < n_in, other=0.0)
-        pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
+        pose = load_pose(poses, row, gate > 0, R * D)
         gate = gate.to(tl.float64)
         found = (total[0] + gate,)
         for k in tl.static_range(R * D):
@@ -188,18 +197,18 @@ def first_sums(
 
 @triton.jit
 def first_inputs(
-    gates, poses, moments, sums, grad_gates, grad_poses, out_scores, out_poses, n_in,
-    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
+    gates, poses, moments, sums, grad_gates, grad_poses, out_scores, out_poses, n_batch, n_in,
+    J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, LATER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of scores and poses. Lanes are inputs.
 
-    ADD: on top of what the iterations after this one found; it is reached last.
+    On top of what LATER iterations found, poses [t b i r d]; it is reached last.
     """
     b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
     gate = tl.load(gates + row, mask=here, other=0.0)
-    pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
+    pose = load_pose(poses, row, gate > 0, R * D)
     moments += b * (1 + R * D + R * D * D)
     sums += b * (2 + R * D + R * D * D)
     over = 1.0 / tl.maximum(tl.load(moments), TINY)
@@ -208,16 +217,18 @@ def first_inputs(
         y += ((pose[k].to(tl.float64) - tl.load(moments + 1 + k) * over).to(tl.float32),)
     slope = load_numbers(sums + 2, 1, R * D)
     total = tl.zeros((BLOCK,), tl.float32)
+    grads = ()
     for k in tl.static_range(R * D):
         bent = tl.zeros((BLOCK,), tl.float32)
         for other in tl.static_range(D):
             bent = tl.fma(tl.load(sums + 2 + R * D + k * D + other), y[k // D * D + other], bent)
         total = tl.fma(y[k], tl.fma(bent, 0.5, slope[k]), total)
-        found = (gate / J) * (slope[k] + bent)
-        if ADD:
-            found += tl.load(grad_poses + row * (R * D) + k, mask=here, other=0.0)
-        tl.store(out_poses + row * (R * D) + k, found.to(out_poses.dtype.element_ty), mask=here)
+        grads += ((gate / J) * (slope[k] + bent),)
+    for t in tl.static_range(LATER):
+        at = row + tl.cast(t * n_batch, tl.int64) * n_in
+        grads = plus(grads, load_sums(grad_poses, at, here, R * D), R * D)
+    store_pose(out_poses, row, grads, here, R * D)
     found = (total + tl.load(sums)) / J - tl.load(sums + 1)
-    if ADD:
+    if LATER > 0:
         found += tl.load(grad_gates + row, mask=here, other=0.0)
     tl.store(out_scores + row, (found * (gate * (1.0 - gate))).to(out_scores.dtype.element_ty), mask=here)

@@ -26,13 +26,17 @@ import triton.language as tl
 from torchcaps.ops.em.triton_tiles import (
     ABSENT,
     chunk_tile,
+    first_input,
     lanes,
     load_columns,
     load_numbers,
+    load_packed,
+    load_pose,
     logit_of,
     own_parameters,
     softmax_of_lanes,
     transformed,
+    unpacked,
     zeros,
 )
 
@@ -51,7 +55,7 @@ def softmax_parts(
     here = i < n_in
     row = b * n_in + i
     counts = tl.load(gates + row, mask=here, other=0.0) > 0
-    pose = load_columns(poses + row * (R * D), 1, counts, R * D)
+    pose = load_pose(poses, row, counts, R * D)
     model += b * (2 * R * E + 1) * J
     top = tl.zeros((BLOCK,), tl.float32) + LOWEST
     total = tl.zeros((BLOCK,), tl.float32)
@@ -110,13 +114,17 @@ def chunk_statistics(
         ignore = tl.load(beta_ignore + j, mask=here, other=0.0)
     used, ignored, score = zeros(BLOCK, 3)
     means, spreads = zeros(BLOCK, R * E), zeros(BLOCK, R * E)
+    AHEAD: tl.constexpr = R * D <= 16  # more would not fit into registers
     step = 0
+    row, gate, words, gate_ahead = first_input(gates, poses, b, chunk * length, n_in, R * D)
     while step < length:
         i = chunk * length + step
         real = i < n_in
-        row = b * n_in + i
-        gate = tl.load(gates + row, mask=real, other=0.0)
-        pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
+        if AHEAD:
+            pose = unpacked(words, poses.dtype.element_ty == tl.int64, R * D)
+            words_ahead = load_packed(poses, row + 1, gate_ahead > 0, R * D)
+        else:
+            pose = load_pose(poses, row, gate > 0, R * D)
         start = centre
         if PAIRS:
             pair = i.to(tl.int64) * J + j
@@ -143,6 +151,11 @@ def chunk_statistics(
         ignored += gate - data
         score += use * data - ignore * (gate - data)
         step += 1
+        row += 1
+        gate = gate_ahead
+        if AHEAD:
+            words = words_ahead
+        gate_ahead = tl.load(gates + row + 1, mask=i + 2 < n_in, other=0.0)
     partial += (b * n_chunks + chunk) * (2 * R * E + 3) * J + j
     for k in tl.static_range(R * E):
         tl.store(partial + k * J, means[k], mask=here)

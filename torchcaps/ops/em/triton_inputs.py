@@ -7,8 +7,8 @@ from torchcaps.ops.em.triton_backward import data_gradient, vote_gradients
 from torchcaps.ops.em.triton_tiles import (
     ABSENT,
     lanes,
-    load_columns,
     load_numbers,
+    load_pose,
     logit_of,
     own_parameters,
     plus,
@@ -63,7 +63,7 @@ def expectations(
     b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
-    pose = load_columns(poses + row * (R * D), 1, tl.load(gates + row, mask=here, other=0.0) > 0, R * D)
+    pose = load_pose(poses, row, tl.load(gates + row, mask=here, other=0.0) > 0, R * D)
     top = tl.load(softmax + row * 2, mask=here, other=-ABSENT)
     model += b * (2 * R * E + 1) * J
     slopes += b * (3 * R * E + 2) * J
@@ -85,20 +85,23 @@ def expectations(
 
 @triton.jit
 def pose_gradients(
-    gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, slopes, expected, grad_poses, n_in,
+    gates, poses, weight, bias, beta_use, beta_ignore, model, softmax, slopes, expected, grad_poses, n_batch, n_in,
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
-    ADD: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One iteration's gradients of the poses. Lanes are inputs, the walk is over outputs.
+    """Every iteration's gradients of the poses, [t b i r d]. Lanes are inputs, the walk is over outputs.
 
     A walk of its own: summing apart what `expected` multiplies, in the walk that finds it, would be a difference of
     large numbers.
+    All iterations at once: a chip that has room for nearly all programs of one would wait for the rest each time.
     """
     b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
     gate = tl.load(gates + row, mask=here, other=0.0)
-    pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
+    pose = load_pose(poses, row, gate > 0, R * D)
+    b += tl.program_id(1) * n_batch
+    row = b * n_in + i
     top = tl.load(softmax + row * 2, mask=here, other=-ABSENT)
     expectation = tl.load(expected + row, mask=here, other=0.0)
     model += b * (2 * R * E + 1) * J
@@ -114,28 +117,25 @@ def pose_gradients(
         total = pulled_back(votes, w, total, R, D, E)
     scale = gate * tl.load(softmax + row * 2 + 1, mask=here, other=0.0)
     for k in tl.static_range(R * D):
-        found = scale * total[k]
-        if ADD:
-            found += tl.load(grad_poses + row * (R * D) + k, mask=here, other=0.0)
-        tl.store(grad_poses + row * (R * D) + k, found, mask=here)
+        tl.store(grad_poses + row * (R * D) + k, scale * total[k], mask=here)
 
 
 @triton.jit
 def first_gradients(
     gates, poses, weight, bias, beta_use, beta_ignore, model, slopes, expected,
-    grad_gates, grad_poses, out_scores, out_poses, n_in,
+    grad_gates, grad_poses, out_scores, out_poses, n_batch, n_in,
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
-    ADD: tl.constexpr, BLOCK: tl.constexpr,
+    LATER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Both for the first iteration, where every probability is 1/J.
 
-    It is reached last, so that gradients of gates become those of scores.
+    It is reached last, so that gradients of gates become those of scores. LATER iterations found their part before.
     """
     b, i = lanes(n_in, BLOCK)
     here = i < n_in
     row = b * n_in + i
     gate = tl.load(gates + row, mask=here, other=0.0)
-    pose = load_columns(poses + row * (R * D), 1, gate > 0, R * D)
+    pose = load_pose(poses, row, gate > 0, R * D)
     model += b * (2 * R * E + 1) * J
     slopes += b * (3 * R * E + 2) * J
     sum_data, paid = zeros(BLOCK, 2)
@@ -149,11 +149,12 @@ def first_gradients(
         total = pulled_back(steep, w, total, R, D, E)
     tl.store(expected + row, sum_data / J, mask=here)
     found = sum_data / J - paid
-    if ADD:
+    if LATER > 0:
         found += tl.load(grad_gates + row, mask=here, other=0.0)
     tl.store(out_scores + row, (found * (gate * (1.0 - gate))).to(out_scores.dtype.element_ty), mask=here)
     for k in tl.static_range(R * D):
         found = (gate / J) * total[k]
-        if ADD:
-            found += tl.load(grad_poses + row * (R * D) + k, mask=here, other=0.0)
+        for t in tl.static_range(LATER):
+            at = row + tl.cast(t * n_batch, tl.int64) * n_in
+            found += tl.load(grad_poses + at * (R * D) + k, mask=here, other=0.0)
         tl.store(out_poses + row * (R * D) + k, found.to(out_poses.dtype.element_ty), mask=here)

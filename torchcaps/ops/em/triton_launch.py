@@ -25,14 +25,19 @@ GRADIENT_OUTPUTS = 64
 STATISTICS_PROGRAMS = 8
 GRADIENT_PROGRAMS = 4
 LEAST_INPUTS = 16  # in a chunk, where there are so many
+CHUNKS_AT_ONCE = 16  # of few inputs: a chunk is one load after another, and so many are put together in one step
 MERGED_OUTPUTS, MERGED_NUMBERS, MERGE_WARPS = 8, 2048, 4  # a program that puts chunks together; numbers of its tile
 FIRST_INPUT_LANES = 64, 2
-MOMENT_INPUTS, MOMENT_STEPS = (
-    32,
-    8,
-)  # a program that sums moments of inputs: lanes, one warp of them, and inputs of each
+MOMENT_INPUTS, MOMENT_STEPS = 32, 8  # a program that sums moments of inputs: lanes, one warp, and inputs of each
 MOST_MOMENTS = 80  # of an input: they lie in registers, in float64
+PAIR_LANES = 128  # outputs of one input times samples, at most
 SLICE_NUMBERS = 64  # entries of a weight's gradient that a program sums at once
+
+
+def n_moments(poses: Tensor, pairs: bool) -> int:
+    """Count the moments of a sample's inputs that the first iteration comes from; 0 where it does not."""
+    *_, rows, d_in = poses.shape
+    return 0 if pairs or rows * d_in * (d_in + 1) > MOST_MOMENTS else 1 + rows * d_in * (d_in + 1)
 
 
 class Problem(NamedTuple):
@@ -72,7 +77,15 @@ class Problem(NamedTuple):
 
     def inputs(self, *rest: Tensor) -> tuple[Tensor, ...]:
         """First arguments of every kernel that makes votes, then the rest."""
-        return self.gates, self.poses, self.weight, self.bias, self.beta_use, self.beta_ignore, *rest
+        return self.gates, self.packed, self.weight, self.bias, self.beta_use, self.beta_ignore, *rest
+
+    @property
+    def packed(self) -> Tensor:
+        """Poses as the kernels read them: four bfloat16 as one int64, where rows are whole fours and aligned."""
+        d_in, start = self.poses.shape[3], self.poses.storage_offset()
+        aligned = d_in % 4 == 0 and start % 4 == 0 and self.poses.data_ptr() % 8 == 0
+        fours = self.poses.dtype == torch.bfloat16 and aligned and self.slice() == d_in
+        return self.poses.view(torch.int64) if fours else self.poses
 
     @property
     def constants(self) -> dict[str, int | bool]:
@@ -94,14 +107,14 @@ class Problem(NamedTuple):
         n_batch, n_in = self.gates.shape
         programs *= tiles_on(self.gates.device).multiprocessors
         n_chunks = max(1, programs // max(1, n_batch * ceil_div(self.n_out, min(most, next_power_of_2(self.n_out)))))
-        length = max(LEAST_INPUTS, ceil_div(n_in, n_chunks))
+        least = min(LEAST_INPUTS, max(2, ceil_div(n_in, CHUNKS_AT_ONCE)))
+        length = max(least, ceil_div(n_in, n_chunks))
         return max(1, ceil_div(n_in, length)), length
 
     @property
     def closed_first(self) -> bool:
-        """Whether the first iteration's gradients come from moments of the inputs."""
-        rows, d_in = self.poses.shape[2:]
-        return not self.pairs and rows * d_in * (d_in + 1) <= MOST_MOMENTS
+        """Whether the first iteration comes from moments of the inputs."""
+        return n_moments(self.poses, self.pairs) > 0
 
     def merging(self, n_chunks: int) -> tuple[tuple[int], dict[str, int]]:
         """Grid and sizes of a kernel that puts chunks together."""
@@ -111,12 +124,14 @@ class Problem(NamedTuple):
         tile = {"STEPS": steps, "CHUNKS": chunks, "NUMBERS": numbers, "BLOCK": block, "num_warps": MERGE_WARPS}
         return (len(self.gates) * ceil_div(self.n_out, block),), {"J": self.n_out, "RE": self.numbers, **tile}
 
-    def over_inputs(self, kernel, lanes: tuple[int, int], *tensors: Tensor, **flags: bool) -> None:
-        """Launch a kernel whose lanes are inputs."""
+    def over_inputs(
+        self, kernel, lanes: tuple[int, int], *tensors: Tensor | int, times: int = 1, **flags: int | bool
+    ) -> None:
+        """Launch a kernel whose lanes are inputs, for so many iterations at once."""
         (n_batch, n_in), (block, warps) = self.gates.shape, lanes
         if self.many_numbers(self.pairs):
             block = 32 * warps
-        grid = (n_batch * ceil_div(n_in, block),)
+        grid = n_batch * ceil_div(n_in, block), times
         kernel[grid](*self.inputs(*tensors), n_in, **self.constants, **flags, BLOCK=block, num_warps=warps)
 
     def slice(self) -> int:
@@ -127,8 +142,8 @@ class Problem(NamedTuple):
         return self.gates.new_empty(shape)
 
 
-def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats: Tensor, softmax: Tensor) -> None:
-    """Write scores, poses and variances, and for the backward pass `models`, `stats` [t b . j], `softmax` [t b i 2]."""
+def forward(problem: Problem, outputs: tuple[Tensor, ...], models, stats, softmax, moments) -> None:
+    """Write scores, poses and variances, and what triton_op.py keeps for the backward pass."""
     from torchcaps.ops.em import triton_forward as kernels
 
     n_batch, n_in = problem.gates.shape
@@ -159,7 +174,7 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
     softmax[0, ..., 0], softmax[0, ..., 1] = 0, 1 / problem.n_out
     if problem.closed_first:
         stats[0].zero_()
-        _first_chunk(problem, stats[0], partial)
+        _first_chunk(problem, moments, stats[0], partial)
         merge(0, stats[0], len(models) == 1, 1)
     else:
         if shared_bias:
@@ -173,27 +188,21 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models: Tensor, stats
         statistics(t, stats[t], t == len(models) - 1, n_chunks, length)
 
 
-def _moments(problem: Problem) -> Tensor:
-    """Sum moments of the inputs of every sample: triton_first.py."""
-    from torchcaps.ops.em.triton_first import input_moments
+def _first_chunk(problem: Problem, moments: Tensor, before: Tensor, partial: Tensor) -> None:
+    """Write `moments` and the M-step of the first iteration: triton_first.py."""
+    from torchcaps.ops.em.triton_first import first_chunk, input_moments
 
     (n_batch, n_in), (rows, d_in) = problem.gates.shape, problem.poses.shape[2:]
     n_chunks = max(1, ceil_div(n_in, MOMENT_STEPS * MOMENT_INPUTS))
-    moments = problem.gates.new_empty(n_batch, n_chunks, 1 + rows * d_in * (d_in + 1), dtype=torch.float64)
+    parts = moments.new_empty(n_batch, n_chunks, moments.shape[1])
     input_moments[(n_batch * n_chunks,)](
-        problem.gates, problem.poses, moments, n_in, n_chunks,
+        problem.gates, problem.packed, parts, n_in, n_chunks,
         R=rows, D=d_in, STEPS=MOMENT_STEPS, BLOCK=MOMENT_INPUTS, num_warps=1,
     )  # fmt: skip
-    return moments.sum(1)
-
-
-def _first_chunk(problem: Problem, before: Tensor, partial: Tensor) -> None:
-    from torchcaps.ops.em.triton_first import first_chunk
-
-    rows, d_in = problem.poses.shape[2:]
+    torch.sum(parts, 1, out=moments)
     parameters = problem.weight, problem.bias, problem.beta_use, problem.beta_ignore
     first_chunk[(len(problem.gates) * ceil_div(problem.n_out, 32),)](
-        _moments(problem), *parameters, before, partial,
+        moments, *parameters, before, partial,
         J=problem.n_out, R=rows, D=d_in, E=problem.d_out, BIAS=problem.has_bias, BLOCK=32, num_warps=1,
     )  # fmt: skip
 
@@ -205,6 +214,7 @@ def backward(
     models: Tensor,
     stats: Tensor,
     softmax: Tensor,
+    moments: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Write the gradients of scores, poses and of parameters that pairs have for themselves.
 
@@ -214,8 +224,8 @@ def backward(
     from torchcaps.ops.em import triton_inputs as of_inputs
 
     (n_batch, n_in), (n_out, n) = problem.gates.shape, (problem.n_out, problem.numbers)
-    summed = torch.empty_like(problem.gates), torch.empty_like(problem.poses, dtype=torch.float32)
-    n_iters = len(models)
+    n_iters, later = len(models), len(models) - 1
+    summed = torch.empty_like(problem.gates), problem.new(later, *problem.poses.shape)
     slopes, tallies = (problem.new(n_iters, n_batch, rows, n_out) for rows in (3 * n + 2, n + 2))
     expected = problem.new(n_iters, n_batch, n_in)
     lanes, piece = problem.lanes(GRADIENT_OUTPUTS), problem.slice()
@@ -237,38 +247,42 @@ def backward(
         )  # fmt: skip
         seen = models[t], softmax[t], slopes[t], expected[t]
         if first and closed:
-            _first_gradients(problem, stats[1], slopes[0], grad_weight, *summed, *outputs[:2], ADD=not last)
+            _first_gradients(problem, moments, stats[1], slopes[0], grad_weight, *summed, *outputs[:2], later=later)
             break
         if first:
             written = models[t], slopes[t], expected[t], *summed, *outputs[:2]
-            problem.over_inputs(of_inputs.first_gradients, FIRST_GRADIENT_LANES, *written, ADD=not last)
+            problem.over_inputs(of_inputs.first_gradients, FIRST_GRADIENT_LANES, *written, n_batch, LATER=later)
         elif not whole:
             problem.over_inputs(of_inputs.expectations, EXPECTATION_LANES, *seen, summed[0], ADD=not last)
         if not (first and problem.pairs):
             flags = {"FIRST": first, "ADD": not last, "WHOLE": whole, "SLICE": piece}
             inputs = problem.inputs(*seen, summed[0], partial, grad_weight)
             kernels.chunk_gradients[grid](*inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes)
-        if not first:
-            problem.over_inputs(of_inputs.pose_gradients, POSE_GRADIENT_LANES, *seen, summed[1], ADD=not last)
+        if t == 1:
+            seen = models[1:], softmax[1:], slopes[1:], expected[1:]
+            problem.over_inputs(of_inputs.pose_gradients, POSE_GRADIENT_LANES, *seen, summed[1], n_batch, times=later)
     if problem.pairs:
         _pair_gradients(problem, models, softmax, slopes, expected, outputs[2:])
     return grad_weight, tallies
 
 
-def _first_gradients(problem: Problem, stats, slopes, grad_weight, *written: Tensor, ADD: bool) -> None:
+def _first_gradients(problem: Problem, moments, stats, slopes, grad_weight, *written: Tensor, later: int) -> None:
     """Finish the backward pass without a walk over pairs: triton_first.py."""
     from torchcaps.ops.em import triton_first as kernels
 
     (n_batch, n_in), (rows, d_in), n_out = problem.gates.shape, problem.poses.shape[2:], problem.n_out
-    moments, sums = _moments(problem), problem.new(n_batch, 2 + rows * d_in * (d_in + 1))
+    sums = problem.new(n_batch, 2 + rows * d_in * (d_in + 1))
     kernels.first_sums[(n_batch, d_in)](
         moments, problem.weight, problem.beta_use, problem.beta_ignore, stats, slopes, sums, grad_weight,
-        grad_weight.shape[1], J=n_out, R=rows, D=d_in, E=problem.d_out, ADD=ADD, BLOCK=32, num_warps=1,
+        grad_weight.shape[1], J=n_out, R=rows, D=d_in, E=problem.d_out, ADD=later > 0, BLOCK=32, num_warps=1,
     )  # fmt: skip
+    if problem.packed.dtype == torch.int64:  # lanes are rows apart: each load or store of many costs the same
+        grad_gates, grad_poses, out_scores, out_poses = written
+        written = grad_gates, grad_poses.view(torch.int64), out_scores, out_poses.view(torch.int64)
     block, warps = FIRST_INPUT_LANES
     kernels.first_inputs[(n_batch * ceil_div(n_in, block),)](
-        problem.gates, problem.poses, moments, sums, *written, n_in,
-        J=n_out, R=rows, D=d_in, ADD=ADD, BLOCK=block, num_warps=warps,
+        problem.gates, problem.packed, moments, sums, *written, n_batch, n_in,
+        J=n_out, R=rows, D=d_in, LATER=later, BLOCK=block, num_warps=warps,
     )  # fmt: skip
 
 
@@ -276,8 +290,10 @@ def _pair_gradients(problem: Problem, models, softmax, slopes, expected, outputs
     from torchcaps.ops.em.triton_pairs import pair_gradients
 
     n_batch, n_in = problem.gates.shape
-    lanes, piece = problem.lanes(GRADIENT_OUTPUTS), problem.slice()
-    grid = n_in, ceil_div(problem.n_out, lanes["BLOCK"]), ceil_div(problem.poses.shape[3], piece)
+    block, piece = problem.lanes(GRADIENT_OUTPUTS)["BLOCK"], problem.slice()
+    samples = min(next_power_of_2(max(1, n_batch)), max(1, PAIR_LANES // block))
+    tile = {"SLICE": piece, "SAMPLES": samples, "BLOCK": block, "num_warps": max(1, samples * block // 32)}
+    grid = n_in, ceil_div(problem.n_out, block), ceil_div(problem.poses.shape[3], piece)
     constants = {name: x for name, x in problem.constants.items() if name != "PAIRS"}
     inputs = problem.inputs(models, softmax, slopes, expected, *outputs)
-    pair_gradients[grid](*inputs, n_batch, n_in, **constants, N_ITERS=len(models), SLICE=piece, **lanes)
+    pair_gradients[grid](*inputs, n_batch, n_in, **constants, N_ITERS=len(models), **tile)

@@ -1,22 +1,23 @@
 """EM routing on CUDA without the votes: the op that torch sees, its kernels started by triton_launch.py.
 
 Every iteration walks over all pairs once forward and twice backward, once more each where there are more outputs than a
-program has lanes; of the first iteration with shared transforms the backward pass needs no walk (triton_first.py).
+program has lanes; the first iteration with shared transforms needs no walk (triton_first.py).
 Neither votes [b i j r e] nor probabilities [b i j] are written to memory. Kept for the backward pass, per iteration:
 the model and the statistics of every output [t b . j], and two numbers per input, the denominator of its probabilities
-[t b i 2]. Sums over the inputs are taken in chunks and then put together in a fixed order, without atomics: the same
-inputs give the same bits. All arithmetic is float32 whatever the inputs are. Variances are running sums of squares
-about running means, so that a common offset of the votes does not cancel.
+[t b i 2]; moments of the inputs [b .] where the first iteration needs no walk. Sums over the inputs are taken in chunks
+and then put together in a fixed order, without atomics: the same inputs give the same bits. All arithmetic is float32
+whatever the inputs are. Variances are running sums of squares about running means, so that a common offset of the votes
+does not cancel.
 """
 
 from math import prod
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from torchcaps.ops.backend import cannot_run_kernels, cannot_span_devices
-from torchcaps.ops.em.triton_launch import Problem, backward, forward
+from torchcaps.ops.em.triton_launch import Problem, backward, forward, n_moments
+from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 LARGEST = 64  # dimensions of an input pose, of an output pose: they lie in registers
 LARGEST_PRODUCT = 128  # multiplications of a vote: all are written out, and with 256 compiling takes minutes
@@ -71,8 +72,11 @@ def route(
     beta_use: Tensor,
     beta_ignore: Tensor,
     n_iters: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Compute output scores, poses, variances; for the backward pass models, stats [t b . j], softmax [t b i 2]."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Compute output scores, poses, variances.
+
+    For the backward pass models, stats [t b . j], softmax [t b i 2], moments [b .].
+    """
     outputs = _outputs(scores, poses, weight, bias, beta_use, beta_ignore, n_iters)
     with torch.cuda.device_of(poses):
         forward(Problem.of(scores, poses, weight, bias, beta_use, beta_ignore), outputs[:3], *outputs[3:])
@@ -88,30 +92,37 @@ def _outputs(scores, poses, weight, bias, beta_use, beta_ignore, n_iters):
     means, variances = (poses.new_empty(n_batch, n_out, rows, d_out) for _ in range(2))
     n = rows * d_out
     models, stats = new(n_iters, n_batch, 2 * n + 1, n_out), new(n_iters + 1, n_batch, 3 * n + 3, n_out)
-    return found, means, variances, models, stats, new(n_iters, n_batch, n_in, 2)
+    moments = poses.new_empty(n_batch, n_moments(poses, weight.ndim == 4), dtype=torch.float64)
+    return found, means, variances, models, stats, new(n_iters, n_batch, n_in, 2), moments
 
 
 @torch.library.custom_op("torchcaps::em_routing_backward", mutates_args=())
 def route_backward(
     grad_scores: Tensor, grad_poses: Tensor, grad_variances: Tensor,
     scores: Tensor, poses: Tensor, weight: Tensor, bias: Tensor | None, beta_use: Tensor, beta_ignore: Tensor,
-    models: Tensor, stats: Tensor, softmax: Tensor,
+    models: Tensor, stats: Tensor, softmax: Tensor, moments: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of scores, poses, weight, bias (empty where there is none) and betas."""
     problem = Problem.of(scores, poses, weight, bias, beta_use, beta_ignore)
     incoming = [x.contiguous() for x in (grad_scores, grad_poses, grad_variances)]
     outputs = _gradients(*incoming, scores, poses, weight, bias, beta_use, beta_ignore)
     with torch.cuda.device_of(poses):
-        grad_weight, tallies = backward(problem, incoming, outputs, models, stats, softmax)
-    if problem.pairs:
-        return outputs
-    d_out, tally = weight.shape[-1], tallies.sum((0, 1))  # [r·e+2 j]
-    outputs[2].copy_(rearrange(grad_weight.sum((0, 1)), "(d e) j -> j d e", e=d_out))
-    if bias is not None:
-        outputs[3].copy_(rearrange(tally[:-2], "(r e) j -> j r e", e=d_out))
-    outputs[4].copy_(tally[-2])
-    outputs[5].copy_(tally[-1])
+        grad_weight, tallies = backward(problem, incoming, outputs, models, stats, softmax, moments)
+        if not problem.pairs:
+            _add_up(problem, grad_weight, tallies, outputs[2:])
     return outputs
+
+
+def _add_up(problem: Problem, grad_weight: Tensor, tallies: Tensor, outputs: tuple[Tensor, ...]) -> None:
+    """Write the gradients of shared parameters from parts of every sample: weight [b . d·e j], others [t b r·e+2 j]."""
+    from torchcaps.ops.em.triton_pairs import parameter_gradients
+
+    block, rows = min(64, next_power_of_2(problem.n_out)), (len(problem.weight), problem.numbers)
+    n_parts = [parts.shape[0] * parts.shape[1] for parts in (grad_weight, tallies)]
+    parameter_gradients[(sum(rows) + 2, ceil_div(problem.n_out, block))](
+        grad_weight, tallies, *outputs, *n_parts,
+        J=problem.n_out, DE=rows[0], RE=rows[1], BIAS=problem.has_bias, ROWS=64, BLOCK=block, num_warps=8,
+    )  # fmt: skip
 
 
 @route_backward.register_fake

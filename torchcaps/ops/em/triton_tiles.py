@@ -35,6 +35,76 @@ def load_columns(start, stride, there, N: tl.constexpr):
 
 
 @triton.jit
+def load_packed(poses, row, there, N: tl.constexpr):
+    """Load the pose of a row as it lies in memory, four bfloat16 as one int64; zero where there is none."""
+    WORDS: tl.constexpr = N // 4 if poses.dtype.element_ty == tl.int64 else N
+    found = ()
+    for k in tl.static_range(WORDS):
+        found += (tl.load(poses + row * WORDS + k, mask=there, other=0),)
+    return found
+
+
+@triton.jit
+def unpacked(words, PACKED: tl.constexpr, N: tl.constexpr):
+    """Turn what `load_packed` found into N float32; a bfloat16 is the upper half of one."""
+    found = ()
+    if PACKED:
+        for k in tl.static_range(N // 2):
+            pair = (words[k // 2] >> (k % 2 * 32)).to(tl.int32)
+            found += ((pair << 16).to(tl.float32, bitcast=True), (pair & -65536).to(tl.float32, bitcast=True))
+    else:
+        for k in tl.static_range(N):
+            found += (words[k].to(tl.float32),)
+    return found
+
+
+@triton.jit
+def load_pose(poses, row, there, N: tl.constexpr):
+    """Load the N numbers of the pose of a row as float32, zero where there is none."""
+    return unpacked(load_packed(poses, row, there, N), poses.dtype.element_ty == tl.int64, N)
+
+
+@triton.jit
+def load_sums(sums, row, there, N: tl.constexpr):
+    """Load the N float32 of a row, which may come as int64, two each."""
+    if sums.dtype.element_ty == tl.int64:
+        found = ()
+        for k in tl.static_range(N // 2):
+            word = tl.load(sums + row * (N // 2) + k, mask=there, other=0)
+            low, high = word.to(tl.int32), (word >> 32).to(tl.int32)
+            found += (low.to(tl.float32, bitcast=True), high.to(tl.float32, bitcast=True))
+    else:
+        found = load_columns(sums + row * N, 1, there, N)
+    return found
+
+
+@triton.jit
+def store_pose(poses, row, numbers, there, N: tl.constexpr):
+    """Write N numbers to a row, four bfloat16 as one int64 where `poses` is of those."""
+    if poses.dtype.element_ty == tl.int64:
+        for k in tl.static_range(N // 4):
+            word = tl.zeros_like(row)
+            for n in tl.static_range(4):
+                bits = numbers[4 * k + n].to(tl.bfloat16).to(tl.int16, bitcast=True)
+                word |= (bits.to(tl.int64) & 0xFFFF) << (16 * n)
+            tl.store(poses + row * (N // 4) + k, word, mask=there)
+    else:
+        for k in tl.static_range(N):
+            tl.store(poses + row * N + k, numbers[k].to(poses.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def first_input(gates, poses, b, i, n_in, N: tl.constexpr):
+    """Start a walk over inputs that loads a pose one step ahead: row, gate and packed pose, and the next gate.
+
+    A load takes as long as half of a step's arithmetic, and few warps are there to hide it.
+    """
+    row = b * n_in + i
+    gate = tl.load(gates + row, mask=i < n_in, other=0.0)
+    return row, gate, load_packed(poses, row, gate > 0, N), tl.load(gates + row + 1, mask=i + 1 < n_in, other=0.0)
+
+
+@triton.jit
 def zeros(BLOCK: tl.constexpr, N: tl.constexpr):
     found = ()
     for _ in tl.static_range(N):
