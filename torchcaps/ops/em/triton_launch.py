@@ -29,6 +29,7 @@ CHUNKS_AT_ONCE = 16  # of few inputs: a chunk is one load after another, and so 
 MERGED_OUTPUTS, MERGED_NUMBERS, MERGE_WARPS = 8, 2048, 4  # a program that puts chunks together; numbers of its tile
 FIRST_INPUT_LANES = 64, 2
 MOMENT_INPUTS, MOMENT_STEPS = 32, 8  # a program that sums moments of inputs: lanes, one warp, and inputs of each
+FIRST_OUTPUTS = 32  # lanes of the other kernels of the first iteration: one warp
 MOST_MOMENTS = 80  # of an input: they lie in registers, in float64
 PAIR_LANES = 128  # outputs of one input times samples, at most
 SLICE_NUMBERS = 64  # entries of a weight's gradient that a program sums at once
@@ -201,9 +202,9 @@ def _first_chunk(problem: Problem, moments: Tensor, before: Tensor, partial: Ten
     )  # fmt: skip
     torch.sum(parts, 1, out=moments)
     parameters = problem.weight, problem.bias, problem.beta_use, problem.beta_ignore
-    first_chunk[(len(problem.gates) * ceil_div(problem.n_out, 32),)](
+    first_chunk[(len(problem.gates) * ceil_div(problem.n_out, FIRST_OUTPUTS),)](
         moments, *parameters, before, partial,
-        J=problem.n_out, R=rows, D=d_in, E=problem.d_out, BIAS=problem.has_bias, BLOCK=32, num_warps=1,
+        J=problem.n_out, R=rows, D=d_in, E=problem.d_out, BIAS=problem.has_bias, BLOCK=FIRST_OUTPUTS, num_warps=1,
     )  # fmt: skip
 
 
@@ -274,7 +275,7 @@ def _first_gradients(problem: Problem, moments, stats, slopes, grad_weight, *wri
     sums = problem.new(n_batch, 2 + rows * d_in * (d_in + 1))
     kernels.first_sums[(n_batch, d_in)](
         moments, problem.weight, problem.beta_use, problem.beta_ignore, stats, slopes, sums, grad_weight,
-        grad_weight.shape[1], J=n_out, R=rows, D=d_in, E=problem.d_out, ADD=later > 0, BLOCK=32, num_warps=1,
+        grad_weight.shape[1], J=n_out, R=rows, D=d_in, E=problem.d_out, ADD=later > 0, BLOCK=FIRST_OUTPUTS, num_warps=1,
     )  # fmt: skip
     if problem.packed.dtype == torch.int64:  # lanes are rows apart: each load or store of many costs the same
         grad_gates, grad_poses, out_scores, out_poses = written

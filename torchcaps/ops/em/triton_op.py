@@ -1,13 +1,13 @@
 """EM routing on CUDA without the votes: the op that torch sees, its kernels started by triton_launch.py.
 
 Every iteration walks over all pairs once forward and twice backward, once more each where there are more outputs than a
-program has lanes; the first iteration with shared transforms needs no walk (triton_first.py).
+program has lanes; the first iteration with shared transforms of few dimensions needs no walk (triton_first.py).
 Neither votes [b i j r e] nor probabilities [b i j] are written to memory. Kept for the backward pass, per iteration:
 the model and the statistics of every output [t b . j], and two numbers per input, the denominator of its probabilities
 [t b i 2]; moments of the inputs [b .] where the first iteration needs no walk. Sums over the inputs are taken in chunks
 and then put together in a fixed order, without atomics: the same inputs give the same bits. All arithmetic is float32
-whatever the inputs are. Variances are running sums of squares about running means, so that a common offset of the votes
-does not cancel.
+whatever the inputs are, moments apart, which are float64. Variances are running sums of squares about running means, so
+that a common offset of the votes does not cancel.
 """
 
 from math import prod
