@@ -17,7 +17,7 @@ from torchcaps.ops import matrix_em as matrix_module
 
 KERNELS = {
     dynamic_module: ("triton_forward", "triton_backward"),
-    em_module: ("triton_forward", "triton_first", "triton_backward", "triton_inputs"),
+    em_module: ("triton_forward", "triton_first", "triton_backward", "triton_inputs", "triton_pairs"),
     matrix_module: ("triton_forward", "triton_backward"),
 }
 # COUNTS of ops/dynamic/triton_forward.py and ops/matrix_em/triton_forward.py
