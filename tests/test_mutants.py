@@ -147,9 +147,15 @@ MUTANTS = {
     ),
     "a captured run takes the warm-up's numbers": Mutant(
         "train/capture.py",
-        "        step.look_up()\n",
+        "        self.step.look_up()\n",
         "        pass\n",
         "tests/train/test_step.py",
+    ),
+    "a failed try leaves its traces": Mutant(
+        "train/capture.py",
+        "            before.put_back()\n            retry",
+        "            retry",
+        "tests/train/test_step.py -k try_again",
     ),
     "a child's gradient lacks its last parent": Mutant(
         "ops/conv_routing.py",
