@@ -35,7 +35,8 @@ ABOUT = {"em-full": "em, 16x16 transforms", "matrix-em-full": "matrix-em, 16x16 
     "pooled": "no capsules: mean pooling",
     "cnn": "no capsules: CNN",
 }
-# Chosen from 1e-3 and 3e-3 on held-out images, results/routings/tuning.csv: the higher one for these rows.
+# Chosen from 1e-3 and 3e-3 on held-out images, smallNORB in float32, results/routings/tuning.csv: the higher one for
+# these rows.
 # To be chosen for "like": warped digits.
 LOW, HIGH = 1e-3, 3e-3
 HIGHER: dict[str, tuple[str, ...]] = {
@@ -82,7 +83,7 @@ def _like() -> Run:
 def _digits() -> Run:
     """Digits inside scikit-learn, at 16x16, a little warped; the playground shows these networks."""
     augment = (Warp(), Shift(1))
-    # a CPU gains nothing from short numbers
+    # bfloat16 is for GPUs, and these rows are trained on CPUs
     return _run("digits-writers", augment, epochs=25, batch=32, model_args=SMALL, precision="float32")
 
 
