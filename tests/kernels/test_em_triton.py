@@ -10,7 +10,7 @@ from torchcaps.ops.em import triton_launch
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    """Under the interpreter a sum over three inputs is one of two chunks."""
+    """Under the interpreter chunks have two inputs, or one where there are fewer than 32."""
     if not ON_GPU:
         monkeypatch.setattr(triton_launch, "LEAST_INPUTS", 2)
 
@@ -113,6 +113,13 @@ def test_bfloat16(device, weight):
     judge(lambda seed: em_problem(weight, device, seed=seed), dtype=torch.bfloat16)
 
 
+def packed(args: dict[str, torch.Tensor]) -> torch.dtype:
+    """The type as which the kernels read the poses."""
+    inputs = args["scores"].flatten(0, -2), args["poses"].flatten(0, -4)
+    parameters = (args[name] for name in ("weight", "bias", "beta_use", "beta_ignore"))
+    return triton_launch.Problem.of(*inputs, *parameters).packed.dtype
+
+
 @pytest.mark.parametrize("weight", ["jde", "ijde"] if ON_GPU else ["jde"])
 def test_bfloat16_read_by_fours(device, weight):
     """Rows of whole fours come as one word each, unless the poses start in the middle of one."""
@@ -120,13 +127,16 @@ def test_bfloat16_read_by_fours(device, weight):
     low = args["poses"].bfloat16()
     apart = low.new_empty(low.numel() + 1)[1:].view_as(low).copy_(low)
     assert apart.storage_offset() == 1
+    assert [packed(args | {"poses": poses}) for poses in (low, apart)] == [torch.int64, torch.bfloat16]
     found = []
     for poses in (low, apart, low.float()):
         routed = em_routing(**args | {"poses": poses.requires_grad_()}, backend="triton")
         found.append((*routed, *torch.autograd.grad(routed.scores.sum(), poses)))
     for by_fours, one_by_one, wide in zip(*found, strict=True):
         assert torch.equal(by_fours, one_by_one)
-        torch.testing.assert_close(by_fours.float(), wide, rtol=2**-7, atol=1e-6)  # the interpreter cuts off
+        torch.testing.assert_close(
+            by_fours.float(), wide, rtol=2**-7, atol=1e-6
+        )  # the interpreter truncates to bfloat16
 
 
 def test_mixed_dtypes(device):
@@ -137,7 +147,9 @@ def test_mixed_dtypes(device):
     routed, wanted = em_routing(**low, backend="triton"), em_routing(**full, backend="triton")
     assert [x.dtype for x in routed] == [torch.float32, torch.bfloat16, torch.bfloat16]
     for x, y in zip(routed, wanted, strict=True):
-        torch.testing.assert_close(x.float(), y, rtol=2**-7, atol=0)  # the interpreter cuts off where a GPU rounds
+        torch.testing.assert_close(
+            x.float(), y, rtol=2**-7, atol=0
+        )  # the interpreter truncates to bfloat16 where a GPU rounds
     found = torch.autograd.grad(routed.scores.sum(), list(low.values()))
     assert [x.dtype for x in found] == [x.dtype for x in low.values()]
 

@@ -12,7 +12,7 @@ from torchcaps.data import load
 from torchcaps.data.batches import Batches
 from torchcaps.papers import RECIPES
 from torchcaps.runtime.distributed import Team
-from torchcaps.train.capture import capture
+from torchcaps.train.capture import Before, capture, first_step
 from torchcaps.train.checkpoint import tensors_sha256
 from torchcaps.train.step import WARM_UP, TrainingStep
 from torchcaps.train.tasks import WithoutGradients
@@ -133,6 +133,20 @@ def test_several_processes_try_again_too(tiling, monkeypatch, part, recipe):
     plain()
     plain()
     assert everything(step) == everything(plain)
+
+
+def test_every_try_draws_the_same_numbers(tiling, monkeypatch):
+    step, drawn = make_step(), []
+
+    def once(self):
+        drawn.append(torch.rand(()).item())
+        if len(drawn) < 3:
+            raise BackendCompilerFailed(lambda: None, TypeError("a bug of the compiler"), None)
+
+    monkeypatch.setattr(TrainingStep, "once", once)
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    first_step(step, Before(step))
+    assert len(drawn) == 3 and len(set(drawn)) == 1
 
 
 @each_optimizer

@@ -22,10 +22,8 @@ from torchcaps.runtime.files import COMPILED
 
 UNUSED_S = 30 * 86_400  # programs of other code that have not been used for so long are removed
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # PyTorch's own; one that the user has set is left alone
-CODE = (
-    Path(__file__).parents[1] / "ops",
-    Path(__file__).with_name("distributed.py"),
-)  # gradients of compiled code by hand
+# where gradients of code that is compiled are written by hand
+CODE = (Path(__file__).parents[1] / "ops", Path(__file__).with_name("distributed.py"))
 
 
 def keep_compiled(cache: Path, say: Callable[[str], object]) -> Path | None:

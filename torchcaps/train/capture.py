@@ -14,7 +14,7 @@ WARM_UP = 3  # steps before the capture: libraries allocate memory, the optimise
 
 
 class Before:
-    """Copies of everything that a step changes, and the random states; `put_back` undoes what was run since."""
+    """Copies of a step's state and of the random states; `put_back` undoes what was run since."""
 
     def __init__(self, step: TrainingStep) -> None:
         self.step, on_gpu = step, step.device.type == "cuda"
@@ -24,6 +24,7 @@ class Before:
 
     @torch.no_grad()
     def put_back(self) -> None:
+        """Copy everything back; what follows from the counter is looked up again, and no step has been bad."""
         for name, tensor in self.step.everything().items():
             # tensors created since then (optimiser state, loss sums) start from zero
             if name in self.tensors:

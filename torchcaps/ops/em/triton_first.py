@@ -202,7 +202,7 @@ def first_inputs(
 ):  # fmt: skip
     """Gradients of scores and poses. Lanes are inputs.
 
-    On top of what LATER iterations found, poses [t b i r d]; it is reached last.
+    Adds the gradients that LATER iterations found, of the poses [t b i r d]; the backward pass comes here last.
     """
     b, i = lanes(n_in, BLOCK)
     here = i < n_in

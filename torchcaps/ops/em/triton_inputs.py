@@ -89,11 +89,11 @@ def pose_gradients(
     J: tl.constexpr, R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PAIRS: tl.constexpr, BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Every iteration's gradients of the poses, [t b i r d]. Lanes are inputs, the walk is over outputs.
+    """Gradients of the poses by every iteration but the first, [t b i r d]. Lanes are inputs, the walk is over outputs.
 
     A walk of its own: summing apart what `expected` multiplies, in the walk that finds it, would be a difference of
     large numbers.
-    All iterations at once: a chip that has room for nearly all programs of one would wait for the rest each time.
+    All iterations in one launch: where the last few programs of a launch run alone, they do so only once.
     """
     b, i = lanes(n_in, BLOCK)
     here = i < n_in

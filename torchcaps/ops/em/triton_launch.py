@@ -24,8 +24,8 @@ GRADIENT_OUTPUTS = 64
 # more, and all would wait for those few.
 STATISTICS_PROGRAMS = 8
 GRADIENT_PROGRAMS = 4
-LEAST_INPUTS = 16  # in a chunk, where there are so many
-CHUNKS_AT_ONCE = 16  # of few inputs: a chunk is one load after another, and so many are put together in one step
+LEAST_INPUTS = 16  # in a chunk; fewer than 256 inputs are cut into CHUNKS_AT_ONCE shorter ones
+CHUNKS_AT_ONCE = 16  # that one step puts together; inputs of a chunk are loaded one after another
 MERGED_OUTPUTS, MERGED_NUMBERS, MERGE_WARPS = 8, 2048, 4  # a program that puts chunks together; numbers of its tile
 FIRST_INPUT_LANES = 64, 2
 MOMENT_INPUTS, MOMENT_STEPS = 32, 8  # a program that sums moments of inputs: lanes, one warp, and inputs of each
@@ -76,7 +76,7 @@ class Problem(NamedTuple):
         """Dimensions of one output pose."""
         return self.poses.shape[2] * self.d_out
 
-    def inputs(self, *rest: Tensor) -> tuple[Tensor, ...]:
+    def inputs(self, *rest: Tensor | int) -> tuple[Tensor | int, ...]:
         """First arguments of every kernel that makes votes, then the rest."""
         return self.gates, self.packed, self.weight, self.bias, self.beta_use, self.beta_ignore, *rest
 
@@ -126,14 +126,14 @@ class Problem(NamedTuple):
         return (len(self.gates) * ceil_div(self.n_out, block),), {"J": self.n_out, "RE": self.numbers, **tile}
 
     def over_inputs(
-        self, kernel, lanes: tuple[int, int], *tensors: Tensor | int, times: int = 1, **flags: int | bool
+        self, kernel, lanes: tuple[int, int], *rest: Tensor | int, times: int = 1, **flags: int | bool
     ) -> None:
-        """Launch a kernel whose lanes are inputs, for so many iterations at once."""
+        """Launch a kernel whose lanes are inputs, for `times` iterations at once."""
         (n_batch, n_in), (block, warps) = self.gates.shape, lanes
         if self.many_numbers(self.pairs):
             block = 32 * warps
         grid = n_batch * ceil_div(n_in, block), times
-        kernel[grid](*self.inputs(*tensors), n_in, **self.constants, **flags, BLOCK=block, num_warps=warps)
+        kernel[grid](*self.inputs(*rest), n_in, **self.constants, **flags, BLOCK=block, num_warps=warps)
 
     def slice(self) -> int:
         """Rows of a weight whose gradient a program sums at once."""
@@ -181,7 +181,7 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models, stats, softma
         if shared_bias:
             models[0, :, : problem.numbers] = problem.bias
         # from a few inputs, means near those of all: distances from them are small, and so is their rounding
-        statistics(-1, torch.zeros_like(stats[0]), False, 1, min(LEAST_INPUTS, length))
+        statistics(-1, torch.zeros_like(stats[0]), False, 1, min(LEAST_INPUTS, n_in))
         models[0, :, problem.numbers :] = 0
     for t in range(1 if problem.closed_first else 0, len(models)):
         if t > 0 and not whole:
