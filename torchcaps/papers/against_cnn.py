@@ -121,6 +121,7 @@ PAIRS: dict[str, tuple[Pair, ...]] = {
     "routings_smallnorb": _beside_uniform("smallnorb", "test"),
     "routings_like": _beside_uniform("like", LIKE),
     "routings_digits": _beside_uniform("digits", "test"),
+    "routings_long": _beside_uniform("long-smallnorb", "test"),
 }
 
 
