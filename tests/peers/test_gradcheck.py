@@ -122,6 +122,7 @@ CASES: dict[str, tuple[Callable, Callable[[], tuple[Tensor, ...]]]] = {
     "self_attention_routing_steps": (lambda *x: last(ops.self_attention_routing_steps(*x)), attentive),
     "self_routing": (ops.self_routing, self_routed),
     "self_routing_steps": (lambda *x: last(ops.self_routing_steps(*x)), self_routed),
+    "silu_with_sums": (lambda *x: ops.silu_with_sums(*x, torch.ones(4)), lambda: (normal(2, 3, 4), normal(4))),
     "spread_loss": (lambda scores: ops.spread_loss(scores, PRESENT, margin=0.9), lambda: (positive(2, 3),)),
     "squash": (ops.squash, lambda: (normal(2, 3),)),
     "squash_exponential": (ops.squash_exponential, lambda: (normal(2, 3),)),
