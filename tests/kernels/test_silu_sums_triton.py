@@ -1,0 +1,138 @@
+"""SiLU with sums against its reference, and the stem that is fused with it against the plain one."""
+
+import copy
+
+import pytest
+import torch
+from problems import DTYPES
+
+from torchcaps.layers import conv_stem
+from torchcaps.models.em_images import stem, with_coordinates
+from torchcaps.ops import silu_with_sums, without_kernels
+from torchcaps.ops.silu_sums.triton_op import silu_sums
+from torchcaps.ops.testing import assert_within_budget, compare_routing
+
+SHAPES = [(2, 3, 7, 5), (1, 64), (7, 9, 3, 64), (1, 1, 1, 1), (5, 11, 96), (300, 17)]
+
+
+def tensors(rng, device, *shape):
+    made = {"maps": torch.randn(shape, generator=rng), "bias": torch.randn(shape[-1], generator=rng)}
+    return {name: x.to(device) for name, x in made.items()}
+
+
+def centred(maps, bias, backend):
+    """Run the op in the dtype of the maps; bias and centre are never rounded to less than float32."""
+    wide = torch.promote_types(maps.dtype, torch.float32)
+    centre = torch.linspace(-0.3, 0.7, len(bias), device=bias.device, dtype=wide)
+    return silu_with_sums(maps, bias.to(wide), centre, backend=backend)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_value_sums_and_gradients_are_right(rng, device, shape):
+    compare_routing(centred, tensors(rng, device, *shape), backend="triton")
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (20, 94, 94, 64), (64, 44, 44, 64), (3, 21, 21, 256)], ids=str)
+def test_value_sums_and_gradients_are_right_in_bfloat16(gpu_only, rng, shape):
+    compare_routing(centred, tensors(rng, "cuda", *shape), backend="triton", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_tiles_of_one_program(gpu_only, rng, dtype):
+    compare_routing(centred, tensors(rng, "cuda", 200_003, 64), backend="triton", dtype=dtype)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # the interpreter's; the quotient is zero
+def test_huge_and_tiny_values_stay_finite(device):
+    maps = torch.tensor([[-3e38, -200.0, -88.0, 0.0, 88.0, 200.0, 1e18]], device=device).requires_grad_()
+    zeros = torch.zeros(7, device=device)
+    out, sums = silu_sums(maps, zeros, zeros)
+    out.sum().backward()
+    wanted = torch.nn.functional.silu(maps.detach())
+    torch.testing.assert_close(out, wanted)
+    torch.testing.assert_close(sums[0], wanted[0])
+    torch.testing.assert_close(maps.grad[0, 1:], torch.tensor([0, 0, 0.5, 1, 1, 1], device=device), atol=1e-6, rtol=0)
+    assert maps.grad.isfinite().all()
+
+
+def test_second_derivatives_are_refused_with_the_way_out(rng, device):
+    args = {name: x.requires_grad_() for name, x in tensors(rng, device, 3, 5).items()}
+    out, _ = silu_sums(*args.values(), torch.zeros(5, device=device))
+    (slope,) = torch.autograd.grad(out.sum(), args["maps"], create_graph=True)
+    with pytest.raises(RuntimeError, match=r"no second derivatives; leave it out with torchcaps\.ops\.without_kernels"):
+        slope.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("maps", "reason"),
+    [
+        (torch.zeros(2, 300), r"1 to 256 channels and one place at least, got \[2, 300\]"),
+        (torch.zeros(0, 4), r"1 to 256 channels and one place at least, got \[0, 4\]"),
+        (torch.zeros(2, 4, dtype=torch.float64), r"float32 or bfloat16, .*, got torch.float64"),
+    ],
+    ids=["channels", "empty", "float64"],
+)
+def test_what_the_kernels_cannot_take_is_refused_with_the_reason(device, maps, reason):
+    zeros = torch.zeros(maps.shape[-1], device=device)
+    with pytest.raises(ValueError, match=reason):
+        silu_with_sums(maps.to(device), zeros, zeros, backend="triton")
+
+
+def network(device="cuda"):
+    """A stem away from its initialisation: no scale is one and no shift zero."""
+    model = stem(4, 64, (1, 2, 1, 2))
+    for norm, convolution, _ in model:
+        torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
+        torch.nn.init.normal_(norm.bias, std=0.3)
+        torch.nn.init.normal_(convolution.bias, std=0.3)
+    return model.to(device, memory_format=torch.channels_last)
+
+
+def trained(model, images, direction):
+    model = copy.deepcopy(model)
+    with torch.autocast("cuda", torch.bfloat16, enabled=images.dtype == torch.float32):
+        out = model(images)
+    (out * direction.to(out)).sum().backward()
+    found = {"maps": out} | {name: parameter.grad for name, parameter in model.named_parameters()}
+    return found | dict(model.named_buffers())
+
+
+def test_the_fused_stem_errs_no_more_than_the_plain_one(gpu_only, rng, monkeypatch):
+    model, images = network(), with_coordinates(torch.rand(8, 2, 37, 41, generator=rng).cuda())
+    direction = torch.randn(model(images).shape, generator=rng).cuda()
+    taken = []
+    fused = conv_stem.fused
+    monkeypatch.setattr(conv_stem, "fused", lambda *args: taken.append(1) or fused(*args))
+    fast = trained(model, images, direction)
+    assert taken == [1]
+    exact = trained(copy.deepcopy(model).double(), images.double(), direction)
+    with without_kernels():
+        plain = trained(model, images, direction)
+    assert taken == [1]
+    for name, wanted in exact.items():
+        if name.endswith("num_batches_tracked"):
+            assert torch.equal(fast[name], wanted)
+        else:
+            assert_within_budget(name, fast[name], plain[name], wanted)
+
+
+def test_a_compiled_step_is_one_graph_and_repeats_to_the_bit(gpu_only, rng, fresh_dynamo):
+    model, images = network(), with_coordinates(torch.rand(6, 2, 30, 33, generator=rng).cuda())
+    program = torch.compile(lambda model, images: model(images), fullgraph=True, dynamic=False)
+    found = []
+    for _ in range(2):
+        own = copy.deepcopy(model)
+        with torch.autocast("cuda", torch.bfloat16):
+            out = program(own, images)
+        assert out.dtype == torch.bfloat16
+        out.float().square().sum().backward()
+        found.append([out, *(parameter.grad for parameter in own.parameters()), *own.buffers()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_images_that_want_a_gradient_get_it_by_the_plain_way(gpu_only, rng):
+    images = torch.rand(2, 4, 20, 20, generator=rng).cuda().requires_grad_()
+    with torch.autocast("cuda", torch.bfloat16):
+        assert "want no gradient" in conv_stem.refuses(network(), images)
+        network()(images).float().sum().backward()
+    assert images.grad.any()
