@@ -17,6 +17,7 @@ from torchcaps.ops.convolution import triton_op as convolution_op
 from torchcaps.ops.dynamic import triton_op as dynamic_op
 from torchcaps.ops.em import triton_op as em_op
 from torchcaps.ops.matrix_em import triton_op as matrix_op
+from torchcaps.ops.silu_sums import triton_conv_op as first_op
 from torchcaps.ops.silu_sums import triton_op as silu_op
 from torchcaps.ops.tiles import ceil_div
 
@@ -88,6 +89,13 @@ def silu_sums(channels: int, dtype: torch.dtype = BFLOAT16) -> None:
     silu_op.silu_sums_backward(out, sums, maps, bias, bias)
 
 
+def first_layer(c: int, channels: int, batch: int = 20) -> None:
+    images, weight = torch.empty(batch, c, 96, 96, dtype=BFLOAT16), torch.empty(channels, c, 3, 3, dtype=BFLOAT16)
+    bias = torch.empty(channels)
+    out, sums = first_op.conv_silu_sums(images, weight, bias, bias, 1)
+    first_op.conv_silu_sums_backward(out, sums, images, weight, bias, bias, 1)
+
+
 # poses of the registered networks: transforms, rows, number of inputs
 EM_SHARED = [((64, 4, 4), 4, 5184), ((64, 64, 2), 1, 1900)]
 EM_PAIRS = [
@@ -106,6 +114,8 @@ def everything() -> None:
     convolve(batch=1)
     for channels in (16, 64, 96, 256):
         silu_sums(channels)
+    for c, channels in ((4, 64), (3, 64), (7, 32), (3, 16)):
+        first_layer(c, channels)
     for weight, rows, n_in in EM_SHARED + EM_PAIRS:
         em(weight, rows, n_in)
     em((200, 2, 2), 2, 300)  # more outputs than a program has lanes
@@ -131,6 +141,7 @@ def few() -> None:
     convolve_forward()
     matrix_em_densities()
     silu_sums(64)
+    first_layer(4, 64)
 
 
 FORMS: dict[str, Callable[[], None]] = {"few": few, "all": everything}

@@ -20,6 +20,7 @@ from torchcaps.ops.em import triton_forward as em_forward
 from torchcaps.ops.gpus import LARGE, MIDDLE, SMALL
 from torchcaps.ops.matrix_em import triton_backward as matrix_backward
 from torchcaps.ops.matrix_em import triton_forward as matrix_forward
+from torchcaps.ops.silu_sums import triton_conv_kernels
 from torchcaps.ops.silu_sums import triton_kernels as silu_kernels
 
 HERE = Path(__file__).parent
@@ -27,7 +28,7 @@ HERE = Path(__file__).parent
 MOST_SPILLED = {LARGE: 1024, MIDDLE: 256, SMALL: 256}
 MODULES = (
     triton_forward, triton_backward, triton_kernels, em_forward, em_backward, triton_inputs, triton_pairs,
-    triton_first, matrix_forward, matrix_backward, silu_kernels,
+    triton_first, matrix_forward, matrix_backward, silu_kernels, triton_conv_kernels,
 )  # fmt: skip
 
 
@@ -73,7 +74,7 @@ def test_what_does_not_fit_is_found(change):
 
 
 def test_the_largest_kernel_one_of_votes_and_the_stems_fit_every_target():
-    found, stems = compiled("few", *TARGETS), kernels(silu_kernels)
+    found, stems = compiled("few", *TARGETS), kernels(silu_kernels) | kernels(triton_conv_kernels)
     assert list(found) == list(TARGETS)
     for target, few in found.items():
         assert {kernel.name for kernel in few} == {"forward", "add_up", "log_densities"} | stems

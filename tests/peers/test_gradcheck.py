@@ -87,6 +87,10 @@ WARM = {"grid": GRID, "inverse_temperature": 0.3}
 # name of the op: how it is called, and what it is differentiated by
 CASES: dict[str, tuple[Callable, Callable[[], tuple[Tensor, ...]]]] = {
     "code_loss": (lambda activity: ops.code_loss(PRESENT, activity), lambda: (positive(2, 3),)),
+    "conv_silu_with_sums": (
+        lambda *x: ops.conv_silu_with_sums(*x, torch.ones(2)),
+        lambda: (normal(1, 2, 4, 4), normal(2, 2, 3, 3), normal(2)),
+    ),
     "convolve": (ops.convolve, lambda: (normal(1, 2, 4, 4), normal(2, 2, 3, 3), normal(2))),
     "cross_entropy_loss": (lambda scores: ops.cross_entropy_loss(scores, PRESENT), lambda: (normal(2, 3),)),
     "dynamic_routing": (ops.dynamic_routing, routing),

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, conv2d
 
-from torchcaps.ops import convolve, silu_with_sums
+from torchcaps.ops import conv_silu_with_sums, silu_with_sums
 from torchcaps.ops.backend import autocast_dtype, cannot_run_kernels, is_exporting
 from torchcaps.ops.silu_sums.triton_op import MOST_CHANNELS
 
@@ -67,28 +67,33 @@ def fused(stages: nn.Sequential, images: Float[Tensor, "b c h w"], dtype: torch.
     """Compute the stem with every normalisation folded into its convolution; maps and products are in `dtype`."""
     with torch.autocast(images.device.type, enabled=False):  # what is folded stays in float32
         (norm, convolution, _), *later = stages
-        maps, bias = _first(norm, convolution, images, dtype)
-        for stage in [*later, None]:
-            # a copy: the running mean moves before the backward pass needs it
-            centre = torch.zeros_like(bias) if stage is None else stage[0].running_mean.clone()
+        images, weight, bias = _normalised(norm, convolution, images, dtype)
+        centre = _centre(later[0] if later else None, bias)
+        maps, sums = conv_silu_with_sums(images, weight, bias, centre, convolution.stride[0])
+        for (norm, convolution, _), after in zip(later, [*later[1:], None], strict=False):
+            weight, bias = _fold(norm, convolution, sums, centre, maps.numel() // maps.shape[-1], dtype)
+            maps = conv2d(rearrange(maps, "b h w c -> b c h w"), weight, None, convolution.stride)
+            centre = _centre(after, bias)
             maps, sums = silu_with_sums(rearrange(maps, "b c h w -> b h w c"), bias, centre)
-            maps = rearrange(maps, "b h w c -> b c h w")
-            if stage is not None:
-                norm, convolution, _ = stage
-                weight, bias = _fold(norm, convolution, sums, centre, maps.numel() // maps.shape[1], dtype)
-                maps = conv2d(maps, weight, None, convolution.stride)
-        return maps
+        return rearrange(maps, "b h w c -> b c h w")
 
 
-def _first(norm: nn.BatchNorm2d, convolution: nn.Conv2d, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Convolve normalised images; scale and shift are in the weight, so that no gradient of the images is needed."""
+def _centre(stage: nn.Sequential | None, bias: Float[Tensor, "c"]) -> Float[Tensor, "c"]:
+    """Guess the mean of what comes into a stage; maps that leave the stem are not moved."""
+    # a copy: the running mean moves before the backward pass needs it
+    return torch.zeros_like(bias) if stage is None else stage[0].running_mean.clone()
+
+
+def _normalised(
+    norm: nn.BatchNorm2d, convolution: nn.Conv2d, images: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalise images; scale and shift go into weight and bias, so that no gradient of the images is needed."""
     norm.num_batches_tracked.add_(1)
     images = batch_norm(
         images, norm.running_mean, norm.running_var, training=True, momentum=norm.momentum, eps=norm.eps
     )
-    weight = convolution.weight * _wide(norm.weight)
     bias = convolution.bias + (convolution.weight * _wide(norm.bias)).sum((1, 2, 3))
-    return convolve(images.to(dtype), weight.to(dtype), None, convolution.stride[0]), bias
+    return images.to(dtype), (convolution.weight * _wide(norm.weight)).to(dtype), bias
 
 
 def _fold(

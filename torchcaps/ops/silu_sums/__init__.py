@@ -1,10 +1,12 @@
-"""SiLU with the sums that batch normalisation needs: the op, and which of its implementations runs."""
+"""SiLU with the sums that batch normalisation needs, also behind a convolution: which implementation runs."""
 
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.ops.backend import Implementation, choose
-from torchcaps.ops.silu_sums import reference, triton_op
+from torchcaps.ops.convolution import convolve
+from torchcaps.ops.silu_sums import reference, triton_conv_op, triton_op
 from torchcaps.ops.silu_sums.reference import Activated
 
 
@@ -25,9 +27,40 @@ def silu_with_sums(
     return _IMPLEMENTATIONS[choose("silu_with_sums", _IMPLEMENTATIONS, backend, maps, args)].load()(**args)
 
 
+def conv_silu_with_sums(
+    images: Float[Tensor, "b c h w"],
+    weight: Float[Tensor, "k c y x"],
+    bias: Float[Tensor, "k"],
+    centre: Float[Tensor, "k"],
+    stride: int = 1,
+    *,
+    backend: str = "auto",
+) -> Activated:
+    """Convolve, then compute `silu_with_sums` of the maps, with the channels last: [b p q k].
+
+    The kernel is for a network's first layer. It takes few channels and gives no gradient of the images.
+    """
+    args = {"images": images, "weight": weight, "bias": bias, "centre": centre, "stride": stride}
+    return _CONVOLVED[choose("conv_silu_with_sums", _CONVOLVED, backend, images, args)].load()(**args, backend=backend)
+
+
+def _in_one(images: Tensor, weight: Tensor, bias: Tensor, centre: Tensor, stride: int, backend: str) -> Activated:
+    # contiguous here: a compiled program writes them so at once
+    return Activated(*triton_conv_op.conv_silu_sums(images.contiguous(), weight.contiguous(), bias, centre, stride))
+
+
+def _in_two(images: Tensor, weight: Tensor, bias: Tensor, centre: Tensor, stride: int, backend: str) -> Activated:
+    maps = rearrange(convolve(images, weight, None, stride), "b k p q -> b p q k")
+    return silu_with_sums(maps, bias, centre, backend=backend)
+
+
 _IMPLEMENTATIONS = {
     "reference": Implementation(load=lambda: reference.activated),
     "triton": Implementation(
         load=lambda: lambda **args: Activated(*triton_op.silu_sums(**args)), refuses=triton_op.refuses
     ),
+}
+_CONVOLVED = {
+    "reference": Implementation(load=lambda: _in_two),
+    "triton": Implementation(load=lambda: _in_one, refuses=triton_conv_op.refuses),
 }

@@ -41,7 +41,7 @@ def silu_sums(maps: Tensor, bias: Tensor, centre: Tensor) -> tuple[Tensor, Tenso
         programs, n, sizes = _cut(maps)
         partial = sums.new_empty(programs, *sums.shape)
         kernels.activate[(programs,)](maps, bias, centre, out, partial, n, **sizes, num_warps=WARPS)
-        _add_up(kernels, partial, sums)
+        add_up(partial, sums)
     return out, sums
 
 
@@ -64,7 +64,7 @@ def silu_sums_backward(
         partial = total.new_empty(programs, *total.shape)
         given = grad, grad_sums, maps, bias, centre
         kernels.activate_backward[(programs,)](*given, out, partial, n, **sizes, num_warps=WARPS)
-        _add_up(kernels, partial, total)
+        add_up(partial, total)
     return out, total
 
 
@@ -82,7 +82,10 @@ def _cut(maps: Tensor) -> tuple[int, int, dict[str, int]]:
     return programs, n, {"C": c, "BC": columns, "ROWS": rows, "STAGES": STAGES}
 
 
-def _add_up(kernels, partial: Tensor, out: Tensor) -> None:
+def add_up(partial: Tensor, out: Tensor) -> None:
+    """Sum the partial sums of all programs, in a fixed order."""
+    from torchcaps.ops.silu_sums import triton_kernels as kernels
+
     rows, columns = SUMMED
     grid = (ceil_div(out.numel(), columns),)
     kernels.add_partial[grid](partial, out, len(partial), out.numel(), ROWS=rows, COLUMNS=columns, num_warps=4)
