@@ -89,7 +89,7 @@ class OnCUDA:
 @pytest.fixture
 def gpu(monkeypatch):
     """A GPU that runs kernels, and autocast to bfloat16 on it."""
-    monkeypatch.setattr(conv_stem, "cannot_run_kernels", lambda images: None)
+    monkeypatch.setattr(conv_stem, "_cannot_run", lambda images: None)
     monkeypatch.setattr(conv_stem, "autocast_dtype", lambda device: torch.bfloat16)
 
 
@@ -139,7 +139,7 @@ def spoil(model: ConvStem, kind: str) -> ConvStem:
         ("no bias", "with a bias"),
         ("wide", "at most 256 channels"),
         ("another activation", "stages of BatchNorm2d"),
-        ("a hook", "forward hook"),
+        ("a hook", "has a hook"),
         ("half", "in float32"),
     ],
 )
@@ -162,11 +162,8 @@ def test_without_kernels_and_without_autocast_it_is_plain():
         assert "switched off" in conv_stem.refuses(network(), OnCUDA())
 
 
-def test_the_fused_way_is_one_graph_and_updates_the_statistics(rng, monkeypatch, fresh_dynamo):
+def test_the_fused_way_is_one_graph_and_updates_the_statistics(gpu, rng, fresh_dynamo):
     """Compiled as on a GPU: the stages are looked at while tracing, which must not break the graph."""
-    monkeypatch.setattr(
-        conv_stem, "refuses", lambda stages, images: next(filter(None, map(conv_stem._cannot_fuse, stages)), None)
-    )
     model, images = network(), torch.rand(2, 3, 9, 9, generator=rng)
     other = copy.deepcopy(model)
     out = torch.compile(model, fullgraph=True, backend="aot_eager")(images)
@@ -174,5 +171,7 @@ def test_the_fused_way_is_one_graph_and_updates_the_statistics(rng, monkeypatch,
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(model.buffers(), other.buffers(), strict=True))
     out.float().sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-    model.eval()
-    assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(images), other.eval()(images))
+    for kind in ("evaluated", "another activation", "padded", "shared"):
+        model = spoil(network(), kind)
+        found, wanted = copy.deepcopy(model), nn.Sequential(*model)
+        assert torch.equal(torch.compile(found, fullgraph=True, backend="aot_eager")(images), wanted(images)), kind

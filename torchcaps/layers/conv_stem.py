@@ -32,9 +32,7 @@ class ConvStem(nn.Sequential):
 
 def refuses(stages: nn.Sequential, images: Tensor) -> str | None:
     """Say why the fused way cannot take this stem and these images, or None."""
-    if images.device.type != "cuda":
-        return f"needs CUDA tensors, got one on {images.device.type}; move the input"
-    if reason := cannot_run_kernels(images):
+    if reason := _cannot_run(images):
         return reason
     if autocast_dtype(images.device) != torch.bfloat16 or images.dtype == torch.float64:
         return "needs autocast to bfloat16; train with it"
@@ -45,12 +43,19 @@ def refuses(stages: nn.Sequential, images: Tensor) -> str | None:
     return next((reason for stage in stages if (reason := _cannot_fuse(stage))), None)
 
 
+def _cannot_run(images: Tensor) -> str | None:
+    """Say why no kernel runs for these images, or None; Triton's interpreter is not for whole networks."""
+    if images.device.type != "cuda":
+        return f"needs CUDA tensors, got one on {images.device.type}; move the input"
+    return cannot_run_kernels(images)
+
+
 def _cannot_fuse(stage: nn.Module) -> str | None:
     """Say why a stage is not one that can be folded, or None."""
     if type(stage) is not nn.Sequential or [type(part) for part in stage] != STAGE:
         return "needs stages of BatchNorm2d, Conv2d and SiLU, and got others; use those"
-    if any(part._forward_hooks or part._forward_pre_hooks for part in (stage, *stage)):
-        return "calls no module of a stage, and one has a forward hook; remove it"
+    if any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in (stage, *stage)):
+        return "calls no module of a stage, and one has a hook; remove it"
     norm, convolution, _ = stage
     if not (norm.training and norm.track_running_stats and norm.affine and norm.momentum is not None):
         return "needs batch normalisation in training, with scale, shift, and running statistics with a momentum"
@@ -68,20 +73,22 @@ def fused(stages: nn.Sequential, images: Float[Tensor, "b c h w"], dtype: torch.
     with torch.autocast(images.device.type, enabled=False):  # what is folded stays in float32
         (norm, convolution, _), *later = stages
         images, weight, bias = _normalised(norm, convolution, images, dtype)
-        centre = _centre(later[0] if later else None, bias)
+        centre, *centres = _centres(stages)
         maps, sums = conv_silu_with_sums(images, weight, bias, centre, convolution.stride[0])
-        for (norm, convolution, _), after in zip(later, [*later[1:], None], strict=False):
+        for (norm, convolution, _), following in zip(later, centres, strict=True):
             weight, bias = _fold(norm, convolution, sums, centre, maps.numel() // maps.shape[-1], dtype)
             maps = conv2d(rearrange(maps, "b h w c -> b c h w"), weight, None, convolution.stride)
-            centre = _centre(after, bias)
+            centre = following
             maps, sums = silu_with_sums(rearrange(maps, "b c h w -> b h w c"), bias, centre)
         return rearrange(maps, "b h w c -> b c h w")
 
 
-def _centre(stage: nn.Sequential | None, bias: Float[Tensor, "c"]) -> Float[Tensor, "c"]:
-    """Guess the mean of what comes into a stage; maps that leave the stem are not moved."""
-    # a copy: the running mean moves before the backward pass needs it
-    return torch.zeros_like(bias) if stage is None else stage[0].running_mean.clone()
+def _centres(stages: nn.Sequential) -> tuple[Float[Tensor, "_"], ...]:
+    """Guess the mean of what every stage gives, from the running mean of the next; the last one's is not moved."""
+    means = [norm.running_mean for norm, *_ in stages][1:]
+    last = stages[-1][1].bias.detach()
+    # copies, made together: the running means move before the backward pass needs them
+    return torch.cat([*means, torch.zeros_like(last)]).split([len(mean) for mean in [*means, last]])
 
 
 def _normalised(
