@@ -1,6 +1,7 @@
 """SiLU with sums against its reference, alone and behind a first convolution, and the stem that is fused with it against the plain one."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -178,7 +179,8 @@ def test_a_compiled_step_is_one_graph_and_repeats_to_the_bit(gpu_only, rng, fres
     model, images = network(), with_coordinates(torch.rand(6, 2, 30, 33, generator=rng).cuda())
     program = torch.compile(lambda model, images: model(images), fullgraph=True, dynamic=False)
     for norm, *_ in model:  # the backward pass must see the running mean from before the step
-        norm.running_mean.fill_(0.3)
+        norm.running_mean.fill_(1.0)
+        norm.momentum = 1.0
     found = []
     for run in (program, program, lambda model, images: model(images)):
         own = copy.deepcopy(model)
@@ -189,7 +191,30 @@ def test_a_compiled_step_is_one_graph_and_repeats_to_the_bit(gpu_only, rng, fres
         found.append([out, *(parameter.grad for parameter in own.parameters()), *own.buffers()])
     assert all(torch.equal(one, other) for one, other in zip(*found[:2], strict=True))
     for one, eager in zip(*found[1:], strict=True):
-        torch.testing.assert_close(one, eager, rtol=0.02, atol=0.02 * eager.abs().max().item())
+        torch.testing.assert_close(one, eager, rtol=0.05, atol=0.05 * eager.abs().max().item())
+
+
+def test_a_compiled_gradient_sees_the_running_mean_from_before_the_step(rng, device, monkeypatch, fresh_dynamo):
+    """Compiled as by TorchInductor, which chooses what is kept for the backward pass; float32 by the interpreter."""
+    if device == "cuda":
+        pytest.skip("float32 products are TF32 on a GPU")
+    for op in (silu_with_sums, conv_silu_with_sums):
+        monkeypatch.setattr(conv_stem, op.__name__, partial(op, backend="triton"))
+    model, images = stem(2, 16, (1, 2)), torch.rand(2, 2, 9, 8, generator=rng)
+    for norm, *_ in model:
+        norm.running_mean.fill_(1.0)
+        norm.momentum = 1.0
+    exact, found = copy.deepcopy(model).double(), copy.deepcopy(model)
+    run = torch.compile(
+        lambda model, images: conv_stem.fused(model, images, torch.float32),
+        fullgraph=True,
+        backend="aot_eager_decomp_partition",
+    )
+    for out in (exact(images.double()), run(found, images)):
+        out.square().sum().backward()
+    for (name, mine), theirs in zip(found.named_parameters(), exact.parameters(), strict=True):
+        wanted = theirs.grad.float()
+        torch.testing.assert_close(mine.grad, wanted, rtol=1e-3, atol=1e-3 * wanted.abs().max().item(), msg=name)
 
 
 def test_images_that_want_a_gradient_get_it_by_the_plain_way(gpu_only, rng):
