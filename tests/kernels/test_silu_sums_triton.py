@@ -84,11 +84,17 @@ def test_what_the_kernels_cannot_take_is_refused_with_the_reason(device, maps, r
 FIRST = [(2, 3, 9, 8, 16, 3, 3, 1), (3, 4, 7, 11, 64, 3, 3, 2), (1, 1, 5, 5, 32, 5, 5, 1), (1, 2, 4, 3, 16, 2, 3, 1)]
 
 
-def first_layer(rng, device, n, c, h, w, k, rows, columns, dtype=torch.float32):
+def first_layer(rng, device, n, c, h, w, k, rows, columns):
     shapes = {"images": (n, c, h, w), "weight": (k, c, rows, columns), "bias": (k,)}
     made = {name: torch.randn(shape, generator=rng).to(device) for name, shape in shapes.items()}
     made["weight"] *= (c * rows * columns) ** -0.5
     return made
+
+
+def as_here(args, device):
+    """Round to what the kernel takes here: bfloat16 on a GPU, float32 by the interpreter."""
+    low = {name: x.to(torch.bfloat16 if device == "cuda" else torch.float32) for name, x in args.items()}
+    return low | {"bias": args["bias"]}
 
 
 def convolved(images, stride, weight, bias, backend):
@@ -116,13 +122,22 @@ def test_a_first_layer_is_right_in_bfloat16(gpu_only, rng, sizes):
 
 
 def test_a_first_layer_has_neither_a_gradient_of_images_nor_second_derivatives(rng, device):
-    args = {name: x.requires_grad_() for name, x in first_layer(rng, device, *FIRST[0][:-1]).items()}
+    args = as_here(first_layer(rng, device, *FIRST[0][:-1]), device)
+    args = {name: x.requires_grad_() for name, x in args.items()}
     with pytest.raises(ValueError, match="has no gradient of the images, and they want one; detach them"):
         conv_silu_with_sums(*args.values(), torch.zeros(16, device=device), backend="triton")
     out, _ = conv_silu_sums(args["images"].detach(), args["weight"], args["bias"], torch.zeros(16, device=device), 1)
     (slope,) = torch.autograd.grad(out.sum(), args["weight"], create_graph=True)
     with pytest.raises(RuntimeError, match=r"no second derivatives; leave it out with torchcaps\.ops\.without_kernels"):
         slope.sum().backward()
+
+
+def test_images_smaller_than_the_kernel_are_refused_by_conv2d_as_ever(rng, device):
+    args = as_here(first_layer(rng, device, 2, 3, 2, 9, 16, 3, 3), device)
+    with pytest.raises(ValueError, match=r"as large as the kernel at least, got \[2, 3, 2, 9\]"):
+        conv_silu_with_sums(*args.values(), args["bias"], backend="triton")
+    with pytest.raises(RuntimeError):
+        conv_silu_with_sums(*args.values(), args["bias"])
 
 
 @pytest.mark.parametrize(
@@ -197,7 +212,7 @@ def test_a_compiled_step_is_one_graph_and_repeats_to_the_bit(gpu_only, rng, fres
 def test_a_compiled_gradient_sees_the_running_mean_from_before_the_step(rng, device, monkeypatch, fresh_dynamo):
     """Compiled as by TorchInductor, which chooses what is kept for the backward pass; float32 by the interpreter."""
     if device == "cuda":
-        pytest.skip("float32 products are TF32 on a GPU")
+        pytest.skip("float32 products would be TF32 on a GPU, and are refused")
     for op in (silu_with_sums, conv_silu_with_sums):
         monkeypatch.setattr(conv_stem, op.__name__, partial(op, backend="triton"))
     model, images = stem(2, 16, (1, 2)), torch.rand(2, 2, 9, 8, generator=rng)

@@ -32,6 +32,8 @@ def refuses(images: Tensor, weight: Tensor, bias: Tensor, centre: Tensor, stride
         return f"takes bias and centre in float32, got {bias.dtype} and {centre.dtype}; convert them"
     if prod(weight.shape[1:]) > MOST_TAPS or len(weight) not in CHANNELS:
         return f"takes patches of at most {MOST_TAPS} values and {CHANNELS} channels, got {list(weight.shape)}"
+    if min(_places(images, weight, stride)) < 1:
+        return f"takes images as large as the kernel at least, got {list(images.shape)}; give larger ones"
     if not 0 < images.numel() < 2**31:
         return f"takes images of 1 to 2^31 values, got {images.numel():,}; give fewer"
     if images.requires_grad and torch.is_grad_enabled():
