@@ -2,8 +2,8 @@
 
     python compile_all.py few|all TARGET...
 
-TARGET is a compute capability times ten. few: the kernel that fills shared memory, and one of matrix EM
-routing. all: every form that a benchmark or a registered network takes, and the widest poses.
+TARGET is a compute capability times ten. few: the kernel that fills shared memory, one of matrix EM
+routing, and those of the stem. all: every form that a benchmark or a registered network takes, and the widest poses.
 """
 
 import json
@@ -17,6 +17,8 @@ from torchcaps.ops.convolution import triton_op as convolution_op
 from torchcaps.ops.dynamic import triton_op as dynamic_op
 from torchcaps.ops.em import triton_op as em_op
 from torchcaps.ops.matrix_em import triton_op as matrix_op
+from torchcaps.ops.silu_sums import triton_conv_op as first_op
+from torchcaps.ops.silu_sums import triton_op as silu_op
 from torchcaps.ops.tiles import ceil_div
 
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
@@ -81,6 +83,19 @@ def convolve_forward() -> None:
     )
 
 
+def silu_sums(channels: int, dtype: torch.dtype = BFLOAT16) -> None:
+    maps, bias = torch.empty(20, 44, 44, channels, dtype=dtype), torch.empty(channels)
+    out, sums = silu_op.silu_sums(maps, bias, bias)
+    silu_op.silu_sums_backward(out, sums, maps, bias, bias)
+
+
+def first_layer(c: int, channels: int, batch: int = 20) -> None:
+    images, weight = torch.empty(batch, c, 96, 96, dtype=BFLOAT16), torch.empty(channels, c, 3, 3, dtype=BFLOAT16)
+    bias = torch.empty(channels)
+    out, sums = first_op.conv_silu_sums(images, weight, bias, bias, 1)
+    first_op.conv_silu_sums_backward(out, sums, images, weight, bias, bias, 1)
+
+
 # poses of the registered networks: transforms, rows, number of inputs
 EM_SHARED = [((64, 4, 4), 4, 5184), ((64, 64, 2), 1, 1900)]
 EM_PAIRS = [
@@ -97,6 +112,10 @@ def everything() -> None:
     """Every form that a benchmark or a registered network takes, every rule, the widest poses of all kinds."""
     convolve()
     convolve(batch=1)
+    for channels in (16, 64, 96, 256):
+        silu_sums(channels)
+    for c, channels in ((4, 64), (3, 64), (7, 32), (3, 16)):
+        first_layer(c, channels)
     for weight, rows, n_in in EM_SHARED + EM_PAIRS:
         em(weight, rows, n_in)
     em((200, 2, 2), 2, 300)  # more outputs than a program has lanes
@@ -121,6 +140,8 @@ def everything() -> None:
 def few() -> None:
     convolve_forward()
     matrix_em_densities()
+    silu_sums(64)
+    first_layer(4, 64)
 
 
 FORMS: dict[str, Callable[[], None]] = {"few": few, "all": everything}

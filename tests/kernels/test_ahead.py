@@ -20,13 +20,15 @@ from torchcaps.ops.em import triton_forward as em_forward
 from torchcaps.ops.gpus import LARGE, MIDDLE, SMALL
 from torchcaps.ops.matrix_em import triton_backward as matrix_backward
 from torchcaps.ops.matrix_em import triton_forward as matrix_forward
+from torchcaps.ops.silu_sums import triton_conv_kernels
+from torchcaps.ops.silu_sums import triton_kernels as silu_kernels
 
 HERE = Path(__file__).parent
 # bytes of a thread. Tiles for 9.0 and 10.0 are kept to the bit as they were measured, and spill with poses of 64
 MOST_SPILLED = {LARGE: 1024, MIDDLE: 256, SMALL: 256}
 MODULES = (
     triton_forward, triton_backward, triton_kernels, em_forward, em_backward, triton_inputs, triton_pairs,
-    triton_first, matrix_forward, matrix_backward,
+    triton_first, matrix_forward, matrix_backward, silu_kernels, triton_conv_kernels,
 )  # fmt: skip
 
 
@@ -71,12 +73,13 @@ def test_what_does_not_fit_is_found(change):
     assert too_much([ONE, ONE._replace(**change)], 86) == [str(ONE._replace(**change))]
 
 
-def test_the_largest_kernel_and_one_of_votes_fit_every_target():
-    found = compiled("few", *TARGETS)
+def test_the_largest_kernel_one_of_votes_and_the_stems_fit_every_target():
+    found, stems = compiled("few", *TARGETS), kernels(silu_kernels) | kernels(triton_conv_kernels)
     assert list(found) == list(TARGETS)
-    for target, kernels in found.items():
-        assert {kernel.name for kernel in kernels} == {"forward", "add_up", "log_densities"}
-        assert too_much(kernels, target) == []
+    for target, few in found.items():
+        assert {kernel.name for kernel in few} == {"forward", "add_up", "log_densities"} | stems
+        assert too_much(few, target) == []
+        assert [str(kernel) for kernel in few if kernel.name in stems and kernel.stack] == []
 
 
 @pytest.mark.slow

@@ -87,6 +87,10 @@ WARM = {"grid": GRID, "inverse_temperature": 0.3}
 # name of the op: how it is called, and what it is differentiated by
 CASES: dict[str, tuple[Callable, Callable[[], tuple[Tensor, ...]]]] = {
     "code_loss": (lambda activity: ops.code_loss(PRESENT, activity), lambda: (positive(2, 3),)),
+    "conv_silu_with_sums": (
+        lambda *x: ops.conv_silu_with_sums(*x, torch.ones(2)),
+        lambda: (normal(1, 2, 4, 4), normal(2, 2, 3, 3), normal(2)),
+    ),
     "convolve": (ops.convolve, lambda: (normal(1, 2, 4, 4), normal(2, 2, 3, 3), normal(2))),
     "cross_entropy_loss": (lambda scores: ops.cross_entropy_loss(scores, PRESENT), lambda: (normal(2, 3),)),
     "dynamic_routing": (ops.dynamic_routing, routing),
@@ -122,6 +126,7 @@ CASES: dict[str, tuple[Callable, Callable[[], tuple[Tensor, ...]]]] = {
     "self_attention_routing_steps": (lambda *x: last(ops.self_attention_routing_steps(*x)), attentive),
     "self_routing": (ops.self_routing, self_routed),
     "self_routing_steps": (lambda *x: last(ops.self_routing_steps(*x)), self_routed),
+    "silu_with_sums": (lambda *x: ops.silu_with_sums(*x, torch.ones(4)), lambda: (normal(2, 3, 4), normal(4))),
     "spread_loss": (lambda scores: ops.spread_loss(scores, PRESENT, margin=0.9), lambda: (positive(2, 3),)),
     "squash": (ops.squash, lambda: (normal(2, 3),)),
     "squash_exponential": (ops.squash_exponential, lambda: (normal(2, 3),)),
@@ -132,7 +137,7 @@ CASES: dict[str, tuple[Callable, Callable[[], tuple[Tensor, ...]]]] = {
 def test_the_table_has_every_exported_function():
     exported = {name for name in ops.__all__ if isfunction(getattr(ops, name))}
     assert exported == CASES.keys() | NO_GRADIENT.keys() and not CASES.keys() & NO_GRADIENT.keys()
-    assert len(CASES) == 34 and len(NO_GRADIENT) == 10
+    assert len(CASES) == 36 and len(NO_GRADIENT) == 10
 
 
 def leaves(name: str) -> tuple[Tensor, ...]:

@@ -19,6 +19,8 @@ from torchcaps.ops.convolution.triton_op import (
 from torchcaps.ops.dynamic import triton_op as dynamic
 from torchcaps.ops.em import triton_op as em
 from torchcaps.ops.matrix_em import triton_op as matrix_em
+from torchcaps.ops.silu_sums.triton_conv_op import conv_silu_sums, conv_silu_sums_backward
+from torchcaps.ops.silu_sums.triton_op import silu_sums, silu_sums_backward
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available() and not INTERPRETED
@@ -94,6 +96,22 @@ def convolution_weight_backward() -> tuple:
     return grad, images, weight, stride
 
 
+def silu() -> tuple:
+    return normal(2, 3, 5), normal(5), normal(5)
+
+
+def silu_backward() -> tuple:
+    return normal(2, 3, 5), normal(2, 5), *silu()
+
+
+def conv_silu() -> tuple:
+    return normal(2, 2, 4, 5), normal(16, 2, 3, 3), normal(16), normal(16), 1
+
+
+def conv_silu_backward() -> tuple:
+    return normal(2, 2, 3, 16), normal(2, 16), *conv_silu()
+
+
 # name of the op: the op, its arguments, whether they need gradients. Those of a backward op do not, since it refuses
 # second derivatives
 CASES = {
@@ -113,13 +131,21 @@ CASES = {
         convolution_weight_backward,
         False,
     ),
+    "torchcaps::conv_silu_sums": (conv_silu_sums, conv_silu, True),
+    "torchcaps::conv_silu_sums_backward": (conv_silu_sums_backward, conv_silu_backward, False),
+    "torchcaps::silu_sums": (silu_sums, silu, True),
+    "torchcaps::silu_sums_backward": (silu_sums_backward, silu_backward, False),
 }
-FAST = {"torchcaps::dynamic_routing", "torchcaps::convolve_strided"}  # a minute for all with the interpreter
+FAST = {
+    "torchcaps::dynamic_routing",
+    "torchcaps::convolve_strided",
+    "torchcaps::silu_sums",
+}  # a minute for all with the interpreter
 
 
 def test_the_table_has_every_registered_op():
     registered = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("torchcaps::")}
-    assert {name.split()[0] for name in CASES} == registered and len(registered) == 11
+    assert {name.split()[0] for name in CASES} == registered and len(registered) == 15
 
 
 @pytest.mark.filterwarnings(BOUND)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers import Capsules, EMCapsules
+from torchcaps.layers.conv_stem import ConvStem
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.ops import EMStep
 
@@ -96,10 +97,10 @@ class EMCapsNet(nn.Module):
         return checked_grid("EMCapsNet", self.strides, height, width)
 
 
-def stem(c_in: int, channels: int, strides: tuple[int, ...]) -> nn.Sequential:
+def stem(c_in: int, channels: int, strides: tuple[int, ...]) -> ConvStem:
     """Build 3x3 convolutions with these strides, each after a batch normalisation."""
     sizes = [c_in, *[channels] * len(strides)]
-    return nn.Sequential(*(_stage(c, channels, stride) for c, stride in zip(sizes[:-1], strides, strict=True)))
+    return ConvStem(*(_stage(c, channels, stride) for c, stride in zip(sizes[:-1], strides, strict=True)))
 
 
 def grid_after(strides: tuple[int, ...], height: int, width: int) -> tuple[int, int]:

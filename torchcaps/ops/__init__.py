@@ -24,6 +24,7 @@ from torchcaps.ops.matrix_em import matrix_em_routing, matrix_em_routing_backend
 from torchcaps.ops.matrix_em.reference import MatrixEMRouted, MatrixEMStep, matrix_em_routing_steps
 from torchcaps.ops.self_attention import self_attention_routing, self_attention_routing_steps
 from torchcaps.ops.self_routing import SelfRouted, SelfRoutingStep, self_routing, self_routing_steps
+from torchcaps.ops.silu_sums import conv_silu_with_sums, silu_with_sums
 from torchcaps.ops.sparse import (
     Winning,
     after_batch,
@@ -56,6 +57,7 @@ __all__ = [
     "after_batch",
     "boosted_ranks",
     "code_loss",
+    "conv_silu_with_sums",
     "convolve",
     "count_wins",
     "cross_entropy_loss",
@@ -92,6 +94,7 @@ __all__ = [
     "self_attention_routing_steps",
     "self_routing",
     "self_routing_steps",
+    "silu_with_sums",
     "spread_loss",
     "squash",
     "squash_exponential",
