@@ -1,0 +1,129 @@
+"""Launch the walks of dynamic routing: where they are taken, how a problem is cut, and which kernel follows which."""
+
+import torch
+from torch import Tensor
+
+from torchcaps.ops.dynamic import triton_launch
+from torchcaps.ops.dynamic.triton_launch import Problem, _share
+from torchcaps.ops.tiles import ceil_div, next_power_of_2
+
+MOST_NUMBERS = 160  # of the sums of one image, outputs times padded dimensions: registers hold no more
+MOST_DIMENSIONS = 16  # of an input pose: a tile has two inputs at least
+COLUMNS, MOST_INPUTS = 32, 4  # of a tile; a thread has one input then, and all of its dimensions
+ROWS = 32  # images of a tile, sixteen for each warp
+PROGRAMS = 3  # that the chunks of inputs make for each multiprocessor, about
+STAGES = 2  # tiles in flight
+AT_ONCE = 32  # chunks of a sum that are loaded together
+FLOAT32_TOO = False  # for tests: the interpreter computes bfloat16 in a wrong way, so that it judges walks in float32
+
+
+def walks(weight: Tensor, n_out: int, low: bool) -> bool:
+    """Whether a problem takes walks, by what its backward pass knows, too.
+
+    Float32 products would need three times the tiles on chip, and one transform for all inputs or all outputs would be
+    loaded again for each of them: both have the kernels of triton_forward.py, like whatever is too large.
+    """
+    if not (low or FLOAT32_TOO) or weight.ndim != 4:
+        return False
+    d_in, d_out = weight.shape[-2:]
+    return d_in <= MOST_DIMENSIONS and n_out * _padded(d_out) <= MOST_NUMBERS
+
+
+def _padded(d_out: int) -> int:
+    return max(16, next_power_of_2(d_out))
+
+
+class Walks(Problem):
+    """A problem whose sums over inputs are made by walks."""
+
+    def __init__(self, poses: Tensor, weight: Tensor, n_out: int, leaky: bool, low: bool) -> None:
+        super().__init__(poses, weight, n_out, low)
+        from torchcaps.ops.dynamic import triton_walk, triton_walk_backward
+
+        self.walk, self.walk_backward_kernel = triton_walk.walk, triton_walk_backward.walk_backward
+        s = self.sizes
+        rows = min(ROWS, max(16, next_power_of_2(s.n_batch)))
+        padded = max(4, s.DP)
+        self.walk_inputs = min(MOST_INPUTS, COLUMNS // padded)
+        self.walk_tiles = ceil_div(s.n_in, self.walk_inputs)
+        image_tiles = ceil_div(s.n_batch, rows)
+        chunks = max(1, PROGRAMS * self.tiles.multiprocessors // image_tiles)
+        self.walk_blocks = ceil_div(self.walk_tiles, chunks)
+        self.walk_chunks = ceil_div(self.walk_tiles, self.walk_blocks)
+        self.walk_grid = self.walk_chunks, image_tiles
+        self.walk_tile = self.tile | {
+            "BB": rows, "IB": self.walk_inputs, "DP": padded, "LEAKY": leaky,
+            "num_warps": rows // 16, "num_stages": STAGES,
+        }  # fmt: skip
+        self.rows = s.n_batch * s.n_out, self.walk_chunks
+        self.row_tile |= {"CHUNKS": max(AT_ONCE, next_power_of_2(self.walk_chunks)), "AT_ONCE": AT_ONCE, "num_warps": 4}
+
+    def partial(self) -> Tensor:
+        s = self.sizes
+        return self.poses.new_empty(self.walk_chunks, s.n_batch, s.n_out, s.d_out, dtype=torch.float32)
+
+    def walk_forward(self, pose_sum: Tensor, first: bool) -> Tensor:
+        partial = self.partial()
+        inputs = self.poses, self.weight, pose_sum, partial, *self.counts, *self.layout[:2], self.walk_blocks
+        self.walk[self.walk_grid](*inputs, **self.walk_tile, FIRST=first)
+        return partial
+
+    def walk_backward(self, pose_sum, grad, kept: Tensor, grad_poses: Tensor, add: bool) -> Tensor:
+        partial = self.partial()
+        inputs = self.poses, self.weight, pose_sum, grad, partial, kept, grad_poses
+        counts = *self.counts, *self.layout[:2], self.walk_blocks
+        self.walk_backward_kernel[self.walk_grid](*inputs, *counts, **self.walk_tile, ADD=add)
+        return partial
+
+    def kept_shape(self, n_iters: int) -> tuple[int, ...]:
+        """Shape of what walks keep: couplings and gradients of logits, side by side."""
+        return n_iters - 1, self.sizes.n_batch, self.walk_tiles, self.sizes.n_out, self.walk_inputs, 2
+
+
+def forward(
+    poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, leaky: bool, low: bool, outputs: tuple[Tensor, ...]
+) -> None:
+    """Write the outputs of `triton_op.route` but the bounds: walks find their own."""
+    poses_out, pose_sum_out, totals, pose_sums, _, narrow = outputs
+    if narrow.numel():
+        weight = narrow.copy_(weight)
+    problem = Walks(poses, weight, n_out, leaky, low)
+    running = torch.empty_like(totals[0])
+    bias = None if bias is None else bias.contiguous()
+    for t in range(len(totals)):
+        partial = problem.walk_forward(pose_sums[t - 1] if t else poses, first=t == 0)
+        scale = 1.0 if t else _share(n_out, leaky)
+        problem.finish(partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t, scale)
+
+
+def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, narrow, leaky, of_weight):
+    """Compute the gradients of poses, weight (empty unless `of_weight`) and bias."""
+    n_iters, n_batch, n_out, _ = totals.shape
+    used, low = narrow if narrow.numel() else weight, pose_sums.dtype == torch.bfloat16
+    problem = Walks(poses, used, n_out, leaky, low)
+    shape = problem.kept_shape(n_iters)
+    if torch.Size(shape).numel() * pose_sums.itemsize > triton_launch.KEPT_BYTES:
+        bounds = poses.new_empty(n_iters - 1, 2, n_batch, poses.shape[1], dtype=torch.float32)
+        for pose_sum, found in zip(pose_sums, bounds, strict=True):
+            problem.denominators(pose_sum, found, leaky)
+        given = poses, weight, totals, pose_sums, bounds, narrow, leaky, of_weight
+        return triton_launch.backward(grad_poses_out, grad_pose_sum, *given)
+    kept = pose_sums.new_empty(shape)
+    grads, running = torch.empty_like(totals), torch.empty_like(totals[0])
+    low_grads = torch.empty_like(totals, dtype=pose_sums.dtype)
+    summed = torch.empty_like(poses, dtype=torch.float32) if n_iters > 1 else None
+    problem.finish_backward(None, grad_poses_out, running, totals[-1], grads[-1], low_grads[-1], keep=False)
+    incoming = torch.zeros_like(running) if grad_pose_sum is None else grad_pose_sum
+    for t in range(n_iters - 1, 0, -1):
+        partial = problem.walk_backward(pose_sums[t - 1], low_grads[t], kept[t - 1], summed, add=t < n_iters - 1)
+        problem.finish_backward(partial, incoming, running, totals[t - 1], grads[t - 1], low_grads[t - 1], keep=True)
+        incoming = running
+        del partial  # it is large, and what comes next makes room for the gradients
+    share = _share(n_out, leaky)
+    grad_poses = torch.empty_like(poses)
+    problem.poses_backward_first(low_grads[0], summed, grad_poses, share)
+    grad_weight = weight.new_empty(0)
+    if of_weight:
+        walked = problem.walk_inputs
+        grad_weight = problem.weight_backward(pose_sums, low_grads, kept, kept, kept, weight.dtype, share, walked)
+    return grad_poses, grad_weight, problem.bias_backward(grads)
