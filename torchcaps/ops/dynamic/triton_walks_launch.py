@@ -10,7 +10,7 @@ from torchcaps.ops.tiles import ceil_div, next_power_of_2
 MOST_NUMBERS = 160  # of the sums of one image, outputs times padded dimensions: registers hold no more
 MOST_DIMENSIONS = 16  # of an input pose: a tile has two inputs at least
 COLUMNS, MOST_INPUTS = 32, 4  # of a tile; a thread has one input then, and all of its dimensions
-ROWS = 32  # images of a tile, sixteen for each warp
+ROWS, BACKWARD_ROWS = 32, 64  # images of a tile, sixteen for each warp
 PROGRAMS = 3  # that the chunks of inputs make for each multiprocessor, about
 STAGES = 2  # tiles in flight
 AT_ONCE = 32  # chunks of a sum that are loaded together
@@ -34,15 +34,14 @@ def _padded(d_out: int) -> int:
 
 
 class Walks(Problem):
-    """A problem whose sums over inputs are made by walks."""
+    """A problem whose sums over inputs are made by walks, forward or backward."""
 
-    def __init__(self, poses: Tensor, weight: Tensor, n_out: int, leaky: bool, low: bool) -> None:
+    def __init__(
+        self, poses: Tensor, weight: Tensor, n_out: int, leaky: bool, low: bool, backwards: bool = False
+    ) -> None:
         super().__init__(poses, weight, n_out, low)
-        from torchcaps.ops.dynamic import triton_walk, triton_walk_backward
-
-        self.walk, self.walk_backward_kernel = triton_walk.walk, triton_walk_backward.walk_backward
         s = self.sizes
-        rows = min(ROWS, max(16, next_power_of_2(s.n_batch)))
+        rows = min(BACKWARD_ROWS if backwards else ROWS, max(16, next_power_of_2(s.n_batch)))
         padded = max(4, s.DP)
         self.walk_inputs = min(MOST_INPUTS, COLUMNS // padded)
         self.walk_tiles = ceil_div(s.n_in, self.walk_inputs)
@@ -65,14 +64,18 @@ class Walks(Problem):
     def walk_forward(self, pose_sum: Tensor, first: bool) -> Tensor:
         partial = self.partial()
         inputs = self.poses, self.weight, pose_sum, partial, *self.counts, *self.layout[:2], self.walk_blocks
-        self.walk[self.walk_grid](*inputs, **self.walk_tile, FIRST=first)
+        from torchcaps.ops.dynamic.triton_walk import walk
+
+        walk[self.walk_grid](*inputs, **self.walk_tile, FIRST=first)
         return partial
 
     def walk_backward(self, pose_sum, grad, kept: Tensor, grad_poses: Tensor, add: bool) -> Tensor:
         partial = self.partial()
         inputs = self.poses, self.weight, pose_sum, grad, partial, kept, grad_poses
         counts = *self.counts, *self.layout[:2], self.walk_blocks
-        self.walk_backward_kernel[self.walk_grid](*inputs, *counts, **self.walk_tile, ADD=add)
+        from torchcaps.ops.dynamic.triton_walk_backward import walk_backward
+
+        walk_backward[self.walk_grid](*inputs, *counts, **self.walk_tile, ADD=add)
         return partial
 
     def kept_shape(self, n_iters: int) -> tuple[int, ...]:
@@ -100,7 +103,7 @@ def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, na
     """Compute the gradients of poses, weight (empty unless `of_weight`) and bias."""
     n_iters, n_batch, n_out, _ = totals.shape
     used, low = narrow if narrow.numel() else weight, pose_sums.dtype == torch.bfloat16
-    problem = Walks(poses, used, n_out, leaky, low)
+    problem = Walks(poses, used, n_out, leaky, low, backwards=True)
     shape = problem.kept_shape(n_iters)
     if torch.Size(shape).numel() * pose_sums.itemsize > triton_launch.KEPT_BYTES:
         bounds = poses.new_empty(n_iters - 1, 2, n_batch, poses.shape[1], dtype=torch.float32)
