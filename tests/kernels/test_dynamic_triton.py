@@ -147,7 +147,7 @@ def test_walks_are_right(rng, device, walked, weight, sizes, rule):
 def test_walks_have_several_tiles_of_images_and_chunks_of_inputs(rng, device, walked):
     args = arguments(rng, device, b=18, i=21, d=8, e=16, j=10, n=2)
     problem = Walks(args["poses"], args["weight"], 10, leaky=False, low=False)
-    assert (problem.walk_tiles, problem.walk_blocks, problem.walk_grid) == (6, 2, (3, 2))
+    assert (problem.walk_tiles, problem.walk_blocks, problem.walk_grid) == (6, 2, (2, 3))
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e4])

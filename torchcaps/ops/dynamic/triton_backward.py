@@ -24,16 +24,18 @@ from torchcaps.ops.dynamic.triton_tiles import (
 def finish_backward(
     partial, incoming, running, total, grad_total, narrow, n_rows, n_chunks,
     E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr, AT_ONCE: tl.constexpr,
-    EPS: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
+    EPS: tl.constexpr, GIVEN: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Take the gradient of one iteration's poses back through squash, for rows (b, j).
 
-    ADD: plus `partial`. KEEP: keep it for the iterations before, too.
+    GIVEN: it is `incoming`, else 0. ADD: plus `partial`. KEEP: keep it for the iterations before, too.
     """
     row, e = tl.program_id(0).to(tl.int64) * RB + tl.arange(0, RB), tl.arange(0, EP)
     there = (row < n_rows)[:, None] & (e < E)[None, :]
     at = row[:, None] * E + e[None, :]
-    grad = tl.load(incoming + at, mask=there, other=0.0).to(tl.float32)
+    grad = tl.zeros((RB, EP), tl.float32)
+    if GIVEN:
+        grad += tl.load(incoming + at, mask=there, other=0.0).to(tl.float32)
     if ADD:
         grad += sum_partials(partial, row, e, n_rows, n_chunks, E, RB, EP, CHUNKS, AT_ONCE)
     if KEEP:

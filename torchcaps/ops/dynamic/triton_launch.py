@@ -139,9 +139,10 @@ class Problem:
         )  # fmt: skip
 
     def finish_backward(self, partial, incoming, running, total, grad_total, narrow, keep: bool) -> None:
-        add = partial is not None
-        inputs = partial if add else total, incoming, running, total, grad_total, narrow
-        self.backward.finish_backward[self.row_grid](*inputs, *self.rows, **self.row_tile, ADD=add, KEEP=keep)
+        given, add = incoming is not None, partial is not None
+        inputs = partial if add else total, incoming if given else total, running, total, grad_total, narrow
+        flags = {"GIVEN": given, "ADD": add, "KEEP": keep}
+        self.backward.finish_backward[self.row_grid](*inputs, *self.rows, **self.row_tile, **flags)
 
     def bias_backward(self, grads: Tensor) -> Tensor:
         n_rows, n_columns = grads.shape[0] * grads.shape[1], grads.shape[2] * grads.shape[3]
@@ -220,7 +221,7 @@ def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bo
     summed = torch.empty_like(poses, dtype=torch.float32) if several else None
     kept = _kept(pose_sums, n_out, n_batch, poses.shape[1]) if several and of_weight else None
     problem.finish_backward(None, grad_poses_out, running, totals[-1], grads[-1], low_grads[-1], keep=False)
-    incoming = torch.zeros_like(running) if grad_pose_sum is None else grad_pose_sum
+    incoming = grad_pose_sum
     for t in range(n_iters - 1, 0, -1):
         last = t == n_iters - 1
         given = pose_sums[t - 1], low_grads[t], bounds[t - 1], delta[t - 1]

@@ -147,8 +147,8 @@ def walk(
 
     FIRST: with couplings of 1 (the caller scales).
     """
-    chunk = tl.program_id(0)
-    b = tl.program_id(1) * BB + tl.arange(0, BB)
+    chunk = tl.program_id(1)
+    b = tl.program_id(0) * BB + tl.arange(0, BB)
     if not FIRST:
         parents = load_parents(pose_sum, b, n_batch, J, E, EP)
     totals = zeros(J, BB, EP)

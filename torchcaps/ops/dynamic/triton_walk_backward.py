@@ -61,8 +61,8 @@ def walk_backward(
     one chunk of inputs to partial [chunk b j e], and the gradient of the poses (ADD: plus what is there). In one walk
     the numbers of all outputs and the sums of all outputs would not fit into registers.
     """
-    chunk = tl.program_id(0)
-    b = tl.program_id(1) * BB + tl.arange(0, BB)
+    chunk = tl.program_id(1)
+    b = tl.program_id(0) * BB + tl.arange(0, BB)
     parents = load_parents(pose_sum, b, n_batch, J, E, EP)
     grads = load_parents(grad, b, n_batch, J, E, EP)
     end = tl.minimum((chunk + 1) * blocks, tl.cdiv(n_in, IB))

@@ -13,6 +13,7 @@ COLUMNS, MOST_INPUTS = 32, 4  # of a tile; a thread has one input then, and all 
 ROWS, BACKWARD_ROWS = 32, 64  # images of a tile, sixteen for each warp
 PROGRAMS = 3  # that the chunks of inputs make for each multiprocessor, about
 STAGES = 2  # tiles in flight
+WEIGHT_ROWS, WEIGHT_OUTPUTS, WEIGHT_WARPS = 64, 2, 4  # of a program for the weight's gradient
 AT_ONCE = 32  # chunks of a sum that are loaded together
 FLOAT32_TOO = False  # for tests: the interpreter computes bfloat16 in a wrong way, so that it judges walks in float32
 
@@ -49,7 +50,7 @@ class Walks(Problem):
         chunks = max(1, PROGRAMS * self.tiles.multiprocessors // image_tiles)
         self.walk_blocks = ceil_div(self.walk_tiles, chunks)
         self.walk_chunks = ceil_div(self.walk_tiles, self.walk_blocks)
-        self.walk_grid = self.walk_chunks, image_tiles
+        self.walk_grid = image_tiles, self.walk_chunks
         self.walk_tile = self.tile | {
             "BB": rows, "IB": self.walk_inputs, "DP": padded, "LEAKY": leaky,
             "num_warps": rows // 16, "num_stages": STAGES,
@@ -77,6 +78,22 @@ class Walks(Problem):
 
         walk_backward[self.walk_grid](*inputs, *counts, **self.walk_tile, ADD=add)
         return partial
+
+    def walk_weight(self, pose_sums, grads, kept: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
+        """Gradient of the weight, from what the backward walks have kept."""
+        s = self.sizes
+        if s.places > 1:  # the sum over the places of a type: a loop that the other kernel has
+            return self.weight_backward(pose_sums, grads, kept, kept, kept, dtype, scale, walked=self.walk_inputs)
+        from torchcaps.ops.dynamic.triton_walk_weight import walk_weight
+
+        out = torch.empty_like(self.weight, dtype=dtype)
+        outputs = min(WEIGHT_OUTPUTS, s.n_out)
+        tile = {name: value for name, value in self.walk_tile.items() if name != "LEAKY"}
+        tile |= {"BB": min(WEIGHT_ROWS, max(16, next_power_of_2(s.n_batch))), "JB": outputs, "N_ITERS": len(grads)}
+        walk_weight[self.walk_tiles, ceil_div(s.n_out, outputs)](
+            self.poses, pose_sums, grads, kept, out, scale, *self.counts, **tile | {"num_warps": WEIGHT_WARPS}
+        )
+        return out
 
     def kept_shape(self, n_iters: int) -> tuple[int, ...]:
         """Shape of what walks keep: couplings and gradients of logits, side by side."""
@@ -116,7 +133,7 @@ def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, na
     low_grads = torch.empty_like(totals, dtype=pose_sums.dtype)
     summed = torch.empty_like(poses, dtype=torch.float32) if n_iters > 1 else None
     problem.finish_backward(None, grad_poses_out, running, totals[-1], grads[-1], low_grads[-1], keep=False)
-    incoming = torch.zeros_like(running) if grad_pose_sum is None else grad_pose_sum
+    incoming = grad_pose_sum
     for t in range(n_iters - 1, 0, -1):
         partial = problem.walk_backward(pose_sums[t - 1], low_grads[t], kept[t - 1], summed, add=t < n_iters - 1)
         problem.finish_backward(partial, incoming, running, totals[t - 1], grads[t - 1], low_grads[t - 1], keep=True)
@@ -127,6 +144,5 @@ def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, na
     problem.poses_backward_first(low_grads[0], summed, grad_poses, share)
     grad_weight = weight.new_empty(0)
     if of_weight:
-        walked = problem.walk_inputs
-        grad_weight = problem.weight_backward(pose_sums, low_grads, kept, kept, kept, weight.dtype, share, walked)
+        grad_weight = problem.walk_weight(pose_sums, low_grads, kept, weight.dtype, share)
     return grad_poses, grad_weight, problem.bias_backward(grads)
