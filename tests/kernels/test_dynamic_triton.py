@@ -120,7 +120,7 @@ def walked(monkeypatch):
     """Walks in float32: the interpreter's bfloat16 is wrong. Tiles of 16 images, and five chunks of inputs at most."""
     monkeypatch.setattr(triton_walks_launch, "FLOAT32_TOO", True)
     monkeypatch.setattr(triton_walks_launch, "ROWS", 16)
-    monkeypatch.setattr(triton_walks_launch, "BACKWARD_ROWS", 16)
+    monkeypatch.setattr(triton_walks_launch, "COUPLE_ROWS", 16)
     monkeypatch.setattr(triton_walks_launch, "PROGRAMS", 10)
     with forced_tiles(TABLES["227 KB"]._replace(multiprocessors=1)):
         yield
@@ -147,7 +147,7 @@ def test_walks_are_right(rng, device, walked, weight, sizes, rule):
 def test_walks_have_several_tiles_of_images_and_chunks_of_inputs(rng, device, walked):
     args = arguments(rng, device, b=18, i=21, d=8, e=16, j=10, n=2)
     problem = Walks(args["poses"], args["weight"], 10, leaky=False, low=False)
-    assert (problem.walk_tiles, problem.walk_blocks, problem.walk_grid) == (6, 2, (2, 3))
+    assert (problem.walk_tiles, problem.walk_counts[-1], problem.walk_grid) == (6, 2, (2, 3))
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e4])

@@ -10,9 +10,10 @@ from torchcaps.ops.tiles import ceil_div, next_power_of_2
 MOST_NUMBERS = 160  # of the sums of one image, outputs times padded dimensions: registers hold no more
 MOST_DIMENSIONS = 16  # of an input pose: a tile has two inputs at least
 COLUMNS, MOST_INPUTS = 32, 4  # of a tile; a thread has one input then, and all of its dimensions
-ROWS, BACKWARD_ROWS = 32, 64  # images of a tile, sixteen for each warp
+# images of a tile, sixteen for each warp: of the walks, and of the kernel that finds the couplings again
+ROWS, COUPLE_ROWS = 32, 32
 PROGRAMS = 3  # that the chunks of inputs make for each multiprocessor, about
-STAGES = 2  # tiles in flight
+STAGES = 3  # tiles in flight and at work
 WEIGHT_ROWS, WEIGHT_OUTPUTS, WEIGHT_WARPS = 64, 2, 4  # of a program for the weight's gradient
 AT_ONCE = 32  # chunks of a sum that are loaded together
 FLOAT32_TOO = False  # for tests: the interpreter computes bfloat16 in a wrong way, so that it judges walks in float32
@@ -35,48 +36,55 @@ def _padded(d_out: int) -> int:
 
 
 class Walks(Problem):
-    """A problem whose sums over inputs are made by walks, forward or backward."""
+    """A problem whose sums over inputs are made by walks."""
 
-    def __init__(
-        self, poses: Tensor, weight: Tensor, n_out: int, leaky: bool, low: bool, backwards: bool = False
-    ) -> None:
+    def __init__(self, poses: Tensor, weight: Tensor, n_out: int, leaky: bool, low: bool) -> None:
         super().__init__(poses, weight, n_out, low)
         s = self.sizes
-        rows = min(BACKWARD_ROWS if backwards else ROWS, max(16, next_power_of_2(s.n_batch)))
-        padded = max(4, s.DP)
+        self.leaky, padded = leaky, max(4, s.DP)
         self.walk_inputs = min(MOST_INPUTS, COLUMNS // padded)
         self.walk_tiles = ceil_div(s.n_in, self.walk_inputs)
+        self.walk_tile = self.tile | {"IB": self.walk_inputs, "DP": padded, "num_stages": STAGES}
+        self.walk_grid, self.walk_counts, self.walk_rows = self._cut(ROWS)
+        n_chunks = self.walk_grid[1]
+        self.rows = s.n_batch * s.n_out, n_chunks
+        self.row_tile |= {"CHUNKS": max(AT_ONCE, next_power_of_2(n_chunks)), "AT_ONCE": AT_ONCE, "num_warps": 4}
+
+    def _cut(self, most_rows: int) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
+        """Tiles of images and chunks of inputs, what a kernel is told of them, and the rows of a tile."""
+        s = self.sizes
+        rows = min(most_rows, max(16, next_power_of_2(s.n_batch)))
         image_tiles = ceil_div(s.n_batch, rows)
         chunks = max(1, PROGRAMS * self.tiles.multiprocessors // image_tiles)
-        self.walk_blocks = ceil_div(self.walk_tiles, chunks)
-        self.walk_chunks = ceil_div(self.walk_tiles, self.walk_blocks)
-        self.walk_grid = image_tiles, self.walk_chunks
-        self.walk_tile = self.tile | {
-            "BB": rows, "IB": self.walk_inputs, "DP": padded, "LEAKY": leaky,
-            "num_warps": rows // 16, "num_stages": STAGES,
-        }  # fmt: skip
-        self.rows = s.n_batch * s.n_out, self.walk_chunks
-        self.row_tile |= {"CHUNKS": max(AT_ONCE, next_power_of_2(self.walk_chunks)), "AT_ONCE": AT_ONCE, "num_warps": 4}
+        blocks = ceil_div(self.walk_tiles, chunks)
+        grid = image_tiles, ceil_div(self.walk_tiles, blocks)
+        return grid, (*self.counts, *self.layout[:2], blocks), {"BB": rows, "num_warps": rows // 16}
 
-    def partial(self) -> Tensor:
+    def _partial(self) -> Tensor:
         s = self.sizes
-        return self.poses.new_empty(self.walk_chunks, s.n_batch, s.n_out, s.d_out, dtype=torch.float32)
+        return self.poses.new_empty(self.walk_grid[1], s.n_batch, s.n_out, s.d_out, dtype=torch.float32)
 
-    def walk_forward(self, pose_sum: Tensor, first: bool) -> Tensor:
-        partial = self.partial()
-        inputs = self.poses, self.weight, pose_sum, partial, *self.counts, *self.layout[:2], self.walk_blocks
+    def walk(self, pose_sum: Tensor, first: bool) -> Tensor:
         from torchcaps.ops.dynamic.triton_walk import walk
 
-        walk[self.walk_grid](*inputs, **self.walk_tile, FIRST=first)
+        partial = self._partial()
+        inputs = self.poses, self.weight, pose_sum, partial, *self.walk_counts
+        walk[self.walk_grid](*inputs, **self.walk_tile | self.walk_rows, LEAKY=self.leaky, FIRST=first)
         return partial
 
-    def walk_backward(self, pose_sum, grad, kept: Tensor, grad_poses: Tensor, add: bool) -> Tensor:
-        partial = self.partial()
-        inputs = self.poses, self.weight, pose_sum, grad, partial, kept, grad_poses
-        counts = *self.counts, *self.layout[:2], self.walk_blocks
+    def couple(self, pose_sum: Tensor, grad: Tensor, kept: Tensor, grad_poses: Tensor, add: bool) -> None:
+        from torchcaps.ops.dynamic.triton_walk_backward import couple
+
+        grid, counts, rows = self._cut(COUPLE_ROWS)
+        inputs = self.poses, self.weight, pose_sum, grad, kept, grad_poses, *counts
+        couple[grid](*inputs, **self.walk_tile | rows, AGAIN="ieee", LEAKY=self.leaky, ADD=add)
+
+    def walk_backward(self, kept: Tensor) -> Tensor:
         from torchcaps.ops.dynamic.triton_walk_backward import walk_backward
 
-        walk_backward[self.walk_grid](*inputs, *counts, **self.walk_tile, ADD=add)
+        partial = self._partial()
+        inputs = self.poses, self.weight, kept, partial, *self.walk_counts
+        walk_backward[self.walk_grid](*inputs, **self.walk_tile | self.walk_rows)
         return partial
 
     def walk_weight(self, pose_sums, grads, kept: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
@@ -88,11 +96,10 @@ class Walks(Problem):
 
         out = torch.empty_like(self.weight, dtype=dtype)
         outputs = min(WEIGHT_OUTPUTS, s.n_out)
-        tile = {name: value for name, value in self.walk_tile.items() if name != "LEAKY"}
-        tile |= {"BB": min(WEIGHT_ROWS, max(16, next_power_of_2(s.n_batch))), "JB": outputs, "N_ITERS": len(grads)}
-        walk_weight[self.walk_tiles, ceil_div(s.n_out, outputs)](
-            self.poses, pose_sums, grads, kept, out, scale, *self.counts, **tile | {"num_warps": WEIGHT_WARPS}
-        )
+        rows = min(WEIGHT_ROWS, max(16, next_power_of_2(s.n_batch)))
+        tile = self.walk_tile | {"BB": rows, "JB": outputs, "N_ITERS": len(grads), "num_warps": WEIGHT_WARPS}
+        grid = self.walk_tiles, ceil_div(s.n_out, outputs)
+        walk_weight[grid](self.poses, pose_sums, grads, kept, out, scale, *self.counts, **tile)
         return out
 
     def kept_shape(self, n_iters: int) -> tuple[int, ...]:
@@ -111,7 +118,7 @@ def forward(
     running = torch.empty_like(totals[0])
     bias = None if bias is None else bias.contiguous()
     for t in range(len(totals)):
-        partial = problem.walk_forward(pose_sums[t - 1] if t else poses, first=t == 0)
+        partial = problem.walk(pose_sums[t - 1] if t else poses, first=t == 0)
         scale = 1.0 if t else _share(n_out, leaky)
         problem.finish(partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t, scale)
 
@@ -120,7 +127,7 @@ def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, na
     """Compute the gradients of poses, weight (empty unless `of_weight`) and bias."""
     n_iters, n_batch, n_out, _ = totals.shape
     used, low = narrow if narrow.numel() else weight, pose_sums.dtype == torch.bfloat16
-    problem = Walks(poses, used, n_out, leaky, low, backwards=True)
+    problem = Walks(poses, used, n_out, leaky, low)
     shape = problem.kept_shape(n_iters)
     if torch.Size(shape).numel() * pose_sums.itemsize > triton_launch.KEPT_BYTES:
         bounds = poses.new_empty(n_iters - 1, 2, n_batch, poses.shape[1], dtype=torch.float32)
@@ -135,7 +142,8 @@ def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, na
     problem.finish_backward(None, grad_poses_out, running, totals[-1], grads[-1], low_grads[-1], keep=False)
     incoming = grad_pose_sum
     for t in range(n_iters - 1, 0, -1):
-        partial = problem.walk_backward(pose_sums[t - 1], low_grads[t], kept[t - 1], summed, add=t < n_iters - 1)
+        problem.couple(pose_sums[t - 1], low_grads[t], kept[t - 1], summed, add=t < n_iters - 1)
+        partial = problem.walk_backward(kept[t - 1])
         problem.finish_backward(partial, incoming, running, totals[t - 1], grads[t - 1], low_grads[t - 1], keep=True)
         incoming = running
         del partial  # it is large, and what comes next makes room for the gradients
