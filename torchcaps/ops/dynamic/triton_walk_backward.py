@@ -1,9 +1,9 @@
 """Backward walk of dynamic routing, through one iteration. Its form: see triton_walk.py.
 
-Two kernels: the numbers of all outputs for their softmax, and the sums of all outputs, do not fit into registers at
-once. The first makes the couplings again and finds the bounds of their softmax itself: those of another kernel, whose
-logits may differ in the last bit, would not fit. What it keeps serves the second one output at a time, and the weight's
-gradient.
+Two kernels, because the numbers of all outputs for their softmax and the sums of all outputs do not fit into registers
+at once. The first makes the couplings again and finds the bounds of their softmax itself: bounds of another kernel,
+whose logits may differ in the last bit, would not fit. It keeps couplings and gradients of logits for the second, which
+takes one output at a time, and for the weight's gradient.
 """
 
 import triton

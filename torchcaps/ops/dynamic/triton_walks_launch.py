@@ -7,14 +7,17 @@ from torchcaps.ops.dynamic import triton_launch
 from torchcaps.ops.dynamic.triton_launch import Problem, _share
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
-MOST_NUMBERS = 160  # of the sums of one image, outputs times padded dimensions: registers hold no more
+# of the sums of one image, outputs times padded dimensions. With 256 a thread spills 256 bytes forward (compute
+# capability 9.0), and tiles exceed the smallest shared memory
+MOST_NUMBERS = 160
 MOST_DIMENSIONS = 16  # of an input pose: a tile has two inputs at least
 COLUMNS, MOST_INPUTS = 32, 4  # of a tile; a thread has one input then, and all of its dimensions
 # images of a tile, sixteen for each warp: of the walks, and of the kernel that finds the couplings again
-ROWS, COUPLE_ROWS = 32, 32
+ROWS, COUPLE_ROWS = 32, 64
 PROGRAMS = 3  # that the chunks of inputs make for each multiprocessor, about
 STAGES = 3  # tiles in flight and at work
 WEIGHT_ROWS, WEIGHT_OUTPUTS, WEIGHT_WARPS = 64, 2, 4  # of a program for the weight's gradient
+FEW_ITERATIONS = 3  # whose tiles are loaded ahead for the weight's gradient; more fill the registers
 AT_ONCE = 32  # chunks of a sum that are loaded together
 FLOAT32_TOO = False  # for tests: the interpreter computes bfloat16 in a wrong way, so that it judges walks in float32
 
@@ -22,8 +25,9 @@ FLOAT32_TOO = False  # for tests: the interpreter computes bfloat16 in a wrong w
 def walks(weight: Tensor, n_out: int, low: bool) -> bool:
     """Whether a problem takes walks, by what its backward pass knows, too.
 
-    Float32 products would need three times the tiles on chip, and one transform for all inputs or all outputs would be
-    loaded again for each of them: both have the kernels of triton_forward.py, like whatever is too large.
+    Not in float32, whose products of three take more registers. Not with one transform for all inputs or all outputs:
+    a walk would load it again for each. Not with more or wider outputs than registers hold. All these have the kernels
+    of triton_forward.py.
     """
     if not (low or FLOAT32_TOO) or weight.ndim != 4:
         return False
@@ -95,9 +99,11 @@ class Walks(Problem):
         from torchcaps.ops.dynamic.triton_walk_weight import walk_weight
 
         out = torch.empty_like(self.weight, dtype=dtype)
-        outputs = min(WEIGHT_OUTPUTS, s.n_out)
+        outputs = min(max(1, WEIGHT_OUTPUTS * 16 // s.EP), s.n_out)
         rows = min(WEIGHT_ROWS, max(16, next_power_of_2(s.n_batch)))
         tile = self.walk_tile | {"BB": rows, "JB": outputs, "N_ITERS": len(grads), "num_warps": WEIGHT_WARPS}
+        if len(grads) > FEW_ITERATIONS:
+            tile["num_stages"] = 1
         grid = self.walk_tiles, ceil_div(s.n_out, outputs)
         walk_weight[grid](self.poses, pose_sums, grads, kept, out, scale, *self.counts, **tile)
         return out
