@@ -129,3 +129,15 @@ def sum_partials(
             offset = (row[None, :, None] + chunk * n_rows.to(tl.int64)) * E + e[None, None, :]
             total += tl.sum(tl.load(partial + offset, mask=inside[None, :, :] & (chunk < n_chunks), other=0.0), 0)
     return total
+
+
+@triton.jit
+def store_sums(
+    partial, totals, b, chunk, n_batch,
+    J: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
+):  # fmt: skip
+    """Write a chunk's sums of all outputs to partial [chunk b j e]."""
+    e = tl.arange(0, EP)
+    out = partial + (chunk * n_batch + b[:, None]).to(tl.int64) * (J * E) + e[None, :]
+    for j in tl.static_range(J):
+        tl.store(out + j * E, totals[j], mask=(b < n_batch)[:, None] & (e < E)[None, :])

@@ -11,7 +11,7 @@ and so all d of its inputs. Sums over d then stay within a thread, and no logit 
 import triton
 import triton.language as tl
 
-from torchcaps.ops.dynamic.triton_tiles import COUNTS, load_parent
+from torchcaps.ops.dynamic.triton_tiles import COUNTS, load_parent, store_sums
 
 
 @triton.jit
@@ -122,18 +122,6 @@ def zeros(J: tl.constexpr, BB: tl.constexpr, EP: tl.constexpr):
     for _ in tl.static_range(J):
         found += (tl.zeros((BB, EP), tl.float32),)
     return found
-
-
-@triton.jit
-def store_sums(
-    partial, totals, b, chunk, n_batch,
-    J: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
-):  # fmt: skip
-    """Write a chunk's sums of all outputs to partial [chunk b j e]."""
-    e = tl.arange(0, EP)
-    out = partial + (chunk * n_batch + b[:, None]).to(tl.int64) * (J * E) + e[None, :]
-    for j in tl.static_range(J):
-        tl.store(out + j * E, totals[j], mask=(b < n_batch)[:, None] & (e < E)[None, :])
 
 
 @triton.jit(do_not_specialize=COUNTS)

@@ -9,14 +9,13 @@ takes one output at a time, and for the weight's gradient.
 import triton
 import triton.language as tl
 
-from torchcaps.ops.dynamic.triton_tiles import COUNTS
+from torchcaps.ops.dynamic.triton_tiles import COUNTS, store_sums
 from torchcaps.ops.dynamic.triton_walk import (
     dot_poses,
     from_columns,
     load_parents,
     over_columns,
     softmax,
-    store_sums,
     walk_addresses,
     walk_poses,
     walk_weights,
