@@ -105,6 +105,8 @@ EM_PAIRS = [
 DYNAMIC = [((16, 32, 16, 16), 64, 1296), ((576, 32, 8, 8), 128, 576), ((576, 10, 6, 8), 128, 576)]
 # layers of a MatrixCapsNet: transforms, votes of a parent, parents
 MATRIX = [((288, 32, 4, 4), 288, 2304), ((72, 16, 4, 4), 72, 2304)]
+# outputs that kernels walk to, beside those above: the widest, and the widest and narrowest inputs
+WALKS = [(1152, 5, 16, 32), (1152, 2, 8, 64), (32, 10, 5, 12), (1152, 10, 2, 16)]
 WIDE = [(33, 7, 64, 64), (7, 33, 64), (33, 7, 1, 64)]
 
 
@@ -135,6 +137,8 @@ def everything() -> None:
         for weight in WIDE:
             dynamic(dtype, weight, batch=70, n_in=33)
     dynamic(BFLOAT16, (1152, 10, 8, 16), n_iters=2, leaky=True)
+    for weight in WALKS:
+        dynamic(BFLOAT16, weight, batch=70)
 
 
 def few() -> None:

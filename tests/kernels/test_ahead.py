@@ -13,7 +13,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 from torchcaps.ops.convolution import triton_kernels
-from torchcaps.ops.dynamic import triton_backward, triton_forward
+from torchcaps.ops.dynamic import triton_backward, triton_forward, triton_walk, triton_walk_backward, triton_walk_weight
 from torchcaps.ops.em import triton_backward as em_backward
 from torchcaps.ops.em import triton_first, triton_inputs, triton_pairs
 from torchcaps.ops.em import triton_forward as em_forward
@@ -27,8 +27,9 @@ HERE = Path(__file__).parent
 # bytes of a thread. Tiles for 9.0 and 10.0 are kept to the bit as they were measured, and spill with poses of 64
 MOST_SPILLED = {LARGE: 1024, MIDDLE: 256, SMALL: 256}
 MODULES = (
-    triton_forward, triton_backward, triton_kernels, em_forward, em_backward, triton_inputs, triton_pairs,
-    triton_first, matrix_forward, matrix_backward, silu_kernels, triton_conv_kernels,
+    triton_forward, triton_backward, triton_walk, triton_walk_backward, triton_walk_weight, triton_kernels,
+    em_forward, em_backward, triton_inputs, triton_pairs, triton_first, matrix_forward, matrix_backward,
+    silu_kernels, triton_conv_kernels,
 )  # fmt: skip
 
 

@@ -7,9 +7,10 @@ import torch
 from problems import DTYPES, WEIGHTS, arguments
 
 from torchcaps.ops import dynamic_routing
-from torchcaps.ops.dynamic import triton_launch, triton_op
+from torchcaps.ops.dynamic import triton_launch, triton_op, triton_walks_launch
 from torchcaps.ops.dynamic.triton_launch import Sizes
 from torchcaps.ops.dynamic.triton_op import route
+from torchcaps.ops.dynamic.triton_walks_launch import Walks, walks
 from torchcaps.ops.gpus import TABLES, forced_tiles
 from torchcaps.ops.testing import compare_routing
 
@@ -111,6 +112,96 @@ def gradients(args):
 @pytest.mark.parametrize("weight", ["ijde", "njde"])
 def test_same_inputs_same_bits(gpu_only, rng, weight):
     args = arguments(rng, "cuda", weight, **LARGE["mnist"], n=32)
+    assert all(torch.equal(one, two) for one, two in zip(gradients(args), gradients(args), strict=True))
+
+
+@pytest.fixture
+def walked(monkeypatch):
+    """Walks in float32: the interpreter's bfloat16 is wrong. Tiles of 16 images, and five chunks of inputs at most."""
+    monkeypatch.setattr(triton_walks_launch, "FLOAT32_TOO", True)
+    monkeypatch.setattr(triton_walks_launch, "ROWS", 16)
+    monkeypatch.setattr(triton_walks_launch, "COUPLE_ROWS", 16)
+    monkeypatch.setattr(triton_walks_launch, "PROGRAMS", 10)
+    with forced_tiles(TABLES["227 KB"]._replace(multiprocessors=1)):
+        yield
+
+
+SMALL_WALKS = [
+    ("ijde", {"b": 18, "i": 21, "d": 8, "e": 16, "j": 10}, {"n_iters": 2}),
+    ("ijde", {"b": 33, "i": 19, "d": 5, "e": 12, "j": 3}, {"couplings": "leaky"}),
+    ("njde", {"b": 5, "i": 14, "n": 2, "d": 3}, {"n_iters": 4}),
+    ("njde", {"b": 2, "i": 9, "n": 3, "d": 16, "e": 17, "j": 5}, {"couplings": "leaky", "n_iters": 2}),
+    ("ijde", {"i": 1, "j": 1, "d": 1, "e": 1}, {}),
+    ("ijde", {"i": 6}, {"n_iters": 1}),
+    ("ijde", {"i": 6}, {"couplings": "uniform"}),
+]
+
+
+@pytest.mark.parametrize(("weight", "sizes", "rule"), SMALL_WALKS, ids=str)
+def test_walks_are_right(rng, device, walked, weight, sizes, rule):
+    args = arguments(rng, device, weight, **sizes)
+    assert walks(args["weight"], sizes.get("j", 3), low=False)
+    compare_routing(partial(dynamic_routing, **rule), args, backend="triton")
+
+
+def test_walks_have_several_tiles_of_images_and_chunks_of_inputs(rng, device, walked):
+    args = arguments(rng, device, b=18, i=21, d=8, e=16, j=10, n=2)
+    problem = Walks(args["poses"], args["weight"], 10, leaky=False, low=False)
+    assert (problem.walk_tiles, problem.walk_counts[-1], problem.walk_grid) == (6, 2, (2, 3))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e4])
+@pytest.mark.parametrize("couplings", ["softmax", "leaky"])
+def test_extreme_poses_in_walks(rng, device, walked, scale, couplings):
+    compare_routing(
+        partial(dynamic_routing, couplings=couplings), arguments(rng, device, scale=scale, i=6), backend="triton"
+    )
+
+
+def test_walks_without_a_bias(rng, device, walked):
+    compare_routing(dynamic_routing, arguments(rng, device, bias=False), backend="triton")
+
+
+def test_walks_forward_and_other_kernels_backward(rng, device, walked, monkeypatch):
+    """Where couplings are too many to keep; the bounds of the softmax are then found again."""
+    monkeypatch.setattr(triton_launch, "KEPT_BYTES", 0)
+    compare_routing(dynamic_routing, arguments(rng, device, scale=1e4), backend="triton")
+
+
+def test_walks_repeat_to_the_bit(rng, device, walked):
+    args = arguments(rng, device, b=18, i=14)
+    assert all(torch.equal(one, two) for one, two in zip(gradients(args), gradients(args), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("shape", "low", "wanted"),
+    [
+        ((1152, 10, 8, 16), True, True),
+        ((32, 5, 16, 32), True, True),
+        ((1152, 10, 8, 16), False, False),  # float32 products
+        ((10, 8, 16), True, False),  # one transform for all inputs
+        ((1152, 11, 8, 16), True, False),  # too many outputs
+        ((1152, 5, 17, 16), True, False),  # too wide inputs
+    ],
+    ids=str,
+)
+def test_which_problems_take_walks(shape, low, wanted):
+    assert walks(torch.empty(shape), shape[-3], low) == wanted
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+@pytest.mark.parametrize(("b", "j", "e"), [(128, 10, 16), (77, 5, 32), (1, 10, 12)])
+def test_large_walks_with_small_and_huge_logits(gpu_only, rng, scale, b, j, e):
+    args = arguments(rng, "cuda", scale=scale, b=b, i=1151, j=j, d=8, e=e)
+    for couplings in ("softmax", "leaky"):
+        op = partial(dynamic_routing, couplings=couplings)
+        compare_routing(op, args, backend="triton", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("weight", ["ijde", "njde"])
+def test_walks_in_bfloat16_repeat_to_the_bit(gpu_only, rng, weight):
+    args = arguments(rng, "cuda", weight, **LARGE["mnist"], n=32)
+    args = {name: x.bfloat16() for name, x in args.items()}
     assert all(torch.equal(one, two) for one, two in zip(gradients(args), gradients(args), strict=True))
 
 

@@ -12,6 +12,7 @@ from torchcaps.ops.dynamic.triton_tiles import (
     load_number,
     load_parent,
     load_poses,
+    load_walked,
     load_weight,
     shortening,
     spread,
@@ -22,19 +23,21 @@ from torchcaps.ops.dynamic.triton_tiles import (
 @triton.jit(do_not_specialize=COUNTS)
 def finish_backward(
     partial, incoming, running, total, grad_total, narrow, n_rows, n_chunks,
-    E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr,
-    EPS: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
+    E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr, AT_ONCE: tl.constexpr,
+    EPS: tl.constexpr, GIVEN: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Take the gradient of one iteration's poses back through squash, for rows (b, j).
 
-    ADD: plus `partial`. KEEP: keep it for the iterations before, too.
+    GIVEN: it is `incoming`, else 0. ADD: plus `partial`. KEEP: keep it for the iterations before, too.
     """
     row, e = tl.program_id(0).to(tl.int64) * RB + tl.arange(0, RB), tl.arange(0, EP)
     there = (row < n_rows)[:, None] & (e < E)[None, :]
     at = row[:, None] * E + e[None, :]
-    grad = tl.load(incoming + at, mask=there, other=0.0).to(tl.float32)
+    grad = tl.zeros((RB, EP), tl.float32)
+    if GIVEN:
+        grad += tl.load(incoming + at, mask=there, other=0.0).to(tl.float32)
     if ADD:
-        grad += sum_partials(partial, row, e, n_rows, n_chunks, E, RB, EP, CHUNKS)
+        grad += sum_partials(partial, row, e, n_rows, n_chunks, E, RB, EP, CHUNKS, AT_ONCE)
     if KEEP:
         tl.store(running + at, grad, mask=there)
     s = tl.load(total + at, mask=there, other=0.0)
@@ -145,12 +148,14 @@ def weight_backward(
     J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
     T: tl.constexpr, PRECISION: tl.constexpr, BATCHES: tl.constexpr, N_ITERS: tl.constexpr,
-    PER_PAIR: tl.constexpr, KEPT: tl.constexpr,
+    PER_PAIR: tl.constexpr, KEPT: tl.constexpr, WALKED: tl.constexpr,
 ):  # fmt: skip
     """Write grad_weight_ijde = Σ_b poses_bid (gradient of the votes)_bije, through all iterations.
 
     PER_PAIR: a program has a few inputs and writes their transforms. Else it has some of the inputs that share a row of
     the weight, `blocks` tiles, and writes one part of that row, [part row j d e].
+    KEPT: couplings and gradients of logits were kept by `sums` or, if WALKED is not 0, by a walk with tiles of so many
+    inputs.
     """
     j = tl.program_id(1)
     row = tl.program_id(0)
@@ -158,6 +163,7 @@ def weight_backward(
     end = n_in if PER_PAIR else (row + 1) * places
     total = tl.zeros((IB * DP, EP), tl.float32)
     size, numbers = n_batch.to(tl.int64) * J * E, n_batch.to(tl.int64) * n_in
+    size_walked = n_batch.to(tl.int64) * tl.cdiv(n_in, WALKED if WALKED else 1) * (J * 2 * WALKED)
     for k in range(1 if PER_PAIR else blocks):
         start = first + k * IB
         i, d = columns(start, IB, DP)
@@ -168,7 +174,11 @@ def weight_backward(
             for t in tl.static_range(1, N_ITERS):
                 g = load_parent(grads + t * size, b, j, n_batch, J, E, EP)
                 a = load_parent(pose_sums + (t - 1) * size, b, j, n_batch, J, E, EP)
-                if KEPT:
+                if WALKED:
+                    share, change = load_walked(
+                        kept + (t - 1) * size_walked, b, j, start, n_batch, end, n_in, J, IB, WALKED
+                    )
+                elif KEPT:
                     slot = kept + ((t - 1) * 2 * J + j) * numbers
                     share = load_number(slot, b, start, n_batch, end, n_in, IB).to(tl.float32)
                     change = load_number(slot + J * numbers, b, start, n_batch, end, n_in, IB).to(tl.float32)

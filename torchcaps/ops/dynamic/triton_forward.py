@@ -113,7 +113,7 @@ def sums(
 @triton.jit(do_not_specialize=COUNTS)
 def finish(
     partial, bias, total_out, running, pose_sum, poses_out, pose_sum_out, n_rows, n_chunks, scale,
-    J: tl.constexpr, E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr,
+    J: tl.constexpr, E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr, AT_ONCE: tl.constexpr,
     EPS: tl.constexpr, BIAS: tl.constexpr, FIRST_ITER: tl.constexpr, LAST_ITER: tl.constexpr,
 ):  # fmt: skip
     """Finish rows (b, j): the whole sum, bias, squash.
@@ -123,7 +123,7 @@ def finish(
     row, e = tl.program_id(0).to(tl.int64) * RB + tl.arange(0, RB), tl.arange(0, EP)
     there = (row < n_rows)[:, None] & (e < E)[None, :]
     at = row[:, None] * E + e[None, :]
-    total = sum_partials(partial, row, e, n_rows, n_chunks, E, RB, EP, CHUNKS) * scale
+    total = sum_partials(partial, row, e, n_rows, n_chunks, E, RB, EP, CHUNKS, AT_ONCE) * scale
     if BIAS:
         total += tl.load(bias + (row % J)[:, None] * E + e[None, :], mask=there, other=0.0).to(tl.float32)
     tl.store(total_out + at, total, mask=there)

@@ -111,6 +111,7 @@ class Problem:
         n_rows, n_chunks = sizes.n_batch * sizes.n_out, sizes.chunks
         self.rows = n_rows, n_chunks
         self.row_tile = {"E": sizes.d_out, "RB": 4, "EP": sizes.EP, "CHUNKS": next_power_of_2(n_chunks), "EPS": EPS}
+        self.row_tile |= {"AT_ONCE": 1, "num_warps": 1}
         self.row_grid = (ceil_div(n_rows, 4),)
 
     def denominators(self, pose_sum: Tensor, bounds: Tensor, leaky: bool) -> None:
@@ -134,15 +135,14 @@ class Problem:
             partial, partial if bias is None else bias, totals[t],
             running, running if last else pose_sums[t], poses_out, pose_sum_out,
             *self.rows, scale, J=self.sizes.n_out, **self.row_tile,
-            BIAS=bias is not None, FIRST_ITER=t == 0, LAST_ITER=last, num_warps=1,
+            BIAS=bias is not None, FIRST_ITER=t == 0, LAST_ITER=last,
         )  # fmt: skip
 
     def finish_backward(self, partial, incoming, running, total, grad_total, narrow, keep: bool) -> None:
-        add = partial is not None
-        inputs = partial if add else total, incoming, running, total, grad_total, narrow
-        self.backward.finish_backward[self.row_grid](
-            *inputs, *self.rows, **self.row_tile, ADD=add, KEEP=keep, num_warps=1
-        )
+        given, add = incoming is not None, partial is not None
+        inputs = partial if add else total, incoming if given else total, running, total, grad_total, narrow
+        flags = {"GIVEN": given, "ADD": add, "KEEP": keep}
+        self.backward.finish_backward[self.row_grid](*inputs, *self.rows, **self.row_tile, **flags)
 
     def bias_backward(self, grads: Tensor) -> Tensor:
         n_rows, n_columns = grads.shape[0] * grads.shape[1], grads.shape[2] * grads.shape[3]
@@ -164,7 +164,9 @@ class Problem:
         inputs = self.weight, grad, before if add else grad, grad_poses, scale
         self.backward.poses_backward_first[grid](*inputs, *self.counts, *self.layout, **self.tile, ADD=add)
 
-    def weight_backward(self, pose_sums, grads, bounds, delta, kept, dtype: torch.dtype, scale: float) -> Tensor:
+    def weight_backward(
+        self, pose_sums, grads, bounds, delta, kept, dtype: torch.dtype, scale: float, walked: int = 0
+    ) -> Tensor:
         s = self.sizes
         per_pair = s.places == 1
         tiles = 1 if per_pair else ceil_div(s.places, s.IB)
@@ -176,7 +178,7 @@ class Problem:
         grid = s.input_tiles if per_pair else s.n_rows, s.n_out, parts
         inputs = self.poses, self.weight, pose_sums, grads, bounds, delta, bounds if kept is None else kept, out, scale
         flags = {"BATCHES": s.image_tiles, "N_ITERS": len(grads), "PER_PAIR": per_pair, "KEPT": kept is not None}
-        flags |= {"num_stages": self.tiles.weight_stages}
+        flags |= {"WALKED": walked, "num_stages": self.tiles.weight_stages}
         self.backward.weight_backward[grid](*inputs, *self.counts, s.n_rows, *self.layout, blocks, **self.tile, **flags)
         out = out if per_pair else out.sum(0)
         return out.reshape(self.weight.shape).to(dtype) if self.weight.ndim > 2 else out.sum((0, 1)).to(dtype)
@@ -219,7 +221,7 @@ def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bo
     summed = torch.empty_like(poses, dtype=torch.float32) if several else None
     kept = _kept(pose_sums, n_out, n_batch, poses.shape[1]) if several and of_weight else None
     problem.finish_backward(None, grad_poses_out, running, totals[-1], grads[-1], low_grads[-1], keep=False)
-    incoming = torch.zeros_like(running) if grad_pose_sum is None else grad_pose_sum
+    incoming = grad_pose_sum
     for t in range(n_iters - 1, 0, -1):
         last = t == n_iters - 1
         given = pose_sums[t - 1], low_grads[t], bounds[t - 1], delta[t - 1]

@@ -1,8 +1,9 @@
 """Dynamic routing on CUDA without the votes: the op that torch sees, forward and backward a few kernels per iteration.
 
 Kept between forward and backward: the sums before squash and the sums of poses [t b j e], and two numbers per image,
-input and iteration, the bounds of its softmax. Gradients go through all iterations. Nothing is added up by atomics, so
-the same inputs give the same bits. Where the poses are bfloat16 or autocast says so, the operands of matrix products
+input and iteration, the bounds of its softmax; these not where outputs are so few that kernels walk over the inputs
+(triton_walk.py). Gradients go through all iterations. Nothing is added up by atomics, so the same inputs give the same
+bits. Where the poses are bfloat16 or autocast says so, the operands of matrix products
 are bfloat16: weights (a copy is kept for the backward pass unless it is large), sums of poses, gradients of sums,
 couplings times poses. Softmax, sums and squash are float32. Float32 poses get products of float32 accuracy, three of
 TF32 each.
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from torchcaps.ops.backend import INTERPRETED, cannot_multiply, cannot_span_devices, is_exporting
 from torchcaps.ops.couplings import coupling_rule
-from torchcaps.ops.dynamic.triton_launch import LARGEST_GRID, backward, forward
+from torchcaps.ops.dynamic import triton_launch, triton_walks_launch
+from torchcaps.ops.dynamic.triton_launch import LARGEST_GRID
+from torchcaps.ops.dynamic.triton_walks_launch import walks
 from torchcaps.ops.votes import has_transform_per_pair, n_outputs
 
 LARGEST = 64  # dimensions of a pose: beyond it a tile of transforms does not fit
@@ -85,12 +88,13 @@ def route(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute output poses, their sum, and the tensors of the backward pass.
 
-    These are totals and sums of poses [t b j e], bounds of the softmax [t 2 b i], and the weight as bfloat16 if it had
-    to be converted.
+    These are totals and sums of poses [t b j e], bounds of the softmax [t 2 b i] (none for walks), and the weight as
+    bfloat16 if it had to be converted.
     """
     outputs = _outputs(poses, weight, bias, n_out, n_iters, leaky, low)
+    launch = triton_walks_launch if walks(weight, n_out, _low(low)) else triton_launch
     with torch.cuda.device_of(poses):
-        forward(poses.contiguous(), weight.contiguous(), bias, n_out, leaky, _low(low), outputs)
+        launch.forward(poses.contiguous(), weight.contiguous(), bias, n_out, leaky, _low(low), outputs)
     return outputs
 
 
@@ -100,7 +104,7 @@ def _outputs(poses, weight, bias, n_out, n_iters, leaky, low):
     shape = n_batch, n_out, weight.shape[-1]
     dtype = torch.bfloat16 if _low(low) else torch.float32
     new = lambda *shape, dtype=torch.float32: poses.new_empty(shape, dtype=dtype)  # noqa: E731
-    bounds = new(n_iters - 1, 2, n_batch, n_in)
+    bounds = new(0) if walks(weight, n_out, _low(low)) else new(n_iters - 1, 2, n_batch, n_in)
     converted = weight.dtype != dtype and weight.numel() * dtype.itemsize <= NARROW_BYTES
     narrow = new(*(weight.shape if converted else (0,)), dtype=dtype)
     return (
@@ -121,9 +125,10 @@ def route_backward(
     """Compute the gradients of poses, weight (empty unless wanted), and of the bias in float32."""
     with torch.cuda.device_of(poses):
         grads = grad_poses_out.contiguous(), None if grad_pose_sum is None else grad_pose_sum.contiguous()
-        return backward(
-            *grads, poses.contiguous(), weight.contiguous(), totals, pose_sums, bounds, narrow, leaky, of_weight
-        )
+        inputs = *grads, poses.contiguous(), weight.contiguous(), totals, pose_sums
+        if walks(weight, totals.shape[2], pose_sums.dtype == torch.bfloat16):
+            return triton_walks_launch.backward(*inputs, narrow, leaky, of_weight)
+        return triton_launch.backward(*inputs, bounds, narrow, leaky, of_weight)
 
 
 @route_backward.register_fake

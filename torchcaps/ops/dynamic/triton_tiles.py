@@ -83,6 +83,17 @@ def load_bounds(bounds, b, start, n_batch, end, n_in, IB: tl.constexpr):
 
 
 @triton.jit
+def load_walked(kept, b, j, start, n_batch, end, n_in, J: tl.constexpr, IB: tl.constexpr, WALKED: tl.constexpr):
+    """Load two tiles [b i] of what a walk kept, [b tile j i 2]: the couplings and the gradients of the logits."""
+    i = start + tl.arange(0, IB)
+    at = (b.to(tl.int64)[:, None] * tl.cdiv(n_in, WALKED) + (i // WALKED)[None, :]) * J + j
+    at = kept + (at * WALKED + (i % WALKED)[None, :]) * 2
+    there = (b < n_batch)[:, None] & (i < end)[None, :]
+    share, change = tl.load(at, mask=there, other=0.0), tl.load(at + 1, mask=there, other=0.0)
+    return share.to(tl.float32), change.to(tl.float32)
+
+
+@triton.jit
 def agree(q, poses, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
     """Sum q times poses [b n] over d: [b i]."""
     return tl.sum(tl.reshape(q * poses, (BB, IB, DP)), 2)
@@ -104,12 +115,29 @@ def shortening(total):
 @triton.jit
 def sum_partials(
     partial, row, e, n_rows, n_chunks,
-    E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr,
+    E: tl.constexpr, RB: tl.constexpr, EP: tl.constexpr, CHUNKS: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Add up the chunks of [row e] in a fixed order."""
+    """Add up the chunks of [row e] in a fixed order, AT_ONCE in one load: many chunks one by one are many waits."""
     total = tl.zeros((RB, EP), tl.float32)
-    for chunk in range(CHUNKS):
-        offset = (row[:, None] + chunk * n_rows.to(tl.int64)) * E + e[None, :]
-        there = (row < n_rows)[:, None] & (e < E)[None, :] & (chunk < n_chunks)
-        total += tl.load(partial + offset, mask=there, other=0.0)
+    inside = (row < n_rows)[:, None] & (e < E)[None, :]
+    for block in range(CHUNKS // AT_ONCE):
+        if AT_ONCE == 1:
+            offset = (row[:, None] + block * n_rows.to(tl.int64)) * E + e[None, :]
+            total += tl.load(partial + offset, mask=inside & (block < n_chunks), other=0.0)
+        else:
+            chunk = (block * AT_ONCE + tl.arange(0, AT_ONCE))[:, None, None]
+            offset = (row[None, :, None] + chunk * n_rows.to(tl.int64)) * E + e[None, None, :]
+            total += tl.sum(tl.load(partial + offset, mask=inside[None, :, :] & (chunk < n_chunks), other=0.0), 0)
     return total
+
+
+@triton.jit
+def store_sums(
+    partial, totals, b, chunk, n_batch,
+    J: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
+):  # fmt: skip
+    """Write a chunk's sums of all outputs to partial [chunk b j e]."""
+    e = tl.arange(0, EP)
+    out = partial + (chunk * n_batch + b[:, None]).to(tl.int64) * (J * E) + e[None, :]
+    for j in tl.static_range(J):
+        tl.store(out + j * E, totals[j], mask=(b < n_batch)[:, None] & (e < E)[None, :])
