@@ -38,13 +38,23 @@ ABOUT = {"em-full": "em, 16x16 transforms", "matrix-em-full": "matrix-em, 16x16 
     "pooled": "no capsules: mean pooling",
     "cnn": "no capsules: CNN",
 }
-# Chosen from 1e-3 and 3e-3 on held-out images, smallNORB in float32, results/routings/tuning.csv: the higher one for
-# these rows.
-# To be chosen for "like": warped digits.
+# Chosen from 1e-3 and 3e-3 on held-out images, smallNORB in float32, affine digits on warped training digits
+# (results/routings/tuning.csv): the higher one for these rows.
 LOW, HIGH = 1e-3, 3e-3
 HIGHER: dict[str, tuple[str, ...]] = {
     "smallnorb": ("max-min", "matrix-em", "self-attention", "self-routing", "em-full", "pooled"),
-    "like": (),
+    "like": (
+        "dynamic",
+        "max-min",
+        "uniform",
+        "random",
+        "matrix-em",
+        "lazy",
+        "self-routing",
+        "inverted",
+        "pooled",
+        "cnn",
+    ),
     "digits": (*COMPARED, *WITHOUT_CAPSULES),
 }
 SETS = {
