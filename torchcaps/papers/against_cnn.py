@@ -101,6 +101,7 @@ PAIRS: dict[str, tuple[Pair, ...]] = {
             "sabour2017/like-cnn-end",
             part=LIKE,
         ),
+        Pair("affine digits", "RoutingNet, no routing", "routings/like-uniform", "routings/like-cnn", part=LIKE),
         Pair("affine digits", "ladder by agreement", "jeong2019/like-k50-up", "sabour2017/like-cnn-end", part=LIKE),
         Pair(
             "affine, trained anywhere",
@@ -113,6 +114,12 @@ PAIRS: dict[str, tuple[Pair, ...]] = {
             "smallNORB, tuned",
             "EM routing",
             "heinsen2019/smallnorb-mixup-half",
+            "heinsen2019/smallnorb-cnn-mixup-half",
+        ),
+        Pair(
+            "smallNORB, tuned",
+            "RoutingNet, dynamic",
+            "routings/long-smallnorb-dynamic",
             "heinsen2019/smallnorb-cnn-mixup-half",
         ),
         Pair("SST-2, tuned", "EM routing", "heinsen2019/sst2-wide", "heinsen2019/sst2-mlp-wider-slow", "MLP"),
