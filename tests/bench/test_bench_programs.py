@@ -16,10 +16,12 @@ from torchcaps.ops import em as em_module
 from torchcaps.ops import matrix_em as matrix_module
 
 KERNELS = {
-    dynamic_module: ("triton_forward", "triton_backward"),
+    dynamic_module: (
+        "triton_forward", "triton_backward", "triton_walk", "triton_walk_backward", "triton_walk_weight",
+    ),
     em_module: ("triton_forward", "triton_first", "triton_backward", "triton_inputs", "triton_pairs"),
     matrix_module: ("triton_forward", "triton_backward"),
-}
+}  # fmt: skip
 # COUNTS of ops/dynamic/triton_forward.py and ops/matrix_em/triton_forward.py
 COUNTS = {"n_batch", "n_rows", "n_chunks", "blocks"} | {"n_groups", "n_seen", "n_out", "length", "places"}
 LOOPS = {"BLOCKS", "BATCHES", "CHUNKS", "STEPS"}  # how often one goes round decides nothing but whether it goes on
