@@ -120,6 +120,14 @@ def spoil(model: ConvStem, kind: str) -> ConvStem:
             stage[2] = nn.ReLU()
         case "a hook":
             stage[1].register_forward_hook(lambda *args: None)
+        case "a hook backward":
+            stage[1].register_full_backward_pre_hook(lambda *args: None)
+        case "groups":
+            stage[1] = nn.Conv2d(5, 5, 3, groups=5)
+        case "dilated":
+            stage[1] = nn.Conv2d(5, 5, 3, dilation=2)
+        case "unequal strides":
+            stage[1] = nn.Conv2d(5, 5, 3, stride=(1, 2))
         case "half":
             model.bfloat16()
     return model
@@ -140,6 +148,10 @@ def spoil(model: ConvStem, kind: str) -> ConvStem:
         ("wide", "at most 256 channels"),
         ("another activation", "stages of BatchNorm2d"),
         ("a hook", "has a hook"),
+        ("a hook backward", "has a hook"),
+        ("groups", "without padding, groups"),
+        ("dilated", "or dilation"),
+        ("unequal strides", "equal strides"),
         ("half", "in float32"),
     ],
 )
@@ -149,7 +161,13 @@ def test_what_cannot_be_folded_is_left_to_the_modules(gpu, kind, reason):
 
 
 @pytest.mark.parametrize(
-    ("images", "reason"), [({"requires_grad": True}, "want no gradient"), ({"dtype": torch.float64}, "bfloat16")]
+    ("images", "reason"),
+    [
+        ({"requires_grad": True}, "want no gradient"),
+        ({"ndim": 3}, "a batch of images"),
+        ({"__len__": lambda self: 0}, "a batch of images"),
+        ({"dtype": torch.float64}, "bfloat16"),
+    ],
 )
 def test_images_that_the_fused_way_cannot_take(gpu, monkeypatch, images, reason):
     for name, value in images.items():
@@ -157,9 +175,19 @@ def test_images_that_the_fused_way_cannot_take(gpu, monkeypatch, images, reason)
     assert reason in conv_stem.refuses(network(), OnCUDA())
 
 
-def test_without_kernels_and_without_autocast_it_is_plain():
+def test_without_kernels_it_is_plain():
     with without_kernels():
         assert "switched off" in conv_stem.refuses(network(), OnCUDA())
+
+
+def test_without_autocast_it_is_plain(monkeypatch):
+    monkeypatch.setattr(conv_stem, "_cannot_run", lambda images: None)
+    assert "needs autocast" in conv_stem.refuses(network(), OnCUDA())
+
+
+def test_one_value_per_channel_cannot_be_normalised(rng):
+    with pytest.raises(ValueError, match="more than one value per channel"):
+        fused(network(), torch.rand(1, 3, 5, 5, generator=rng), torch.float32)
 
 
 def test_the_fused_way_is_one_graph_and_updates_the_statistics(gpu, rng, fresh_dynamo):

@@ -54,7 +54,7 @@ def _cannot_fuse(stage: nn.Module) -> str | None:
     """Say why a stage is not one that can be folded, or None."""
     if type(stage) is not nn.Sequential or [type(part) for part in stage] != STAGE:
         return "needs stages of BatchNorm2d, Conv2d and SiLU, and got others; use those"
-    if any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in (stage, *stage)):
+    if any(hooks for part in (stage, *stage) for hooks in _hooks(part)):
         return "calls no module of a stage, and one has a hook; remove it"
     norm, convolution, _ = stage
     if not (norm.training and norm.track_running_stats and norm.affine and norm.momentum is not None):
@@ -66,6 +66,10 @@ def _cannot_fuse(stage: nn.Module) -> str | None:
     if convolution.weight.dtype != torch.float32 or convolution.weight.device != norm.weight.device:
         return "needs parameters in float32 on one device"
     return None
+
+
+def _hooks(part: nn.Module) -> tuple[dict, ...]:
+    return part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks
 
 
 def fused(stages: nn.Sequential, images: Float[Tensor, "b c h w"], dtype: torch.dtype) -> Float[Tensor, "b k p q"]:
@@ -110,6 +114,11 @@ def _fold(
 
     `sums` are those of n values less `centre`.
     """
+    if n == 1:
+        raise ValueError(
+            "ConvStem: batch normalisation in training needs more than one value per channel, got one; "
+            "give more or larger images"
+        )
     mean, square = sums / n
     variance = (square - mean.square()).clamp_min(0)
     with torch.no_grad():

@@ -12,6 +12,9 @@ The rule of `auto`, in order:
 3. on a CPU: blocked where it supports the arguments (compiling costs half a minute there and gains nothing);
 4. elsewhere: the reference.
 
+A layer may ask first whether kernels can run, and take its modules one by one where they cannot
+(layers/conv_stem.py).
+
 A backend asked for by name runs or refuses with the reason; it is never replaced in silence.
 """
 

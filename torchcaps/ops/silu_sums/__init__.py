@@ -23,6 +23,7 @@ def silu_with_sums(
     The sums are those of the rounded values, which is what a convolution behind it sees. They are taken in float32 at
     least, and a gradient may come back through them.
     """
+    _check_channels("silu_with_sums", maps.shape[-1], bias, centre)
     args = {"maps": maps, "bias": bias, "centre": centre}
     return _IMPLEMENTATIONS[choose("silu_with_sums", _IMPLEMENTATIONS, backend, maps, args)].load()(**args)
 
@@ -40,8 +41,22 @@ def conv_silu_with_sums(
 
     The kernel is for a network's first layer. It takes few channels and gives no gradient of the images.
     """
+    if images.ndim != 4 or weight.ndim != 4 or images.shape[1] != weight.shape[1] or stride < 1:
+        raise ValueError(
+            "conv_silu_with_sums takes images [b c h w], a weight [k c y x] of as many channels, and a stride of 1 or "
+            f"more; got {list(images.shape)}, {list(weight.shape)} and {stride}"
+        )
+    _check_channels("conv_silu_with_sums", len(weight), bias, centre)
     args = {"images": images, "weight": weight, "bias": bias, "centre": centre, "stride": stride}
     return _CONVOLVED[choose("conv_silu_with_sums", _CONVOLVED, backend, images, args)].load()(**args, backend=backend)
+
+
+def _check_channels(op: str, n: int, bias: Tensor, centre: Tensor) -> None:
+    """Refuse what a sum would broadcast, and a kernel read beyond its end."""
+    if not tuple(bias.shape) == tuple(centre.shape) == (n,):
+        raise ValueError(
+            f"{op} takes a bias and a centre for each of {n} channels, got {list(bias.shape)} and {list(centre.shape)}"
+        )
 
 
 def _in_one(images: Tensor, weight: Tensor, bias: Tensor, centre: Tensor, stride: int, backend: str) -> Activated:

@@ -31,7 +31,8 @@ def refuses(images: Tensor, weight: Tensor, bias: Tensor, centre: Tensor, stride
     if not bias.dtype == centre.dtype == torch.float32:
         return f"takes bias and centre in float32, got {bias.dtype} and {centre.dtype}; convert them"
     if prod(weight.shape[1:]) > MOST_TAPS or len(weight) not in CHANNELS:
-        return f"takes patches of at most {MOST_TAPS} values and {CHANNELS} channels, got {list(weight.shape)}"
+        taken = f"patches of at most {MOST_TAPS} values and {CHANNELS} channels"
+        return f"takes {taken}, got {list(weight.shape)}; give another weight"
     if min(_places(images, weight, stride)) < 1:
         return f"takes images as large as the kernel at least, got {list(images.shape)}; give larger ones"
     if not 0 < images.numel() < 2**31:
