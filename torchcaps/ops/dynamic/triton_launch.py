@@ -184,7 +184,7 @@ class Problem:
         return out.reshape(self.weight.shape).to(dtype) if self.weight.ndim > 2 else out.sum((0, 1)).to(dtype)
 
 
-def _share(n_out: int, leaky: bool) -> float:
+def first_share(n_out: int, leaky: bool) -> float:
     """Coupling of every pair in the first iteration."""
     return 1 / (n_out + 1 if leaky else n_out)
 
@@ -204,9 +204,8 @@ def forward(
         if t:
             problem.denominators(before, numbers, leaky)
         partial = problem.sums(1 if t else 0, before, poses, numbers, poses)
-        problem.finish(
-            partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t, 1.0 if t else _share(n_out, leaky)
-        )
+        scale = 1.0 if t else first_share(n_out, leaky)
+        problem.finish(partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t, scale)
 
 
 def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, of_weight):
@@ -229,7 +228,7 @@ def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bo
         partial = problem.sums(2, *given, None if kept is None else kept[t - 1])
         problem.finish_backward(partial, incoming, running, totals[t - 1], grads[t - 1], low_grads[t - 1], keep=True)
         incoming = running
-    share = _share(n_out, leaky)
+    share = first_share(n_out, leaky)
     grad_poses = torch.empty_like(poses)
     problem.poses_backward_first(low_grads[0], summed, grad_poses, share)
     grad_weight = weight.new_empty(0)

@@ -1,12 +1,11 @@
 """Dynamic routing on CUDA without the votes: the op that torch sees, forward and backward a few kernels per iteration.
 
 Kept between forward and backward: the sums before squash and the sums of poses [t b j e], and two numbers per image,
-input and iteration, the bounds of its softmax; these not where outputs are so few that kernels walk over the inputs
-(triton_walk.py). Gradients go through all iterations. Nothing is added up by atomics, so the same inputs give the same
-bits. Where the poses are bfloat16 or autocast says so, the operands of matrix products
-are bfloat16: weights (a copy is kept for the backward pass unless it is large), sums of poses, gradients of sums,
-couplings times poses. Softmax, sums and squash are float32. Float32 poses get products of float32 accuracy, three of
-TF32 each.
+input and iteration, the bounds of its softmax. Where outputs are so few that kernels walk over the inputs
+(triton_walk.py), these are found again. Gradients go through all iterations. Nothing is added up by atomics, so the
+same inputs give the same bits. Where the poses are bfloat16 or autocast says so, the operands of matrix products are
+bfloat16: weights (a copy is kept for the backward pass unless it is large), sums of poses, gradients of sums, couplings
+times poses. Softmax, sums and squash are float32. Float32 poses get products of float32 accuracy, three of TF32 each.
 """
 
 from math import prod

@@ -11,7 +11,7 @@ and so all d of its inputs. Sums over d then stay within a thread, and no logit 
 import triton
 import triton.language as tl
 
-from torchcaps.ops.dynamic.triton_tiles import COUNTS, load_parent, store_sums
+from torchcaps.ops.dynamic.triton_tiles import COUNTS, addresses, load_parent, store_sums
 
 
 @triton.jit
@@ -47,22 +47,9 @@ def over_columns(numbers, BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
 
 
 @triton.jit
-def walk_addresses(b, start, n_batch, n_in, D: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
-    """Offsets of the poses [b (i d)] of a tile as they lie in memory, and which of them exist."""
-    n = tl.arange(0, IB * DP)
-    i, d = start + n // DP, n % DP
-    # the compiler sees a contiguous row only if it is written as one
-    column = start * D + n if D == DP else i * D + d
-    return (
-        b.to(tl.int64)[:, None] * (n_in * D) + column[None, :],
-        (b < n_batch)[:, None] & ((i < n_in) & (d < D))[None, :],
-    )
-
-
-@triton.jit
 def walk_poses(poses, b, start, n_batch, n_in, BB: tl.constexpr, D: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr):
     """Load [b n] as float32; zero outside, which adds nothing anywhere."""
-    at, there = walk_addresses(b, start, n_batch, n_in, D, IB, DP)
+    at, there = addresses(b, start, n_in, n_batch, n_in, D, IB, DP)
     return to_columns(tl.load(poses + at, mask=there, other=0.0), BB, IB, DP).to(tl.float32)
 
 

@@ -9,14 +9,13 @@ takes one output at a time, and for the weight's gradient.
 import triton
 import triton.language as tl
 
-from torchcaps.ops.dynamic.triton_tiles import COUNTS, store_sums
+from torchcaps.ops.dynamic.triton_tiles import COUNTS, addresses, store_sums
 from torchcaps.ops.dynamic.triton_walk import (
     dot_poses,
     from_columns,
     load_parents,
     over_columns,
     softmax,
-    walk_addresses,
     walk_poses,
     walk_weights,
     zeros,
@@ -65,7 +64,7 @@ def couple(
             result += over_columns(shares[j], BB, IB, DP) * q
             q = tl.dot(parents[j], tl.trans(w[j]), input_precision=AGAIN)
             result += over_columns(change, BB, IB, DP) * q
-        at, there = walk_addresses(b, tile * IB, n_batch, n_in, D, IB, DP)
+        at, there = addresses(b, tile * IB, n_in, n_batch, n_in, D, IB, DP)
         result = from_columns(result, BB, IB, DP)
         if ADD:
             result += tl.load(grad_poses + at, mask=there, other=0.0)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.dynamic import triton_launch
-from torchcaps.ops.dynamic.triton_launch import Problem, _share
+from torchcaps.ops.dynamic.triton_launch import Problem, first_share
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 # of the sums of one image, outputs times padded dimensions. With 256 a thread spills 256 bytes forward (compute
@@ -125,7 +125,7 @@ def forward(
     bias = None if bias is None else bias.contiguous()
     for t in range(len(totals)):
         partial = problem.walk(pose_sums[t - 1] if t else poses, first=t == 0)
-        scale = 1.0 if t else _share(n_out, leaky)
+        scale = 1.0 if t else first_share(n_out, leaky)
         problem.finish(partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t, scale)
 
 
@@ -153,7 +153,7 @@ def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, na
         problem.finish_backward(partial, incoming, running, totals[t - 1], grads[t - 1], low_grads[t - 1], keep=True)
         incoming = running
         del partial  # it is large, and what comes next makes room for the gradients
-    share = _share(n_out, leaky)
+    share = first_share(n_out, leaky)
     grad_poses = torch.empty_like(poses)
     problem.poses_backward_first(low_grads[0], summed, grad_poses, share)
     grad_weight = weight.new_empty(0)
