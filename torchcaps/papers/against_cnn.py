@@ -117,7 +117,7 @@ PAIRS: dict[str, tuple[Pair, ...]] = {
             "heinsen2019/smallnorb-cnn-mixup-half",
         ),
         Pair(
-            "smallNORB, tuned",
+            "smallNORB, EM's settings",
             "RoutingNet, dynamic",
             "routings/long-smallnorb-dynamic",
             "heinsen2019/smallnorb-cnn-mixup-half",

@@ -2,7 +2,7 @@
 the bundled digits, which a CPU trains.
 
 Rows of a set differ in the routing, in the loss that fits it and in the learning rate; baselines have no capsules.
-Two more rows on smallNORB are trained as long as the EM network of Heinsen 2019.
+Two more rows on smallNORB are trained as the EM network of Heinsen 2019.
 """
 
 from torchcaps.data.augment import Augmentation, Crop, Light, Shift
