@@ -113,6 +113,13 @@ def test_warped_digits_keep_their_labels(held):
     assert torch.equal(warped.images, shown(held, "warped").images)
 
 
+@pytest.mark.gpu
+def test_a_gpu_warps_digits_to_the_same_bytes(held, monkeypatch):
+    on_gpu = shown(held, "warped").images
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert torch.equal(shown(held, "warped").images, on_gpu)
+
+
 def test_what_is_not_a_framed_digit_is_refused(held):
     with pytest.raises(ValueError, match="for the training digits of mnist-40"):
         shown(Labelled(held.images[..., :28, :28], held.labels), "placed")
