@@ -36,7 +36,8 @@ def _differences(which: str, results: Path) -> dict[str, str]:
         both = pair.results(results)
         if all(both):
             difference, leader = compared(pair, both, stored)
-            found[pair.model] = difference if leader in ("open", "-") else f"**{difference}**"
+            starred = difference.replace("*", r"\*")  # a bare star would end the bold
+            found[pair.model] = difference if leader in ("open", "-") else f"**{starred}**"
     return found
 
 
