@@ -44,7 +44,7 @@ def conv_silu_with_sums(
     if images.ndim != 4 or weight.ndim != 4 or images.shape[1] != weight.shape[1] or stride < 1:
         raise ValueError(
             "conv_silu_with_sums takes images [b c h w], a weight [k c y x] of as many channels, and a stride of 1 or "
-            f"more; got {list(images.shape)}, {list(weight.shape)} and {stride}"
+            f"more; got {list(images.shape)}, {list(weight.shape)} and {stride}; give images and a weight that fit"
         )
     _check_channels("conv_silu_with_sums", len(weight), bias, centre)
     args = {"images": images, "weight": weight, "bias": bias, "centre": centre, "stride": stride}
@@ -56,6 +56,7 @@ def _check_channels(op: str, n: int, bias: Tensor, centre: Tensor) -> None:
     if not tuple(bias.shape) == tuple(centre.shape) == (n,):
         raise ValueError(
             f"{op} takes a bias and a centre for each of {n} channels, got {list(bias.shape)} and {list(centre.shape)}"
+            "; give one number per channel"
         )
 
 
