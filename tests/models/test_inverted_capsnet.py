@@ -10,14 +10,16 @@ from torchcaps.ops import inverted_routing
 SMALL = {"channels": (4, 4), "n_types": 2, "d_pose": 4, "rows": 2}
 
 
-def test_parameters_by_hand():
+@pytest.mark.parametrize(("n_blocks", "wanted"), [(1, 1_343_985), (2, 1_713_393)])
+def test_parameters_by_hand(n_blocks, wanted):
     with torch.device("meta"):
-        found = sum(p.numel() for p in InvertedCapsNet().parameters())
+        found = sum(p.numel() for p in InvertedCapsNet(n_blocks=n_blocks).parameters())
     block = lambda c_in, c_out: 9 * c_in * c_out + 9 * c_out * c_out + 4 * c_out  # noqa: E731
     stem = 27 * 64 + 2 * 64 + block(64, 64) + block(64, 128) + 64 * 128 + 2 * 128
+    stem += (n_blocks - 1) * (block(64, 64) + block(128, 128))
     primary = 9 * 128 * 512 + 512 + 2 * 16
     local, dense = 2 * (9 * 32 * 32 * 16 + 32), (9 * 32 * 32 * 16 + 32) + (32 * 10 * 16 + 32)
-    assert found == stem + primary + local + dense + 17 == 1_343_985
+    assert found == stem + primary + local + dense + 17 == wanted
 
 
 def test_a_place_sees_its_field():
@@ -54,3 +56,8 @@ def test_every_parameter_learns(size):
     assert found.poses.shape == (4, 4, 4) and 0.05 < found.activity.median() < 0.95
     torch.nn.functional.cross_entropy(found.score, torch.arange(4)).backward()
     assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
+
+
+def test_the_stem_has_blocks():
+    with pytest.raises(ValueError, match="at least one residual block at each size, got n_blocks=0"):
+        InvertedCapsNet(n_blocks=0)

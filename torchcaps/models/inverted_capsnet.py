@@ -28,6 +28,7 @@ class InvertedCapsNet(nn.Module):
     `n_iters` is for all layers at once: the first pass goes from layer to layer, and each further iteration updates all
     layers at the same time, from the poses of the iteration before. `n_types` capsules at each place of the grids, and
     in the dense layer before the classes. `rows` of a pose: a transform multiplies each; 1 for vectors.
+    `n_blocks` residual blocks at each of the stem's two sizes.
 
     Example:
 
@@ -41,6 +42,7 @@ class InvertedCapsNet(nn.Module):
         n_classes: int = 10,
         *,
         channels: tuple[int, int] = (64, 128),
+        n_blocks: int = 1,
         n_types: int = 32,
         d_pose: int = 16,
         rows: int = 4,
@@ -50,6 +52,8 @@ class InvertedCapsNet(nn.Module):
         super().__init__()
         if n_iters < 1:
             raise ValueError(f"InvertedCapsNet needs at least one iteration, got n_iters={n_iters}")
+        if n_blocks < 1:
+            raise ValueError(f"InvertedCapsNet needs at least one residual block at each size, got n_blocks={n_blocks}")
         if rows < 1 or d_pose % rows:
             raise ValueError(f"InvertedCapsNet: poses of {d_pose} dimensions do not form matrices of {rows} rows")
         name = type(self).__name__
@@ -59,8 +63,9 @@ class InvertedCapsNet(nn.Module):
             nn.Conv2d(self.image[0], channels[0], KERNEL, padding=1, bias=False),
             nn.BatchNorm2d(channels[0]),
             nn.ReLU(),
-            _Block(channels[0], channels[0], 1),
+            *(_Block(channels[0], channels[0], 1) for _ in range(n_blocks)),
             _Block(*channels, STRIDE),
+            *(_Block(channels[1], channels[1], 1) for _ in range(n_blocks - 1)),
         )
         self.primary = nn.Conv2d(channels[1], n_types * d_pose, KERNEL, padding=1)
         self.norm = nn.LayerNorm(d_pose)

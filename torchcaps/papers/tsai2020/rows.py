@@ -13,9 +13,9 @@ from torchcaps.train.tasks.logits import ClassifyScores
 _CLAIM = {"table": "1", "metric": "test.error_percent", "printed": 5.15, "selected": "mean, 350 epochs"}
 
 
-@reproduces(row="CIFAR-10, small residual stem, 2 iterations, 60 epochs", **_CLAIM)
+@reproduces(row="CIFAR-10, residual stem, 2 iterations, 60 epochs", **_CLAIM)
 def cifar10() -> Run:
-    """CIFAR-10, padded crops and flips, 32 types of 4x4 on two grids. Not run yet."""
+    """CIFAR-10, padded crops and flips, four residual blocks, 32 types of 4x4 on two grids. Not run yet."""
     stage = Stage(
         task=ClassifyScores(),
         epochs=60,
@@ -27,7 +27,7 @@ def cifar10() -> Run:
     return Run(
         data="cifar10",
         model="inverted-capsnet",
-        model_args={"n_types": 32, "n_iters": 2},
+        model_args={"n_blocks": 2, "n_types": 32, "n_iters": 2},
         augment=(Crop(32, border=4), Flip(), Standardise()),
         stages=(stage,),
     )
