@@ -14,7 +14,7 @@ MOST_DIMENSIONS = 16  # of an input pose: a tile has two inputs at least
 COLUMNS, MOST_INPUTS = 32, 4  # of a tile; a thread has one input then, and all of its dimensions
 # images of a tile, sixteen for each warp: of the walks, and of the kernel that finds the couplings again
 ROWS, COUPLE_ROWS = 32, 64
-PROGRAMS = 3  # that the chunks of inputs make for each multiprocessor, about
+PROGRAMS = 2  # that the chunks of inputs make for each multiprocessor, about
 STAGES = 3  # tiles in flight and at work
 WEIGHT_ROWS, WEIGHT_OUTPUTS, WEIGHT_WARPS = 64, 2, 4  # of a program for the weight's gradient
 FEW_ITERATIONS = 3  # whose tiles are loaded ahead for the weight's gradient; more fill the registers
