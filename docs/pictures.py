@@ -177,12 +177,10 @@ def of_results(paper: ModuleType, name: str) -> Any:
     return paper.figures(HERE.parent / "results", HERE, None, torch.device("cpu"))[name][0]
 
 
-PICTURES: dict[str, Callable[[], Any]] = {
-    draw.__name__: draw for draw in (agreement, em, masks, couplings, overlap)
-} | {
-    "depth": partial(of_results, depth_rows, "depth"),
-    "routings-digits": partial(of_results, routing_rows, "digits-error-against-time"),
-}
+PICTURES: dict[str, Callable[[], Any]] = {draw.__name__: draw for draw in (agreement, em, masks, couplings, overlap)}
+PICTURES["depth"] = partial(of_results, depth_rows, "depth")
+for which in ("digits", "smallnorb", "like"):
+    PICTURES[f"routings-{which}"] = partial(of_results, routing_rows, f"{which}-error-against-time")
 
 
 def small(picture: bytes) -> bytes:

@@ -122,6 +122,12 @@ PAIRS: dict[str, tuple[Pair, ...]] = {
             "routings/long-smallnorb-dynamic",
             "heinsen2019/smallnorb-cnn-mixup-half",
         ),
+        Pair(
+            "smallNORB, EM's settings",
+            "RoutingNet, no routing",
+            "routings/long-smallnorb-uniform",
+            "heinsen2019/smallnorb-cnn-mixup-half",
+        ),
         Pair("SST-2, tuned", "EM routing", "heinsen2019/sst2-wide", "heinsen2019/sst2-mlp-wider-slow", "MLP"),
     ),
     # every routing beside capsules without routing: docs/which-routing.md

@@ -15,7 +15,10 @@ _CLAIM = {"table": "1", "metric": "test.error_percent", "printed": 5.15, "select
 
 @reproduces(row="CIFAR-10, residual stem, 2 iterations, 60 epochs", **_CLAIM)
 def cifar10() -> Run:
-    """CIFAR-10, padded crops and flips, four residual blocks, 32 types of 4x4 on two grids. Not run yet."""
+    """CIFAR-10, padded crops and flips, four residual blocks, 32 types of 4x4 on two grids.
+
+    The learning rate was chosen from two on held-out images: results/tsai2020/tuning.csv.
+    """
     stage = Stage(
         task=ClassifyScores(),
         epochs=60,
