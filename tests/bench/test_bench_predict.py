@@ -44,13 +44,41 @@ def test_a_way_that_predicts_otherwise_gets_no_time(eager_only, monkeypatch):
     assert "capsnet-digits eager batch 1: wrong: off by " in text and "batch 3:" not in text
 
 
-@pytest.mark.parametrize("last", [torch.tensor([[0.0], [torch.nan]]), torch.zeros(1, 1), torch.zeros(2)], ids=str)
-def test_nan_in_the_last_output_and_another_shape_are_wrong(last):
-    good = torch.rand(2, 3)
-    assert predict._difference([good, torch.zeros(2, 1)], [good, torch.zeros(2, 1)]) == 0
-    assert predict._difference([good, last], [good, torch.zeros(2, 1)]) == torch.inf
-    assert predict._difference([last, good], [torch.zeros(2, 1), good]) == torch.inf
-    assert predict._difference([good], [good, good]) == torch.inf
+class Doubled(torch.nn.Module):
+    """Two outputs; in float32 with an error of `error`, as convolutions in TF32 have."""
+
+    def __init__(self, error: float = 0.0) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, images):
+        error = self.error if images.dtype == torch.float32 else 0.0
+        return [2 * images + error, images[:, :1] + error]
+
+
+@pytest.mark.parametrize("last", [torch.nan, torch.inf, 1.0])
+def test_a_number_of_the_last_output_that_is_off_is_wrong(last):
+    images, model = torch.rand(12, 3), Doubled()
+    assert predict._why_wrong(model(images), model, images) == ""
+    for image in (0, 11):  # the first is compared with float64, the last with eager execution
+        found = model(images)
+        found[1][image] = last
+        words = {0: "from float64", 11: "from eager execution"}[image]
+        assert re.match(f"wrong: off by (nan|inf|[0-9.e+-]+) {words}", predict._why_wrong(found, model, images))
+
+
+@pytest.mark.parametrize("found", [torch.zeros(2, 3), torch.zeros(2)], ids=str)
+def test_another_shape_is_wrong(found):
+    images = torch.rand(2, 3)
+    assert "expected [[2, 3], [2, 1]]" in predict._why_wrong([torch.zeros(2, 3), found], Doubled(), images)
+    assert "expected [[2, 3], [2, 1]]" in predict._why_wrong([torch.zeros(2, 3)], Doubled(), images)
+
+
+def test_a_way_may_err_as_eager_execution_does():
+    images, rough = torch.rand(12, 3), Doubled(error=0.01)
+    assert predict._why_wrong(Doubled(error=-0.01)(images), rough, images) == ""
+    assert "allowed 3.0e-02" in predict._why_wrong(Doubled(error=0.04)(images), rough, images)
+    assert "allowed 1.0e-03" in predict._why_wrong(Doubled(error=0.01)(images), Doubled(), images)
 
 
 def test_a_way_that_cannot_be_made_says_why_and_an_error_of_a_model_is_one(eager_only, monkeypatch):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import inf
+from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -20,7 +20,9 @@ BATCHES = (1, 32, 1024)
 WAYS = {"cpu": ("eager", "onnx"), "cuda": ("eager", "compiled", "graph")}
 LONGEST_S = 5.0  # seconds of one call, as foreseen from the smaller batch, beyond which it is left out
 SECONDS = 2.0  # of one measurement
-TOLERANCE = 1e-3  # of scores in 0..1 and of poses, between a way and eager execution
+TOLERANCE = 1e-3  # of scores in 0..1 and of poses, between a way and float64
+ROUNDINGS = 3  # errors of eager execution that a way may have, if they are larger: on a GPU convolutions round to TF32
+CHECKED = 8  # images of a batch that are compared with float64
 NO_MEMORY = "ran out of memory"
 Predict = Callable[[Tensor], object]
 Say = Callable[[str], object]
@@ -108,20 +110,30 @@ def _measured(row: Row, subject: Subject, images: Tensor, folder: Path, repeats:
         return row._replace(missing=str(refused))
     try:
         with torch.inference_mode():
-            if off := _difference(predict(images), subject.module(images)):
-                return row._replace(missing=f"wrong: off by {off:.1e} from eager execution, allowed {TOLERANCE:g}")
+            if wrong := _why_wrong(predict(images), subject.module, images):
+                return row._replace(missing=wrong)
             return row._replace(time=timed(lambda: predict(images), images.device, repeats, SECONDS, clock))
     except torch.OutOfMemoryError:
         return row._replace(missing=NO_MEMORY)
 
 
-def _difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """Compute the largest difference where it exceeds the tolerance, else 0; for NaN and other shapes infinity."""
-    if [part.shape for part in found] != [part.shape for part in wanted]:
-        return inf
-    each = [(one.cpu() - other.cpu()).abs().max() for one, other in zip(found, wanted, strict=True)]
-    largest = torch.stack(each).max().item()  # unlike Python's, it keeps a NaN wherever it stands
-    return 0.0 if largest <= TOLERANCE else (largest if largest < inf else inf)
+def _why_wrong(found: Sequence[Tensor], module: nn.Module, images: Tensor) -> str:
+    """Compare the first predictions with float64, all with eager execution, and say what is wrong; "" if nothing is."""
+    eager = module(images)
+    if (shapes := [list(part.shape) for part in found]) != (wanted := [list(part.shape) for part in eager]):
+        return f"wrong: outputs of shapes {shapes}, expected {wanted}"
+    exact = deepcopy(module).double()(images[:CHECKED].double())
+    off, allowed = _error(found, exact), max(TOLERANCE, ROUNDINGS * _error(eager, exact))
+    if not off <= allowed:
+        return f"wrong: off by {off:.1e} from float64, allowed {allowed:.1e}"
+    apart = _error(found, eager)
+    return "" if apart <= 2 * allowed else f"wrong: off by {apart:.1e} from eager execution, allowed {2 * allowed:.1e}"
+
+
+def _error(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    """Compute the largest difference in the images of `exact`; NaN if there is one."""
+    each = [(one[: len(other)].cpu() - other.cpu()).abs().max() for one, other in zip(found, exact, strict=True)]
+    return torch.stack(each).max().item()  # unlike Python's, it keeps a NaN wherever it stands
 
 
 def _eager(subject: Subject, images: Tensor, folder: Path) -> Predict:
