@@ -5,6 +5,7 @@ Compiling ahead of time needs neither, but not the interpreter: those tests star
 
 import os
 import zlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,47 @@ def pytest_collection_modifyitems(items):
             item.add_marker(
                 pytest.mark.gpu if ON_GPU else pytest.mark.filterwarnings(f"ignore:{BOUND}:DeprecationWarning")
             )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_interpreter():
+    """Save a third of the interpreter's time: it prepares its language anew at every call of a device function, although
+    the kernel that calls it did so, and makes the types of numpy and of a shape over and over.
+    """
+    if not INTERPRETED:
+        yield
+        return
+    from triton import language
+    from triton.runtime import interpreter
+
+    prepare, look_up, known = interpreter._patch_lang, interpreter._get_np_dtype, {}
+    type_of = language.core._type_for_tuple_values
+    type_of_shape = cache(type_of)
+
+    @cache
+    def languages(function) -> list:
+        return [one for one in (language, language.core) if any(one is each for each in function.__globals__.values())]
+
+    def prepare_once(function):
+        plain = any(language.core.is_builtin(one.load) for one in languages(function))
+        return prepare(function) if plain else interpreter._LangPatchScope()
+
+    def dtype_of(kind):
+        scalar = kind.scalar
+        if scalar.name not in known:
+            known[scalar.name] = look_up(scalar)
+        return known[scalar.name]
+
+    def type_of_tuple(values, fields=None):
+        if fields is None and all(type(value) is int for value in values):
+            return type_of_shape(tuple(values))
+        return type_of(values, fields)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(language.core, "_type_for_tuple_values", type_of_tuple)
+        patch.setattr(interpreter, "_patch_lang", prepare_once)
+        patch.setattr(interpreter, "_get_np_dtype", dtype_of)
+        yield
 
 
 @pytest.fixture
