@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import importlib
 import os
 import warnings
@@ -31,6 +32,15 @@ def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "error")
     for line in ALLOWED_WARNINGS:
         config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Nothing that collecting makes is garbage: neither look for it then, nor walk over it in every later search."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
