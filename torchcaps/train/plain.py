@@ -106,9 +106,11 @@ def _words(hint: Any) -> str:
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value from a file has the type of a field. A whole number fits float; bool and NaN are no numbers."""
-    origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool) and value == value
+    origin, inner = _parts(hint)
     if origin in (Union, UnionType):
         return any(fits(value, each) for each in inner)
     if origin is tuple:
@@ -120,9 +122,12 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, dict) and all(
             fits(key, inner[0]) and fits(one, inner[1]) for key, one in value.items()
         )
-    if hint in (int, float):
-        return isinstance(value, (int, hint)) and not isinstance(value, bool) and value == value
     return isinstance(value, origin or hint)
+
+
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
 
 
 def up_to_date(stored: Any) -> Any:

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from torchcaps.data import info
@@ -105,9 +106,14 @@ def _path(run: Run, name: str) -> str:
 def _fields(run: Run) -> list[str]:
     """List the paths of all fields that can be set, including model arguments left to their defaults."""
     models = SENTENCE_MODELS if info(run.data).kind == "sentences" else MODELS
-    arguments = inspect.signature(models[run.model]).parameters.values()
-    taken = [word.name for word in arguments if word.kind is word.KEYWORD_ONLY or word.default is not word.empty]
-    return list(dict.fromkeys([*_below(run), *(f"model_args.{word}" for word in taken)]))
+    return list(dict.fromkeys([*_below(run), *(f"model_args.{word}" for word in _optional(models[run.model]))]))
+
+
+@cache
+def _optional(model: type) -> list[str]:
+    """List the arguments of a model that may be left out."""
+    arguments = inspect.signature(model).parameters.values()
+    return [word.name for word in arguments if word.kind is word.KEYWORD_ONLY or word.default is not word.empty]
 
 
 def _below(part: Any, where: str = "") -> list[str]:
