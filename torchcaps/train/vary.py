@@ -22,8 +22,9 @@ from torchcaps.train.recipe import KINDS, Run
 def vary(run: Run, changes: Mapping[str, Any]) -> Run:
     """Return the run with these fields set; an unknown field is an error."""
     for name, value in changes.items():
-        _check(name, value_of(run, name), value)
-        run = _set(run, _path(run, name).split("."), value)
+        path = _path(run, name).split(".")
+        _check(name, _get(run, path), value)
+        run = _set(run, path, value)
     return run
 
 
@@ -36,8 +37,11 @@ def _check(name: str, before: Any, value: Any) -> None:
 
 def value_of(run: Run, name: str) -> Any:
     """Return the value of a field; None for a model argument that is left to its default."""
-    part: Any = run
-    for step in _path(run, name).split("."):
+    return _get(run, _path(run, name).split("."))
+
+
+def _get(part: Any, path: list[str]) -> Any:
+    for step in path:
         part = (
             part[int(step)]
             if isinstance(part, tuple)
