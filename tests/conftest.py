@@ -3,6 +3,7 @@ import gc
 import importlib
 import os
 import warnings
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,18 @@ def deterministic():
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_commit():
+    """The code under test does not change meanwhile: git is asked once, not three times for every run and result."""
+    from torchcaps.runtime import environment
+
+    home, ask = Path(environment.__file__).parents[1], environment._git
+    once = cache(ask)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "_git", lambda folder, *words: (once if folder == home else ask)(folder, *words))
+        yield
 
 
 @pytest.fixture(scope="module")
