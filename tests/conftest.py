@@ -53,7 +53,10 @@ def rng() -> torch.Generator:
 @pytest.fixture(autouse=True)
 def deterministic():
     """Fresh memory is filled with NaN, so an output that nobody wrote shows; modules start from the same weights."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
+    # without a GPU PyTorch would note for later, with a whole traceback, that it was asked to seed one
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(0)
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
