@@ -2,14 +2,20 @@
 
 import socket
 import sys
+from functools import cache
+
+from typer.main import get_command
 
 from torchcaps import cli
+
+once = cache(get_command)  # reads the signatures of all commands, which takes longer than most of them
 
 
 def run(capsys, monkeypatch, *words: str, width: int = 300) -> tuple[int, str, str]:
     """Exit code, output and errors of one command, in this process."""
     monkeypatch.setattr(sys, "argv", ["torchcaps", *words])
     monkeypatch.setattr(cli.console, "_width", width)
+    monkeypatch.setattr("typer.main.get_command", once)
     code = 0
     try:
         cli.main()
