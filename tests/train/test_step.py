@@ -14,6 +14,7 @@ from torchcaps.papers import RECIPES
 from torchcaps.runtime.distributed import Team
 from torchcaps.train.capture import Before, capture, first_step
 from torchcaps.train.checkpoint import tensors_sha256
+from torchcaps.train.optimizers import _OneProgramAdam
 from torchcaps.train.step import WARM_UP, TrainingStep
 from torchcaps.train.tasks import WithoutGradients
 
@@ -274,6 +275,24 @@ def test_the_compiled_update_is_that_of_the_optimiser_and_the_average(recipe, re
             torch.testing.assert_close(
                 fast.everything()[name].cpu(), tensor, rtol=1e-5, atol=1e-7 * max(1.0, size), equal_nan=True, msg=name
             )
+
+
+@each_optimizer
+def test_optimiser_and_average_are_one_program(recipe):
+    """A call such as `state_dict` inside ends a compiled program in PyTorch 2.11; all weights are then read twice."""
+    graphs = []
+    step = make_step(recipe, ema=0.9)
+    if isinstance(step.optimizer, torch.optim.Adam):  # the one that a GPU has
+        step.optimizer = _OneProgramAdam(step.parameters.values(), step.now[0], foreach=True, capturable=True)
+    step.gradients()
+    step.update = torch.compile(
+        step._update, dynamic=False, backend=lambda graph, inputs: graphs.append(graph) or graph.forward
+    )
+    step.apply({"loss": torch.zeros(())})
+    assert len(graphs) == 1
+    held, weights = step.averages[0]
+    assert all(mine is theirs for mine, theirs in zip(weights, step.parameters.values(), strict=True))
+    assert sum(len(part) for part, _ in step.averages) == len(step.ema) and len(held) == len(weights)
 
 
 @each_optimizer

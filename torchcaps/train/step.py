@@ -6,6 +6,7 @@ capture no graph: gloo's communication cannot be captured, and one code path for
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,7 +56,9 @@ class TrainingStep:
         self.now = [column[0].clone() for column in self.plan]
         self.optimizer = stage.optimizer.make(self.parameters.values(), self.now)
         self.ema_decay = stage.ema
-        self.ema = {name: tensor.detach().clone() for name, tensor in _floats(model).items()} if stage.ema else {}
+        averaged = _floats(model) if stage.ema else {}
+        self.ema = {name: tensor.detach().clone() for name, tensor in averaged.items()}
+        self.averages = _in_order(self.parameters.values(), averaged, self.ema)
         self.totals: dict[str, Tensor] = {}  # sums of the losses since the last read_means
         self.unread = 0
         # first step with a loss that is not finite; -1: none
@@ -214,8 +217,8 @@ class TrainingStep:
     def _update(self, losses: dict[str, Tensor]) -> None:
         """Apply the optimiser, update the weight average, count. Compiled, it reads and writes each weight once."""
         self.optimizer.step()
-        if self.ema:
-            torch._foreach_lerp_(list(self.ema.values()), list(_floats(self.model).values()), 1 - self.ema_decay)
+        for held, weights in self.averages:
+            torch._foreach_lerp_(held, weights, 1 - self.ema_decay)
         bad = ~losses["loss"].isfinite() & (self.first_bad < 0)
         sums = [self.totals[name] for name in losses]
         after = [total + value for total, value in zip(sums, losses.values(), strict=True)]
@@ -269,6 +272,19 @@ def _floats(model: nn.Module) -> dict[str, Tensor]:
         for path, layer in model.named_modules()
         for name in getattr(layer, "NOT_AVERAGED", ())
     }
-    return {
-        name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point() and name not in kept
-    }
+    # the parameters themselves, not views of them: a compiled update then knows what the optimiser has just written
+    tensors = model.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() and name not in kept}
+
+
+def _in_order(
+    parameters: Iterable[nn.Parameter], averaged: dict[str, Tensor], ema: dict[str, Tensor]
+) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """Pair averages with what they average: first the trained parameters, in the optimiser's order, then the rest.
+
+    TorchInductor makes one kernel of two updates of lists only where the lists match one by one.
+    """
+    names = {id(tensor): name for name, tensor in averaged.items()}
+    trained = [names[id(parameter)] for parameter in parameters if id(parameter) in names]
+    rest = [name for name in averaged if name not in set(trained)]
+    return [([ema[name] for name in part], [averaged[name] for name in part]) for part in (trained, rest) if part]
