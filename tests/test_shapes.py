@@ -270,6 +270,7 @@ def functions():
     differentiate(ops.spread_loss(vectors[0], torch.eye(3, 4)))
     poses, weight = torch.randn(2, 6, 4), torch.randn(6, 3, 4, 5)
     differentiate(ops.convolve(torch.rand(1, 2, 5, 6), torch.rand(3, 2, 2, 2, requires_grad=True), torch.rand(3), 2))
+    differentiate(ops.convolve_relu(torch.rand(1, 2, 5, 6), torch.rand(3, 2, 2, 2, requires_grad=True), torch.rand(3), 2))
     differentiate(ops.silu_with_sums(torch.randn(2, 3, 4, requires_grad=True), torch.randn(4), torch.zeros(4)))
     differentiate(ops.conv_silu_with_sums(torch.rand(2, 3, 5, 6), torch.rand(4, 3, 2, 2, requires_grad=True), torch.rand(4), torch.zeros(4), 2))
     differentiate(conv_stem.fused(em_images.stem(3, 4, (1, 2)), torch.rand(2, 3, 9, 10), torch.float32))

@@ -3,7 +3,7 @@
     python compile_all.py few|all TARGET...
 
 TARGET is a compute capability times ten. few: the kernel that fills shared memory, one of matrix EM
-routing, and those of the stem. all: every form that a benchmark or a registered network takes, and the widest poses.
+routing, and those of first layers. all: every form that a benchmark or a registered network takes, and the widest poses.
 """
 
 import json
@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from ahead import compiled_instead_of_run
 
+from torchcaps.ops.conv_relu import triton_op as relu_op
 from torchcaps.ops.convolution import triton_op as convolution_op
 from torchcaps.ops.dynamic import triton_op as dynamic_op
 from torchcaps.ops.em import triton_op as em_op
@@ -83,6 +84,12 @@ def convolve_forward() -> None:
     )
 
 
+def conv_relu(c: int = 1, channels: int = 256, kernel: int = 9, batch: int = 128) -> None:
+    n, wide = batch * (29 - kernel) ** 2, c * kernel**2 // 8 * 8 + 8
+    maps = torch.empty(n, channels, dtype=BFLOAT16)
+    relu_op.conv_relu_backward(maps, maps, torch.empty(n, wide, dtype=BFLOAT16))
+
+
 def silu_sums(channels: int, dtype: torch.dtype = BFLOAT16) -> None:
     maps, bias = torch.empty(20, 44, 44, channels, dtype=dtype), torch.empty(channels)
     out, sums = silu_op.silu_sums(maps, bias, bias)
@@ -114,6 +121,9 @@ def everything() -> None:
     """Every form that a benchmark or a registered network takes, every rule, the widest poses of all kinds."""
     convolve()
     convolve(batch=1)
+    conv_relu()
+    conv_relu(c=3, batch=32)  # the largest patches
+    conv_relu(channels=64, kernel=3)
     for channels in (16, 64, 96, 256):
         silu_sums(channels)
     for c, channels in ((4, 64), (3, 64), (7, 32), (3, 16)):
@@ -143,6 +153,7 @@ def everything() -> None:
 
 def few() -> None:
     convolve_forward()
+    conv_relu()
     matrix_em_densities()
     silu_sums(64)
     first_layer(4, 64)

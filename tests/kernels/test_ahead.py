@@ -12,6 +12,7 @@ from ahead import MOST_REGISTERS, TARGETS, Compiled
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
+from torchcaps.ops.conv_relu import triton_kernels as relu_kernels
 from torchcaps.ops.convolution import triton_kernels
 from torchcaps.ops.dynamic import triton_backward, triton_forward, triton_walk, triton_walk_backward, triton_walk_weight
 from torchcaps.ops.em import triton_backward as em_backward
@@ -29,7 +30,7 @@ MOST_SPILLED = {LARGE: 1024, MIDDLE: 256, SMALL: 256}
 MODULES = (
     triton_forward, triton_backward, triton_walk, triton_walk_backward, triton_walk_weight, triton_kernels,
     em_forward, em_backward, triton_inputs, triton_pairs, triton_first, matrix_forward, matrix_backward,
-    silu_kernels, triton_conv_kernels,
+    silu_kernels, triton_conv_kernels, relu_kernels,
 )  # fmt: skip
 
 
@@ -74,8 +75,9 @@ def test_what_does_not_fit_is_found(change):
     assert too_much([ONE, ONE._replace(**change)], 86) == [str(ONE._replace(**change))]
 
 
-def test_the_largest_kernel_one_of_votes_and_the_stems_fit_every_target():
-    found, stems = compiled("few", *TARGETS), kernels(silu_kernels) | kernels(triton_conv_kernels)
+def test_the_largest_kernel_one_of_votes_and_first_layers_fit_every_target():
+    found = compiled("few", *TARGETS)
+    stems = kernels(silu_kernels) | kernels(triton_conv_kernels) | kernels(relu_kernels)
     assert list(found) == list(TARGETS)
     for target, few in found.items():
         assert {kernel.name for kernel in few} == {"forward", "add_up", "log_densities"} | stems

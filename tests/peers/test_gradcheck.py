@@ -92,6 +92,7 @@ CASES: dict[str, tuple[Callable, Callable[[], tuple[Tensor, ...]]]] = {
         lambda: (normal(1, 2, 4, 4), normal(2, 2, 3, 3), normal(2)),
     ),
     "convolve": (ops.convolve, lambda: (normal(1, 2, 4, 4), normal(2, 2, 3, 3), normal(2))),
+    "convolve_relu": (ops.convolve_relu, lambda: (normal(1, 2, 4, 4), normal(2, 2, 3, 3), normal(2))),
     "cross_entropy_loss": (lambda scores: ops.cross_entropy_loss(scores, PRESENT), lambda: (normal(2, 3),)),
     "dynamic_routing": (ops.dynamic_routing, routing),
     "dynamic_routing_steps": (lambda *x: last(ops.dynamic_routing_steps(*x)), routing),
@@ -137,7 +138,7 @@ CASES: dict[str, tuple[Callable, Callable[[], tuple[Tensor, ...]]]] = {
 def test_the_table_has_every_exported_function():
     exported = {name for name in ops.__all__ if isfunction(getattr(ops, name))}
     assert exported == CASES.keys() | NO_GRADIENT.keys() and not CASES.keys() & NO_GRADIENT.keys()
-    assert len(CASES) == 36 and len(NO_GRADIENT) == 10
+    assert len(CASES) == 37 and len(NO_GRADIENT) == 10
 
 
 def leaves(name: str) -> tuple[Tensor, ...]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import torchcaps  # noqa: F401  registers the ops
+from torchcaps.ops.conv_relu.triton_op import conv_relu_backward
 from torchcaps.ops.convolution.triton_op import (
     convolve_strided,
     convolve_strided_backward,
@@ -96,6 +97,10 @@ def convolution_weight_backward() -> tuple:
     return grad, images, weight, stride
 
 
+def relu_backward() -> tuple:
+    return normal(5, 64), normal(5, 64).relu(), normal(5, 8)
+
+
 def silu() -> tuple:
     return normal(2, 3, 5), normal(5), normal(5)
 
@@ -131,6 +136,7 @@ CASES = {
         convolution_weight_backward,
         False,
     ),
+    "torchcaps::conv_relu_backward": (conv_relu_backward, relu_backward, False),
     "torchcaps::conv_silu_sums": (conv_silu_sums, conv_silu, True),
     "torchcaps::conv_silu_sums_backward": (conv_silu_sums_backward, conv_silu_backward, False),
     "torchcaps::silu_sums": (silu_sums, silu, True),
@@ -145,7 +151,7 @@ FAST = {
 
 def test_the_table_has_every_registered_op():
     registered = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("torchcaps::")}
-    assert {name.split()[0] for name in CASES} == registered and len(registered) == 15
+    assert {name.split()[0] for name in CASES} == registered and len(registered) == 16
 
 
 @pytest.mark.filterwarnings(BOUND)

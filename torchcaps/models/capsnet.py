@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import one_hot, relu
+from torch.nn.functional import one_hot
 
 from torchcaps.layers import Capsules, Decoder, PrimaryCapsules, RoutedCapsules
 from torchcaps.layers.calibration import calibrate
 from torchcaps.layers.routings import CapsuleLayer, Routing, routing_named
 from torchcaps.models.checks import check_images, check_swap, checked_classes, checked_image
-from torchcaps.ops import RoutingStep, convolve
+from torchcaps.ops import RoutingStep, convolve_relu
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class CapsNet(nn.Module):
     def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """Compute the primary capsules, ordered (type, row, column) over `grid`."""
         check_images(type(self).__name__, images, self.image, self.conv.weight.dtype)
-        return self.primary(relu(convolve(images, self.conv.weight, self.conv.bias, padding=self.conv.padding[0])))
+        return self.primary(convolve_relu(images, self.conv.weight, self.conv.bias, padding=self.conv.padding[0]))
 
     def calibrate(self, images: Float[Tensor, "b c h w"]) -> None:
         """Scale every layer to a first batch; the training loop does it where a routing was chosen."""

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import relu
 
 from torchcaps.layers import Capsules, LadderCapsules, Laddered, LadderForm, PrimaryCapsules
 from torchcaps.models.checks import check_images, checked_classes, checked_image
-from torchcaps.ops import convolve
+from torchcaps.ops import convolve_relu
 
 FAINT = 0.3  # scale of the features at initialisation
 LOUDEST, FAINTEST = 3.0, 0.5  # initial bias lengths of the primary capsule types; 0.9 and 0.2 when squashed
@@ -136,7 +135,7 @@ class LCapsNet(nn.Module):
     def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """Compute the primary capsules before pruning, ordered (type, row, column) over `grid`."""
         check_images("LCapsNet", images, self.image, self.conv.weight.dtype)
-        return self.primary(relu(convolve(images, self.conv.weight, self.conv.bias)))
+        return self.primary(convolve_relu(images, self.conv.weight, self.conv.bias))
 
     def ladder(self, images: Float[Tensor, "b c h w"]) -> tuple[Capsules, Laddered]:
         """Compute primary capsules, and class capsules with intermediate results."""

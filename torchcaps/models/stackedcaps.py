@@ -12,12 +12,12 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid, relu
+from torch.nn.functional import logsigmoid
 
 from torchcaps.layers import Capsules, Decoder, EMCapsules, PrimaryCapsules, RankMask, RoutedCapsules
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.models.sparsecaps import PRESETS, Features, Latent, features_of
-from torchcaps.ops import convolve, routing_support
+from torchcaps.ops import convolve_relu, routing_support
 from torchcaps.ops.sparse import FREQUENCIES, SHARPNESS
 
 ROUTINGS = ("dynamic", "em")
@@ -160,7 +160,7 @@ class StackedCaps(nn.Module):
 
     def _primary(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         check_images("StackedCaps", images, self.image, self.conv.weight.dtype)
-        maps = relu(convolve(images, self.conv.weight, self.conv.bias))
+        maps = convolve_relu(images, self.conv.weight, self.conv.bias)
         if self.routing == "dynamic":
             return self.primary(maps)
         # back from autocast: scores are sums over hundreds of capsules

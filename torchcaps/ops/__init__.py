@@ -1,6 +1,7 @@
 """Pure functions: no parameters, no state, no device choice."""
 
 from torchcaps.ops.backend import without_kernels
+from torchcaps.ops.conv_relu import convolve_relu
 from torchcaps.ops.conv_routing import LocalGrid, local_grid, local_routing
 from torchcaps.ops.convolution import convolve
 from torchcaps.ops.couplings import COUPLINGS
@@ -59,6 +60,7 @@ __all__ = [
     "code_loss",
     "conv_silu_with_sums",
     "convolve",
+    "convolve_relu",
     "count_wins",
     "cross_entropy_loss",
     "dynamic_routing",

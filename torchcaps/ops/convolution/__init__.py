@@ -38,7 +38,7 @@ def convolve(
             if _patch_bytes(around, weight, stride, False) <= MOST:
                 return _by_patches(around, weight, bias, stride)
         return conv2d(images, weight, bias, stride, padding)
-    low = _in_bfloat16(images, weight)
+    low = in_bfloat16(images, weight)
     around = pad(images, [padding] * 4) if padding else images
     if weight[0].numel() <= FEW and _patch_bytes(around, weight, stride, low) <= MOST:
         return _by_patches(around, weight, bias, stride)
@@ -72,7 +72,7 @@ def _patch_bytes(images: Tensor, weight: Tensor, stride: int, low: bool) -> int:
     return len(images) * places[0] * places[1] * weight[0].numel() * (2 if low else images.itemsize)
 
 
-def _in_bfloat16(images: Tensor, weight: Tensor) -> bool:
+def in_bfloat16(images: Tensor, weight: Tensor) -> bool:
     """Whether conv2d would run in bfloat16: autocast leaves float64 alone, and without it nothing is converted."""
     if torch.is_autocast_enabled("cuda"):
         return torch.get_autocast_dtype("cuda") == torch.bfloat16 and torch.float64 not in (images.dtype, weight.dtype)
@@ -80,17 +80,39 @@ def _in_bfloat16(images: Tensor, weight: Tensor) -> bool:
 
 
 def _by_patches(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    patches, places = patches_of(images, weight, stride)
+    weight = weight.flatten(1)
+    if bias is not None and patches.shape[1] % MULTIPLE:
+        # its gradient comes with that of the weight, while a sum would read the gradient of all maps once more
+        patches, weight, bias = with_ones(patches), with_bias(weight, bias), None
+    return as_maps(linear(padded(patches), padded(weight), bias), places)
+
+
+def patches_of(images: Tensor, weight: Tensor, stride: int) -> tuple[Float[Tensor, "n taps"], tuple[int, int, int]]:
+    """Write out all patches; also count images, rows and columns of the maps, n together."""
     rows, columns = weight.shape[2:]
     windows = images.unfold(2, rows, stride).unfold(3, columns, stride)
     # a matrix from the start: TorchInductor pads rows of pixels in memory, and would copy all patches to pack them
-    patches, weight = rearrange(windows, "b c h w y x -> b h w (c y x)").flatten(0, 2), weight.flatten(1)
-    extra = -patches.shape[-1] % MULTIPLE
-    if extra and bias is not None:
-        # the bias is the weight of a further value, which is 1: its gradient comes with that of the weight, while a sum
-        # would read the gradient of all maps once more
-        patches, weight, bias = pad(patches, (0, 1), value=1.0), torch.cat([weight, bias[:, None]], 1), None
-        extra -= 1
-    if extra:  # zeros beyond the patch: they add nothing
-        patches, weight = (pad(x, (0, extra)) for x in (patches, weight))
-    maps = linear(patches, weight, bias).unflatten(0, (windows.shape[0], *windows.shape[2:4]))
-    return rearrange(maps, "b h w k -> b k h w")  # channels-last in memory, as the next convolution wants it
+    patches = rearrange(windows, "b c h w y x -> b h w (c y x)").flatten(0, 2)
+    return patches, (windows.shape[0], *windows.shape[2:4])
+
+
+def with_ones(patches: Float[Tensor, "n taps"]) -> Float[Tensor, "n more"]:
+    """Append a value of 1 to every patch, whose weight is the bias."""
+    return pad(patches, (0, 1), value=1.0)
+
+
+def with_bias(weight: Float[Tensor, "k taps"], bias: Float[Tensor, "k"]) -> Float[Tensor, "k more"]:
+    """Append the bias to every filter, as the weight of a further value."""
+    return torch.cat([weight, bias[:, None]], 1)
+
+
+def padded(rows: Float[Tensor, "n taps"]) -> Float[Tensor, "n wide"]:
+    """Append zeros up to a multiple of `MULTIPLE`: they add nothing to a product."""
+    extra = -rows.shape[1] % MULTIPLE
+    return pad(rows, (0, extra)) if extra else rows
+
+
+def as_maps(rows: Float[Tensor, "n k"], places: tuple[int, int, int]) -> Float[Tensor, "b k h w"]:
+    """View a row for each place as maps: channels-last in memory, as the next convolution wants them."""
+    return rearrange(rows.unflatten(0, places), "b h w k -> b k h w")

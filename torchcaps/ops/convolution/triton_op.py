@@ -24,7 +24,7 @@ def supports(images: Tensor, weight: Tensor) -> bool:
     return fits and len(images) > 0 and weight.shape[0] % BLOCK == 0 and weight.shape[3] % BLOCK == 0
 
 
-def _widest(n: int, wanted: int) -> int:
+def widest(n: int, wanted: int) -> int:
     """Find the widest tile of channels up to `wanted` that divides n."""
     return next(size for size in (256, 128, 64) if size <= wanted and n % size == 0)
 
@@ -50,7 +50,7 @@ def _launch_forward(kernels, images: Tensor, weight: Tensor, out: Tensor, stride
     k, rows, columns, _ = weight.shape
     p, q = out.shape[1:3]
     steps = rows * columns * (c // BLOCK)
-    BM, BN, splits = _tile(n), _widest(k, tiles_on(images.device).channels), min(SPLITS, steps)
+    BM, BN, splits = _tile(n), widest(k, tiles_on(images.device).channels), min(SPLITS, steps)
     partial = images.new_empty((splits, n, p, q, k), dtype=torch.float32)
     kernels.forward[(p * q, k // BN, splits * ceil_div(n, BM))](
         images, weight, partial, n, q, stride, h, w, p * q,
@@ -83,7 +83,7 @@ def _launch_backward(kernels, grad: Tensor, weight: Tensor, out: Tensor, stride:
     n, h, w, c = out.shape
     k, rows, columns, _ = weight.shape
     p, q = grad.shape[1:3]
-    BM, BN = _tile(n), _widest(c, tiles_on(out.device).channels)
+    BM, BN = _tile(n), widest(c, tiles_on(out.device).channels)
     kernels.backward[(h * w, c // BN, ceil_div(n, BM))](
         grad, weight, out, n, h, w, p, q, C=c, K=k, ROWS=rows, COLUMNS=columns, STRIDE=stride,
         BM=BM, BN=BN, BK=BLOCK, num_warps=WARPS, num_stages=STAGES,
