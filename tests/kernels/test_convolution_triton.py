@@ -5,7 +5,13 @@ import torch
 from torch.nn.functional import conv2d
 
 from torchcaps.ops import convolution, convolve
-from torchcaps.ops.convolution.triton_op import convolve_strided, convolve_strided_weight_backward
+from torchcaps.ops.convolution import triton_op
+from torchcaps.ops.convolution.triton_op import (
+    convolve_strided,
+    convolve_strided_backward,
+    convolve_strided_weight_backward,
+    longest_first,
+)
 from torchcaps.ops.testing import compare_routing
 
 # images, channels, height, width, filters, rows, columns, stride
@@ -52,6 +58,38 @@ def test_the_weights_gradient_lies_as_the_weight_does_however_the_others_lie(rng
     found = convolve_strided_weight_backward(grad, args["images"], args["weight"], 2)
     assert found.is_contiguous()
     torch.testing.assert_close(found.permute(0, 3, 1, 2), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [*SMALL, (1, 1, 20, 20, 1, 9, 9, 2), (1, 1, 7, 4, 1, 2, 3, 3)], ids=str)
+def test_pixels_that_most_of_the_output_saw_come_first(sizes):
+    _, _, h, w, _, rows, columns, stride = sizes
+    images = torch.zeros(1, 1, h, w, requires_grad=True)
+    maps = conv2d(images, torch.ones(1, 1, rows, columns), stride=stride)
+    (seen,) = torch.autograd.grad(maps.sum(), images)
+    order = longest_first((h, w), tuple(maps.shape[2:]), (rows, columns), stride)
+    assert sorted(order) == list(range(h * w))
+    assert seen.flatten()[order].diff().le(0).all()
+
+
+def test_a_capture_takes_the_order_that_was_made_before_it(monkeypatch):
+    shape = (7, 9), (3, 4), (3, 3), 2
+    monkeypatch.setattr(triton_op, "_ORDERS", {})
+    for captured, wanted in ((True, list(range(63))), (False, longest_first(*shape)), (True, longest_first(*shape))):
+        monkeypatch.setattr(triton_op, "_is_captured", lambda device, captured=captured: captured)
+        assert triton_op.order_of_pixels(*shape, torch.device("cpu")).tolist() == wanted
+
+
+def test_a_captured_call_without_one_before_is_right(gpu_only, rng, monkeypatch):
+    """The order of the pixels comes from the host, which a capture cannot wait for."""
+    args = {name: x.cuda().bfloat16() for name, x in tensors(rng, "cpu", 3, 64, 7, 9, 64, 3, 3).items()}
+    grad = torch.randn(3, 3, 4, 64, generator=rng).cuda().bfloat16()
+    wanted = convolve_strided_backward(grad, args["weight"], args["images"], 2)
+    monkeypatch.setattr(triton_op, "_ORDERS", {})
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = convolve_strided_backward(grad, args["weight"], args["images"], 2)
+    graph.replay()
+    assert torch.equal(found, wanted) and triton_op._ORDERS == {}
 
 
 @pytest.mark.parametrize(("images", "most", "taken"), [(4, 64 << 20, True), (4, 1, False)])

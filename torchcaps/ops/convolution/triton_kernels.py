@@ -47,25 +47,21 @@ def add_up(partial, out, total, SPLITS: tl.constexpr, SIZE: tl.constexpr):
 
 
 @triton.jit
-def from_the_middle(n, size):
-    """Map 0, 1, 2, 3 to the middle one, the one before it, the one after it, ...
-
-    Pixels that most of the output saw start first, so that the long programs do not start last.
-    """
-    return size // 2 + tl.where(n % 2 == 0, n // 2, -((n + 1) // 2))
-
-
-@triton.jit
 def backward(
-    grad, weight, out, n, h, w, p, q,
+    grad, weight, out, order, n, h, w, p, q,
     C: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRIDE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Sum, for one pixel (y, x) of the input, over the pixels (i, j) of the output that saw it."""
-    y, x = from_the_middle(tl.program_id(0) // w, h), from_the_middle(tl.program_id(0) % w, w)
-    pixel = y * w + x
-    b = tl.program_id(2) * BM + tl.arange(0, BM)
-    c = tl.program_id(1) * BN + tl.arange(0, BN)
+    """Sum, for one pixel (y, x) of the input, over the pixels (i, j) of the output that saw it.
+
+    `order`: the pixels, those with the longest sums first, since programs start in the order of their numbers.
+    """
+    BLOCKS: tl.constexpr = C // BN
+    blocks = BLOCKS * tl.cdiv(n, BM)
+    pixel, part = tl.load(order + tl.program_id(0) // blocks), tl.program_id(0) % blocks
+    y, x = pixel // w, pixel % w
+    b = part // BLOCKS * BM + tl.arange(0, BM)
+    c = part % BLOCKS * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)
     top, left = tl.maximum((y - ROWS) // STRIDE + 1, 0), tl.maximum((x - COLUMNS) // STRIDE + 1, 0)
     # integer division rounds towards zero, and below zero there is nothing
@@ -76,11 +72,11 @@ def backward(
     column = weight + k[:, None] * (ROWS * COLUMNS * C) + c[None, :]
     total = tl.zeros((BM, BN), tl.float32)
     for step in range(tl.maximum(down, 0) * tl.maximum(across, 0) * PER_TAP):
-        seen, part = step // PER_TAP, step % PER_TAP
+        seen, channels = step // PER_TAP, step % PER_TAP * BK
         i, j = top + seen // across, left + seen % across
         tap = (y - i * STRIDE) * COLUMNS + x - j * STRIDE
-        g = tl.load(row + (i * q + j) * K + part * BK, mask=(b < n)[:, None], other=0.0)
-        v = tl.load(column + part * BK * (ROWS * COLUMNS * C) + tap * C)
+        g = tl.load(row + (i * q + j) * K + channels, mask=(b < n)[:, None], other=0.0)
+        v = tl.load(column + channels * (ROWS * COLUMNS * C) + tap * C)
         total = tl.dot(g, v, total)
     at = out + (b.to(tl.int64)[:, None] * (h * w) + pixel) * C + c[None, :]
     tl.store(at, total.to(out.dtype.element_ty), mask=(b < n)[:, None])
