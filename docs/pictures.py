@@ -177,10 +177,13 @@ def of_results(paper: ModuleType, name: str) -> Any:
     return paper.figures(HERE.parent / "results", HERE, None, torch.device("cpu"))[name][0]
 
 
-PICTURES: dict[str, Callable[[], Any]] = {draw.__name__: draw for draw in (agreement, em, masks, couplings, overlap)}
-PICTURES["depth"] = partial(of_results, depth_rows, "depth")
-for which in ("digits", "smallnorb", "like"):
-    PICTURES[f"routings-{which}"] = partial(of_results, routing_rows, f"{which}-error-against-time")
+DRAWN = (agreement, em, masks, couplings, overlap)
+OF_RESULTS = {"depth": (depth_rows, "depth")} | {
+    f"routings-{which}": (routing_rows, f"{which}-error-against-time") for which in ("digits", "smallnorb", "like")
+}
+PICTURES: dict[str, Callable[[], Any]] = {draw.__name__: draw for draw in DRAWN} | {
+    name: partial(of_results, *given) for name, given in OF_RESULTS.items()
+}
 
 
 def small(picture: bytes) -> bytes:
