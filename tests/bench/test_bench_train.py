@@ -33,6 +33,18 @@ def test_a_step_is_timed_beside_the_reference():
     )
 
 
+def test_the_time_to_compile_is_told_where_a_step_is_compiled(monkeypatch):
+    assert "compiled" not in lines()[0]
+    monkeypatch.setattr(train, "_prepared", lambda step: 5.94)
+    assert ", compiled in 5.9 s, routing: blocked (batch 16, " in lines()[0]
+
+
+@pytest.mark.gpu
+def test_compiling_is_timed_apart_from_the_steps():
+    with train.trained(RECIPES["smoke/capsnet"].make(), torch.device("cuda"), 4) as (step, found):
+        assert step.graph is not None and found.compiling_s > found.ms / 1000
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong", [lambda poses: poses.detach(), lambda poses: 1.05 * poses, lambda poses: poses * math.nan]

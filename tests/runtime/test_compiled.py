@@ -94,13 +94,22 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 import torch
-from torchcaps.runtime.compiled import keep_compiled
+from torchcaps.runtime.compiled import keep_autocast, keep_compiled
 keep_compiled(Path(sys.argv[1]), print)
+keep_autocast()
 from torchcaps.ops import dynamic_routing, local_grid, local_routing
 from torch._dynamo.utils import counters
 grid = local_grid(2, 2, 1)
+
+def rounded(p, w, dtype):
+    with torch.autocast("cpu", dtype, enabled=dtype is not None):
+        return dynamic_routing(p, w, backend="reference")
+
 WAYS = {
     "dynamic": lambda p, w: dynamic_routing(p, w, backend="reference"),
+    "autocast": lambda p, w: rounded(p, w, torch.bfloat16),
+    "autocast, another type": lambda p, w: rounded(p, w, torch.float16),
+    "autocast, switched off": lambda p, w: rounded(p, w, None),
     "gradients by hand": lambda p, w: local_routing(p, w[:1, None], torch.zeros(2, 5), grid),
 }
 way = WAYS[sys.argv[2]]
@@ -110,18 +119,20 @@ print(counters["aot_autograd"]["autograd_cache_hit"], counters["aot_autograd"]["
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["dynamic", "gradients by hand"])
-def test_a_second_process_compiles_nothing(way, tmp_path):
+def found_in(cache, way):
+    """Compile in a process of its own; return how many programs it found, and how many it could not keep."""
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(tmp_path), way],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for _ in range(2)
-    ]
-    assert [run.stdout.split() for run in runs] == [["0", "0"], ["1", "0"]]
+    command = [sys.executable, "-c", PROGRAM, str(cache), way]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["dynamic", "autocast", "gradients by hand"])
+def test_a_second_process_compiles_nothing(way, tmp_path):
+    assert [found_in(tmp_path, way) for _ in range(2)] == [["0", "0"], ["1", "0"]]
+
+
+@pytest.mark.slow
+def test_programs_with_other_autocast_are_other_programs(tmp_path):
+    for way in ("autocast", "autocast, another type", "autocast, switched off"):
+        assert found_in(tmp_path, way) == ["0", "0"]

@@ -1,5 +1,6 @@
 """Benchmark of a recipe's whole training step against the same step with the reference ops."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
@@ -38,11 +39,13 @@ class Trained(NamedTuple):
     ms: float
     memory: str
     peak_bytes: int
+    compiling_s: float | None  # seconds to compile and capture the step; None where it is not compiled
 
     def words(self, batch: int) -> str:
-        """Describe time, throughput, memory and routing backend."""
-        speed = f"{self.ms:.3f} ms per step, {1000 * batch / self.ms:,.0f} images/s"
-        return f"{speed}, peak memory {self.memory}, routing: {self.routing}"
+        """Describe time, throughput, memory, time to compile and routing backend."""
+        speed = f"{self.ms:.3f} ms per step, {1000 * batch / self.ms:,.0f} images/s, peak memory {self.memory}"
+        ready = "" if self.compiling_s is None else f", compiled in {self.compiling_s:.1f} s"
+        return f"{speed}{ready}, routing: {self.routing}"
 
 
 def bench_train(recipe: Recipe, device: torch.device, steps: int) -> str:
@@ -88,12 +91,24 @@ def trained(
     with algorithms(False, device), own_randomness(0, device), without_kernels() if reference else nullcontext():
         # two chunks for warm-up
         step = make_step(run, device, (CHECKED + 2 + repeats) * CHUNK + spare, reference)
+        compiling_s = _prepared(step)
         losses = []
         for _ in range(CHECKED):
             repeated(step)
             losses.append(step.read_means()["loss"])
         ms = time_ms(lambda: repeated(step), device, repeats) / CHUNK
-        yield step, Trained(step.routing, "bfloat16" if step.casts else "float32", losses, ms, str(peak), peak.read())
+        precision = "bfloat16" if step.casts else "float32"
+        yield step, Trained(step.routing, precision, losses, ms, str(peak), peak.read(), compiling_s)
+
+
+def _prepared(step: TrainingStep) -> float | None:
+    """Compile and capture the step; return how many seconds that took, None where nothing is compiled."""
+    if not step.unprepared:
+        return None
+    begun = time.perf_counter()
+    step.prepare()
+    torch.cuda.synchronize(step.device)
+    return time.perf_counter() - begun
 
 
 def repeated(work: Callable[[], object]) -> None:

@@ -22,6 +22,8 @@ from torchcaps.runtime.files import COMPILED
 
 UNUSED_S = 30 * 86_400  # programs of other code that have not been used for so long are removed
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # PyTorch's own; one that the user has set is left alone
+# what a compiled program calls around a region of autocast; the values would tell versions apart
+AUTOCAST = {f"torch.amp.autocast_mode.{name}": "1" for name in ("_enter_autocast", "_exit_autocast")}
 # where gradients of code that is compiled are written by hand
 CODE = (Path(__file__).parents[1] / "ops", Path(__file__).with_name("distributed.py"))
 
@@ -55,6 +57,17 @@ def _keep_own_gradients() -> None:
 
     with suppress(AttributeError):  # a setting without promise
         config.autograd_cache_allow_custom_autograd_functions = True
+
+
+def keep_autocast() -> None:
+    """Let PyTorch keep programs with regions of autocast: their dtype and state are constants in its key.
+
+    Otherwise every process traces their gradients anew. Call it just before compiling: the import takes a second.
+    """
+    from torch._inductor import config
+
+    with suppress(AttributeError):  # a setting without promise
+        config.unsafe_marked_cacheable_functions = {**config.unsafe_marked_cacheable_functions, **AUTOCAST}
 
 
 def _invites_others(folder: Path) -> str | None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from torchcaps.runtime.compiled import keep_autocast
+
 if TYPE_CHECKING:
     from torchcaps.train.step import TrainingStep
 
@@ -45,6 +47,7 @@ def first_step(step: TrainingStep, before: Before) -> None:
     """
     from torch._dynamo.exc import BackendCompilerFailed  # takes a second, and a CPU needs no compiler
 
+    keep_autocast()
     for retry in (_compile_plainly, _make_batches_apart, _do_not_compile):
         try:
             step.once()
