@@ -1,5 +1,7 @@
 """The strided convolution against conv2d."""
 
+from threading import get_ident
+
 import pytest
 import torch
 from torch.nn.functional import conv2d
@@ -90,6 +92,29 @@ def test_a_captured_call_without_one_before_is_right(gpu_only, rng, monkeypatch)
         found = convolve_strided_backward(grad, args["weight"], args["images"], 2)
     graph.replay()
     assert torch.equal(found, wanted) and triton_op._ORDERS == {}
+
+
+def test_an_order_that_stays_is_not_made_in_this_thread(monkeypatch):
+    """This thread's memory may be that of a graph that PyTorch warms up for."""
+    makers, make = [], torch.tensor
+    monkeypatch.setattr(torch, "tensor", lambda *args, **how: makers.append(get_ident()) or make(*args, **how))
+    monkeypatch.setattr(triton_op, "_ORDERS", {})
+    for _ in range(2):
+        triton_op.order_of_pixels((7, 9), (3, 4), (3, 3), 2, torch.device("cpu"))
+    assert len(makers) == 1 and makers != [get_ident()]
+
+
+def test_pytorchs_own_graphs_train_through_it(gpu_only, rng, fresh_dynamo, monkeypatch):
+    """Mode "reduce-overhead" refuses whatever stays in the memory of a graph."""
+    args = {name: x.cuda().bfloat16() for name, x in tensors(rng, "cpu", 3, 64, 7, 9, 64, 3, 3).items()}
+    leaves = [x.requires_grad_() for x in args.values()]
+    (wanted, *_) = torch.autograd.grad(convolve_strided(*leaves, 2).float().square().sum(), leaves)
+    monkeypatch.setattr(triton_op, "_ORDERS", {})
+    whole = torch.compile(lambda images, weight: convolve_strided(images, weight, 2), mode="reduce-overhead")
+    for _ in range(4):  # warm up, record, replay
+        torch.compiler.cudagraph_mark_step_begin()
+        found, _ = torch.autograd.grad(whole(*leaves).float().square().sum(), leaves)
+    assert torch.equal(found, wanted)
 
 
 @pytest.mark.parametrize(("images", "most", "taken"), [(4, 64 << 20, True), (4, 1, False)])

@@ -7,6 +7,8 @@ pixels that saw it, where an implicit matrix product pads or divides indices. Th
 fast.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from torch import Tensor
 
@@ -104,8 +106,18 @@ def order_of_pixels(
     if (shape, device) not in _ORDERS:
         if _is_captured(device):
             return torch.arange(size[0] * size[1], dtype=torch.int32, device=device)
-        _ORDERS[shape, device] = torch.tensor(longest_first(*shape), dtype=torch.int32, device=device)
+        _ORDERS[shape, device] = _kept(longest_first(*shape), device)
     return _ORDERS[shape, device]
+
+
+def _kept(numbers: list[int], device: torch.device) -> Tensor:
+    """Make a tensor that outlives this call.
+
+    Where PyTorch warms up for a graph, as in mode "reduce-overhead", this thread's memory comes from the graph's pool,
+    in which PyTorch wants nothing to stay. Another thread's does not.
+    """
+    with ThreadPoolExecutor(max_workers=1) as apart:
+        return apart.submit(torch.tensor, numbers, dtype=torch.int32, device=device).result()
 
 
 def _is_captured(device: torch.device) -> bool:
