@@ -21,6 +21,7 @@ from torchcaps.ops.em import triton_forward as em_forward
 from torchcaps.ops.gpus import LARGE, MIDDLE, SMALL
 from torchcaps.ops.matrix_em import triton_backward as matrix_backward
 from torchcaps.ops.matrix_em import triton_forward as matrix_forward
+from torchcaps.ops.partial_sums import triton_kernels as sum_kernels
 from torchcaps.ops.silu_sums import triton_conv_kernels
 from torchcaps.ops.silu_sums import triton_kernels as silu_kernels
 
@@ -30,7 +31,7 @@ MOST_SPILLED = {LARGE: 1024, MIDDLE: 256, SMALL: 256}
 MODULES = (
     triton_forward, triton_backward, triton_walk, triton_walk_backward, triton_walk_weight, triton_kernels,
     em_forward, em_backward, triton_inputs, triton_pairs, triton_first, matrix_forward, matrix_backward,
-    silu_kernels, triton_conv_kernels, relu_kernels,
+    silu_kernels, triton_conv_kernels, relu_kernels, sum_kernels,
 )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def test_what_does_not_fit_is_found(change):
 
 def test_the_largest_kernel_one_of_votes_and_first_layers_fit_every_target():
     found = compiled("few", *TARGETS)
-    stems = kernels(silu_kernels) | kernels(triton_conv_kernels) | kernels(relu_kernels)
+    stems = set().union(*map(kernels, (silu_kernels, triton_conv_kernels, relu_kernels, sum_kernels)))
     assert list(found) == list(TARGETS)
     for target, few in found.items():
         assert {kernel.name for kernel in few} == {"forward", "add_up", "log_densities"} | stems

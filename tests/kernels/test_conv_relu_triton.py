@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import conv2d, relu
 
 from torchcaps.ops import convolve_relu, without_kernels
+from torchcaps.ops.conv_relu import triton_op
 from torchcaps.ops.conv_relu.triton_op import conv_relu_backward
 from torchcaps.ops.gpus import LARGE, forced_tiles
 from torchcaps.ops.testing import compare_routing
@@ -82,7 +83,7 @@ def low_or_not(args, device):
 
 
 def test_the_weights_gradient_lies_as_the_weight_does(rng, device):
-    """Else autograd copies it to the weight's layout, in every step."""
+    """Autograd would copy any other layout, in every step."""
     images, weight, bias = low_or_not(tensors(rng, device, 2, 1, 7, 8, 64, 3, 4), device)
     maps = convolve_relu(images, weight.requires_grad_(), bias, backend="triton")
     (grad,) = torch.autograd.grad(maps.sum(), weight)
@@ -101,7 +102,7 @@ def test_the_gradient_of_the_maps_may_lie_in_any_order(rng, device, order):
 
 
 def test_compiled_the_gradients_are_the_same(rng, device, fresh_dynamo):
-    """With the partition that TorchInductor has: it chooses what is kept for the backward pass."""
+    """TorchInductor's partition chooses what is kept for the backward pass."""
     images, weight, bias = low_or_not(tensors(rng, device, 2, 1, 6, 5, 64, 3, 2), device)
     leaves = weight.requires_grad_(), bias.requires_grad_()
 
@@ -134,14 +135,17 @@ def test_second_derivatives_are_refused_with_the_way_out(rng, device):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"weight": (60, 1, 2, 2)}, "a multiple of 64 channels"),
-        ({"weight": (64, 1, 5, 5)}, "images as large as the kernel"),
+        ({"weight": (60, 1, 2, 2)}, "a multiple of 64 filters"),
+        ({"images": (1, 1, 16, 16), "weight": (64, 1, 16, 16)}, "patches of at most 255 values"),
+        ({"images": (17, 1, 4, 4)}, "at most 2,000 bytes together"),
+        ({"weight": (64, 1, 5, 5)}, "one image or more, as large as the kernel"),
         ({"weight": (64, 2, 2, 2)}, "a weight .* of as many channels"),
-        ({"images": (0, 1, 4, 4)}, "one at least"),
+        ({"images": (0, 1, 4, 4)}, "one image or more"),
     ],
     ids=str,
 )
-def test_what_the_kernels_cannot_take_is_refused_with_the_reason(device, change, reason):
+def test_what_the_kernels_cannot_take_is_refused_with_the_reason(monkeypatch, device, change, reason):
+    monkeypatch.setattr(triton_op, "MOST", 2_000)
     shapes = {"images": (1, 1, 4, 4), "weight": (64, 1, 2, 2)} | change
     args = low_or_not({name: torch.zeros(shape, device=device) for name, shape in shapes.items()}, device)
     with pytest.raises(ValueError, match=reason):

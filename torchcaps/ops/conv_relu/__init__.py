@@ -39,7 +39,7 @@ def _with_kernel(images: Tensor, weight: Tensor, bias: Tensor, stride: int, padd
     patches = padded(with_ones(patches))
     if in_bfloat16(images, weight):  # as autocast does; here, so that the rounded ones are kept for the gradient
         patches = patches.to(torch.bfloat16)
-    return as_maps(triton_op.Rectified.apply(patches, weight, bias), places)
+    return as_maps(triton_op.ConvRelu.apply(patches, weight, bias), places)
 
 
 _IMPLEMENTATIONS = {

@@ -8,7 +8,7 @@ import triton.language as tl
 
 
 @triton.jit
-def convolve_rectify_backward(
+def conv_relu_gradients(
     grad, maps, patches, partial, n,
     TAPS: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, ROWS: tl.constexpr,
     STAGES: tl.constexpr,

@@ -14,6 +14,7 @@ from torchcaps.ops.backend import INTERPRETED, cannot_multiply, cannot_span_devi
 from torchcaps.ops.convolution import MOST, MULTIPLE, in_bfloat16, padded, with_bias
 from torchcaps.ops.convolution.triton_op import BLOCK, widest
 from torchcaps.ops.gpus import tiles_on
+from torchcaps.ops.partial_sums import add_up
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 MOST_TAPS = 255  # values of a patch; the bias is one more
@@ -31,7 +32,7 @@ def refuses(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, pa
     if not (in_bfloat16(images, weight) or (INTERPRETED and images.dtype == weight.dtype == torch.float32)):
         return f"computes in bfloat16, got {images.dtype} and {weight.dtype} without autocast to it; use autocast"
     if is_exporting():
-        return "is for training, and torch.export asks for a program to run; leave it"
+        return "is for training, and torch.export asks for a program to run; leave out backend='triton'"
     if images.requires_grad and torch.is_grad_enabled():
         return "has no gradient of the images, and they want one; detach them"
     return _cannot_cut(images, weight, stride, padding)
@@ -40,18 +41,18 @@ def refuses(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, pa
 def _cannot_cut(images: Tensor, weight: Tensor, stride: int, padding: int) -> str | None:
     """Say why there are no tiles for these shapes, or None."""
     if prod(weight.shape[1:]) > MOST_TAPS or len(weight) % BLOCK or len(weight) == 0:
-        taken = f"patches of at most {MOST_TAPS} values and a multiple of {BLOCK} channels"
-        return f"takes {taken}, got {list(weight.shape)}; give another weight"
+        taken = f"patches of at most {MOST_TAPS} values, and a multiple of {BLOCK} filters"
+        return f"takes {taken}, got a weight {list(weight.shape)}; use a smaller kernel, or another number of filters"
     sizes = zip(images.shape[2:], weight.shape[2:], strict=True)
     p, q = ((size + 2 * padding - kernel) // stride + 1 for size, kernel in sizes)
     if min(p, q) < 1 or not 0 < images.numel() < 2**31:
-        return f"takes images as large as the kernel, and one at least, got {list(images.shape)}; give other ones"
+        return f"takes one image or more, as large as the kernel, got {list(images.shape)}; give others"
     if len(images) * p * q * _wide(prod(weight.shape[1:])) * 2 > MOST:
         return f"takes patches of at most {MOST:,} bytes together, got {list(images.shape)}; give fewer images"
     return None
 
 
-class Rectified(torch.autograd.Function):
+class ConvRelu(torch.autograd.Function):
     """relu(patches @ filters) [n k], in the dtype of the patches [n wide]; they get no gradient.
 
     Patches end in a 1 for the bias, and zeros. Gradients of weight and bias are in their own dtypes, unrounded.
@@ -81,7 +82,6 @@ class Rectified(torch.autograd.Function):
 def conv_relu_backward(grad: Tensor, maps: Tensor, patches: Tensor) -> Tensor:
     """Compute the gradients of weight and bias from [n k], [n k] and [n wide], in float32: [wide k]."""
     from torchcaps.ops.conv_relu import triton_kernels as kernels
-    from torchcaps.ops.silu_sums.triton_op import add_up
 
     grad, maps, patches = (x.contiguous() for x in (grad, maps, patches))
     (n, k), both = maps.shape, _gradients(grad, maps, patches)
@@ -89,7 +89,7 @@ def conv_relu_backward(grad: Tensor, maps: Tensor, patches: Tensor) -> Tensor:
     programs = min(ceil_div(n, ROWS), tiles_on(grad.device).multiprocessors)
     with torch.cuda.device_of(grad):
         partial = both.new_empty(programs, *both.shape)
-        kernels.convolve_rectify_backward[(programs, k // sizes["BK"])](
+        kernels.conv_relu_gradients[(programs, k // sizes["BK"])](
             grad, maps, patches, partial, n, **sizes, ROWS=ROWS, STAGES=STAGES, num_warps=WARPS
         )
         add_up(partial, both)

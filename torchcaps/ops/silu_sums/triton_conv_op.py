@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchcaps.ops.backend import INTERPRETED, cannot_run_kernels, cannot_span_devices
 from torchcaps.ops.gpus import tiles_on
-from torchcaps.ops.silu_sums.triton_op import add_up
+from torchcaps.ops.partial_sums import add_up
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 MOST_TAPS = 64  # values of a patch: one step of the product

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from torchcaps.ops.backend import cannot_run_kernels, cannot_span_devices
 from torchcaps.ops.gpus import tiles_on
+from torchcaps.ops.partial_sums import add_up
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 MOST_CHANNELS = 256
 VALUES = 2048  # of a tile: sixteen in a thread
 WARPS, STAGES = 4, 3
 PROGRAMS = 6  # on a multiprocessor
-SUMMED = 64, 16  # rows and columns of a tile of partial sums
 
 
 def refuses(maps: Tensor, bias: Tensor, centre: Tensor) -> str | None:
@@ -80,15 +80,6 @@ def _cut(maps: Tensor) -> tuple[int, int, dict[str, int]]:
     rows = VALUES // columns
     programs = min(ceil_div(n, rows), PROGRAMS * tiles_on(maps.device).multiprocessors)
     return programs, n, {"C": c, "BC": columns, "ROWS": rows, "STAGES": STAGES}
-
-
-def add_up(partial: Tensor, out: Tensor) -> None:
-    """Sum the partial sums of all programs, in a fixed order."""
-    from torchcaps.ops.silu_sums import triton_kernels as kernels
-
-    rows, columns = SUMMED
-    grid = (ceil_div(out.numel(), columns),)
-    kernels.add_partial[grid](partial, out, len(partial), out.numel(), ROWS=rows, COLUMNS=columns, num_warps=4)
 
 
 def _keep(ctx, inputs, output) -> None:
