@@ -75,12 +75,12 @@ def test_another_shape_is_wrong(found):
 
 
 def test_a_way_may_err_as_plain_pytorch_does():
-    images, rough = torch.rand(12, 3), Doubled(error=0.003)
-    assert predict._why_wrong(Doubled(error=-0.003)(images), rough, images) == ""
-    assert "allowed 9.0e-03" in predict._why_wrong(Doubled(error=0.02)(images), rough, images)
-    assert "allowed 1.0e-03" in predict._why_wrong(Doubled(error=0.003)(images), Doubled(), images)
+    images, rough = torch.rand(12, 3), Doubled(error=0.0015)
+    assert predict._why_wrong(Doubled(error=-0.0015)(images), rough, images) == ""
+    assert "allowed 4.5e-03" in predict._why_wrong(Doubled(error=0.01)(images), rough, images)
+    assert "allowed 1.0e-03" in predict._why_wrong(Doubled(error=0.0015)(images), Doubled(), images)
     wrong = Doubled(error=0.5)  # then eager execution is no measure
-    assert "off by 5.0e-01 from float64, allowed 1.0e-02" in predict._why_wrong(wrong(images), wrong, images)
+    assert "off by 5.0e-01 from float64, allowed 5.0e-03" in predict._why_wrong(wrong(images), wrong, images)
 
 
 def test_a_way_that_cannot_be_made_says_why_and_an_error_of_a_model_is_one(eager_only, monkeypatch):
