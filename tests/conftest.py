@@ -39,9 +39,11 @@ def pytest_configure(config):
 def pytest_collection():
     """Nothing that collecting makes is garbage: neither look for it then, nor walk over it in every later search."""
     gc.disable()
-    yield
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture

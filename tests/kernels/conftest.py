@@ -5,6 +5,8 @@ Compiling ahead of time needs neither, but not the interpreter: those tests star
 
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -25,14 +27,13 @@ def pytest_collection_modifyitems(items):
             )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def quick_interpreter():
+@contextmanager
+def quick_interpreter() -> Iterator[list[tuple]]:
     """Save a third of the interpreter's time: it prepares its language anew at every call of a device function, although
     the kernel that calls it did so, and makes the types of numpy and of a shape over and over.
+
+    Yields what it replaced: owner, name and original.
     """
-    if not INTERPRETED:
-        yield
-        return
     from triton import language
     from triton.runtime import interpreter
 
@@ -59,11 +60,21 @@ def quick_interpreter():
             return type_of_shape(tuple(values))
         return type_of(values, fields)
 
+    replaced = [
+        (language.core, "_type_for_tuple_values", type_of, type_of_tuple),
+        (interpreter, "_patch_lang", prepare, prepare_once),
+        (interpreter, "_get_np_dtype", look_up, dtype_of),
+    ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(language.core, "_type_for_tuple_values", type_of_tuple)
-        patch.setattr(interpreter, "_patch_lang", prepare_once)
-        patch.setattr(interpreter, "_get_np_dtype", dtype_of)
-        yield
+        for owner, name, _, quick in replaced:
+            patch.setattr(owner, name, quick)
+        yield [(owner, name, original) for owner, name, original, _ in replaced]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick():
+    with quick_interpreter() if INTERPRETED else nullcontext() as replaced:
+        yield replaced
 
 
 @pytest.fixture

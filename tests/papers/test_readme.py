@@ -2,6 +2,7 @@
 test_pages.py.
 """
 
+import json
 import os
 import re
 from functools import cache
@@ -204,20 +205,36 @@ def test_a_mark_that_would_keep_no_number_honest_is_refused(wrong, why):
 
 
 def recipe_of(path: Path) -> str:
-    """By the place of a result file, which the last test compares with its content."""
+    """Name of the recipe whose folder a result file lies in."""
     return path.parent.relative_to(HOME / "results").as_posix()
 
 
 CLAIMED = [path for path in sorted((HOME / "results").rglob("*.json")) if RECIPES[recipe_of(path)].claim]
 
 
+def faults(path: Path) -> list[str]:
+    """Say what keeps a result file out of a table."""
+    result = read_result(path)
+    found = {
+        "of another recipe": not check_recipe(result, RECIPES).passed,
+        "of code that was not committed": result["dirty"],
+        "of no commit": not re.fullmatch(r"[0-9a-f]{40}", result["commit"]),
+    }
+    return [f"{path}: {fault}" for fault, there in found.items() if there]
+
+
 @pytest.mark.parametrize("paper", sorted({path.parts[-3] for path in CLAIMED}))
 def test_every_number_in_a_table_is_of_todays_recipe_and_of_committed_code(paper):
-    for path in (path for path in CLAIMED if path.parts[-3] == paper):
-        result = read_result(path)
-        assert check_recipe(result, RECIPES).passed, path
-        assert not result["dirty"], path
-        assert re.fullmatch(r"[0-9a-f]{40}", result["commit"]), path
+    paths = [path for path in CLAIMED if path.parts[-3] == paper]
+    assert paths and not [fault for path in paths for fault in faults(path)]
+
+
+def test_a_result_of_other_code_is_found(tmp_path):
+    result = json.loads(CLAIMED[0].read_text())
+    for change in ({"dirty": True}, {"commit": "unknown"}, {"run": result["run"] | {"hold_out": 7}}):
+        path = tmp_path / "0.json"
+        path.write_text(json.dumps(result | change))
+        assert len(faults(path)) == 1
 
 
 @pytest.mark.parametrize(

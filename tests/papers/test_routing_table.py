@@ -15,7 +15,8 @@ from torchcaps.papers.routings import figures
 from torchcaps.papers.routings.costs import Cost, bench_routings, read_costs, write_costs
 from torchcaps.papers.routings.measured import measured
 from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS, WITHOUT_CAPSULES
-from torchcaps.results.statistics import NOTE, UNCHECKED
+from torchcaps.papers.routings.table import NOTE
+from torchcaps.results.statistics import UNCHECKED
 from torchcaps.results.store import result_path, write_result
 from torchcaps.results.tuning import read_tuning, tuning_path
 from torchcaps.train.plain import to_plain

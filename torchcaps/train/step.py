@@ -29,6 +29,8 @@ ROUTED = EMCapsules | ExpertCapsules | RoutedCapsules | MatrixCapsules | ConvMat
 class TrainingStep:
     """Callable training step. All changing state is in device tensors, so no step waits for the host.
 
+    It holds the model's tensors from now on: move or convert the model before.
+
     Example:
 
         from torchcaps import CapsNet, data
@@ -285,6 +287,6 @@ def _in_order(
     TorchInductor makes one kernel of two updates of lists only where the lists match one by one.
     """
     names = {id(tensor): name for name, tensor in averaged.items()}
-    trained = [names[id(parameter)] for parameter in parameters if id(parameter) in names]
-    rest = [name for name in averaged if name not in set(trained)]
+    trained = dict.fromkeys(names[id(parameter)] for parameter in parameters if id(parameter) in names)
+    rest = [name for name in averaged if name not in trained]
     return [([ema[name] for name in part], [averaged[name] for name in part]) for part in (trained, rest) if part]

@@ -114,10 +114,10 @@ def _fields(run: Run) -> list[str]:
 
 
 @cache
-def _optional(model: type) -> list[str]:
+def _optional(model: type) -> tuple[str, ...]:
     """List the arguments of a model that may be left out."""
     arguments = inspect.signature(model).parameters.values()
-    return [word.name for word in arguments if word.kind is word.KEYWORD_ONLY or word.default is not word.empty]
+    return tuple(word.name for word in arguments if word.kind is word.KEYWORD_ONLY or word.default is not word.empty)
 
 
 def _below(part: Any, where: str = "") -> list[str]:
