@@ -133,6 +133,20 @@ def test_reproduce_keeps_what_is_done_and_prints_the_table(command, monkeypatch)
     assert out.count("done, results/smoke/capsnet-plain") == 2
 
 
+def test_reproduce_takes_several_names(command):
+    names = ["smoke/capsnet-plain", "digits/writers", "smoke/baseline", "smoke/capsnet-plain"]
+    code, _, err = command("reproduce", *names, "--seeds", "0", "--quick", "--device", "cpu")
+    assert code == 0, err
+    assert sorted(path.parent.parent.name for path in Path("runs").glob("*/*/0/result.json")) == [
+        "baseline-quick", "capsnet-plain-quick", "writers-quick",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [["smoke", "digits"], ["smoke/capsnet"]])
+def test_rows_are_of_one_paper(command, names):
+    refuses(command("reproduce", *names, "--row", "plain"), "--row takes rows of one paper", "write smoke/ROW")
+
+
 def test_reproduce_quick_runs_a_real_row_without_its_data_and_writes_no_result(command):
     code, _, err = command("reproduce", "digits", "--row", "writers", "--seeds", "0", "--quick", "--device", "cpu")
     assert code == 0, err

@@ -1,4 +1,4 @@
-"""`torchcaps reproduce`: train or compute the rows of a paper's table, keeping finished results."""
+"""`torchcaps reproduce`: train or compute rows of papers' tables, keeping finished results."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -33,7 +33,9 @@ Jobs = Annotated[
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="a paper (sabour2017) or one recipe (sabour2017/mnist-r3-recon)")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME", help="papers (sabour2017) or recipes (sabour2017/mnist-r3-recon)")
+    ],
     row: Annotated[list[str] | None, typer.Option(help="run only this row of the paper; may be repeated")] = None,
     seeds: Annotated[str, typer.Option(help="seeds, separated by commas")] = DEFAULT_SEEDS,
     device: Device = "auto",
@@ -50,11 +52,11 @@ def reproduce(
         bool, typer.Option("--table/--no-table", help="print the table and write figures at the end")
     ] = True,
 ) -> None:
-    """Reproduce rows of a paper and print its numbers beside ours.
+    """Reproduce rows of papers and print their numbers beside ours.
 
     Finished runs are kept, unfinished ones resume.
     """
-    wanted, left = _wanted(name, row, with_needed=smoke), []
+    wanted, left = _wanted(names, row, with_needed=smoke), []
     if not smoke:
         make_folder(results)  # fail before hours of training, not after
         wanted, left = at_hand(wanted, data)
@@ -74,8 +76,7 @@ def reproduce(
             console.print(f"{recipe.name} seed {seed}: done, {result_path(results, recipe.name, seed)}", soft_wrap=True)
         elif (recipe, seed) not in apart:  # pairs in `apart` were run by workers
             left += _make(recipe, seed, results, smoke, jobs or processes(), how)
-    if not smoke and with_table:
-        paper = wanted[0].name.split("/")[0]
+    for paper in dict.fromkeys(recipe.name.split("/")[0] for recipe in wanted if with_table and not smoke):
         tell_table(paper, results)
         _write(paper, results, device, data)
     if failures:
@@ -148,21 +149,23 @@ def _write(paper: str, results: Path, device: str, data: Path | None) -> None:
         console.print(f"wrote {path}", soft_wrap=True)
 
 
-def _wanted(name: str, rows: list[str] | None, with_needed: bool) -> list[Recipe]:
+def _wanted(names: list[str], rows: list[str] | None, with_needed: bool) -> list[Recipe]:
     """List the recipes to run: an ensemble stands for its members; `with_needed` adds the rows that probes read."""
-    if name not in PAPERS:
-        asked = [find(name, RECIPES)]
-    elif rows:
-        asked = [find(f"{name}/{row}", RECIPES) for row in rows]
-    else:
-        asked = [
-            recipe
-            for recipe in RECIPES.values()
-            if recipe.name.startswith(name + "/") and (recipe.claim or name == "smoke")
-        ]
-    names = []
-    for recipe in asked:
+    if rows and (len(names) > 1 or names[0] not in PAPERS):
+        raise ValueError(f"--row takes rows of one paper; got {' '.join(names)}; write {names[0].split('/')[0]}/ROW")
+    found = []
+    for recipe in (recipe for name in names for recipe in _asked(name, rows)):
         run = recipe.make()
         together = run.together
-        names += [*(run.needs if together or with_needed else ()), *(() if together else (recipe.name,))]
-    return in_order([RECIPES[each] for each in dict.fromkeys(names)])
+        found += [*(run.needs if together or with_needed else ()), *(() if together else (recipe.name,))]
+    return in_order([RECIPES[each] for each in dict.fromkeys(found)])
+
+
+def _asked(name: str, rows: list[str] | None) -> list[Recipe]:
+    """List the rows that a name stands for: itself, some rows of a paper, or all that its table has."""
+    if name not in PAPERS:
+        return [find(name, RECIPES)]
+    if rows:
+        return [find(f"{name}/{row}", RECIPES) for row in rows]
+    below = [recipe for recipe in RECIPES.values() if recipe.name.startswith(name + "/")]
+    return [recipe for recipe in below if recipe.claim or name == "smoke"]
