@@ -155,7 +155,7 @@ def _recipes(paper: str, names: list[str]) -> dict[str, Recipe]:
 
 def all_rows(paper: str, results: Path) -> str:
     """Write the page of a paper's result files: rows with results (all, if none has any) and their commands."""
-    title = f"# {paper}: rows with results\n\n"
+    title = f"# {paper}: results\n\n"
     page = Path("docs/papers") / f"{paper}.md"
     links = f"Verdicts: [the paper's page](../../{page}). " if page.exists() else ""
     every = table(_recipes(paper, []), results)

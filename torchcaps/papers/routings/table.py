@@ -6,10 +6,11 @@ from statistics import mean
 from torchcaps.papers.against_cnn import NARROW, PAIRS, compared, read_intervals, spread_of
 from torchcaps.papers.routings.measured import Measured, measured
 from torchcaps.papers.routings.rows import CONTROL, SETS
-from torchcaps.results.statistics import NOTE, UNCHECKED
+from torchcaps.results.statistics import UNCHECKED
 
 HEAD = ("routing", "error, % (n)", f"minus {CONTROL}, 95 % interval", "parameters")
 COSTS = ("ms per step", "memory, MiB")  # of the machine: no predictions give them again
+NOTE = f"{UNCHECKED} Measured by `torchcaps bench routings` and kept in costs.csv; `torchcaps verify` cannot check it."
 
 
 def routings_table(which: str, results: Path) -> str:
