@@ -184,15 +184,17 @@ def understood(words: list[str], whole: bool) -> None:
 
 
 def _there_is(command: str, given: dict) -> None:
-    """The recipe or the paper that it names; capitals stand for any."""
+    """The recipes or papers that it names; capitals stand for any."""
     argument, known = {
         "train": ("recipe", {*RECIPES}),
         "show": ("recipe", {*RECIPES}),
-        "reproduce": ("name", {*PAPERS, *RECIPES}),
+        "reproduce": ("names", {*PAPERS, *RECIPES}),
         "table": ("paper", {*PAPERS}),
     }.get(command, ("", set()))
-    name = given.get(argument)
-    if name and not name.isupper():
+    said = given.get(argument) or ()
+    for name in [said] if isinstance(said, str) else said:
+        if name.isupper():
+            continue
         assert name in known, f"there is no {name}"
         missing = [row for row in given.get("row") or () if f"{name}/{row}" not in RECIPES]
         assert not missing, f"there is no row {missing}"
@@ -224,6 +226,7 @@ def test_every_command_exists_with_its_options(page):
         "train --seed one": "valid integer",
         "train digits/nothing": "there is no digits/nothing",
         "reproduce sabour2018": "there is no sabour2018",
+        "reproduce PAPER sabour2017 sabour2018": "there is no sabour2018",
         "reproduce sabour2017 --row nothing": "there is no row",
     }.items(),
 )
