@@ -9,7 +9,8 @@ The rule of `auto`, in order:
    the shape that was measured slower (batch 32, 4608 inputs);
 2. inside `torch.compile` or `torch.export` otherwise: the reference, which is then compiled with everything around it
    (there a backend asked for as `compiled` means the same), and on CUDA outside of them: compiled;
-3. on a CPU: blocked where it supports the arguments (compiling costs half a minute there and gains nothing);
+3. on a CPU: blocked where it supports the arguments (compiling costs half a minute there and gains nothing), and the
+   reference where that is expected to be faster (EM routing of few votes, or of long poses);
 4. elsewhere: the reference.
 
 A layer may ask first whether kernels can run, and take its modules one by one where they cannot
@@ -33,7 +34,7 @@ from torch import Tensor
 from torchcaps.ops.gpus import tiles_on, too_old_to_compile
 
 NAMES = ("reference", "blocked", "compiled", "triton")
-AUTO = {"cuda": ("triton", "compiled"), "cpu": ("blocked",)}
+AUTO = {"cuda": ("triton", "compiled"), "cpu": ("blocked", "reference")}
 # torch.amp.is_autocast_available knows rarer devices too, and PyTorch 2.11 warns when it compiles a call of it
 AUTOCASTS = ("cpu", "cuda", "mps", "xpu")
 HAS_TRITON = find_spec("triton") is not None
@@ -81,7 +82,7 @@ class Implementation:
 
     load: Callable[[], Callable]
     refuses: Callable[..., str | None] = lambda *args, **kwargs: None
-    # whether the compiled reference is expected to be faster on such arguments; asked only where it does not refuse
+    # whether the next way of AUTO is expected to be faster on such arguments; asked only where this one does not refuse
     loses: Callable[..., bool] = lambda *args, **kwargs: False
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.ops.backend import Implementation, cannot_compile, choose, compiled_whole
-from torchcaps.ops.em import reference, triton_op
+from torchcaps.ops.em import cpu, reference, triton_op
 from torchcaps.ops.em.reference import Beta, Bias, EMRouted, Prior, Transform
 
 
@@ -59,6 +59,7 @@ def _compiled() -> Callable[..., EMRouted]:
 
 _IMPLEMENTATIONS = {
     "reference": Implementation(load=lambda: reference.routed),
+    "blocked": Implementation(load=lambda: cpu.routed, refuses=cpu.refuses, loses=cpu.loses),
     "compiled": Implementation(load=_compiled, refuses=cannot_compile),
     "triton": Implementation(
         load=lambda: lambda **args: EMRouted(*triton_op.routed(**args)), refuses=triton_op.refuses

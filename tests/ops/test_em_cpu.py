@@ -1,0 +1,241 @@
+"""EM routing on a CPU without votes: the reference's results, whatever the poses, and no more memory than it says."""
+
+from functools import partial
+
+import pytest
+import torch
+from em_problems import INF, N_IN, N_OUT, gradients, problem
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchcaps.ops import em_routing, em_routing_backend, own_output_prior
+from torchcaps.ops.em import cpu
+from torchcaps.ops.em.densities import EPS
+from torchcaps.ops.testing import compare_routing
+
+SHARED = ("jde", "de")
+# bytes of a block, bytes kept
+MODES = {"whole": (1 << 30, 1 << 30), "by images": (1, 1 << 30), "computed again": (1, 0)}
+
+
+@pytest.fixture(params=MODES)
+def mode(request, monkeypatch):
+    for name, value in zip(("BLOCK_BYTES", "KEPT_BYTES"), MODES[request.param], strict=True):
+        monkeypatch.setattr(cpu, name, value)
+    return request.param
+
+
+def narrow(weight="jde", **how):
+    return problem(weight, dtype=torch.float32, **how)
+
+
+def prior_of(kind, batch):
+    if kind is None:
+        return {}
+    prior = torch.randn((*batch, N_IN, N_OUT) if kind == "each" else (N_IN, N_OUT))
+    if kind == "closed":
+        prior[0, 1:], prior[1, 0] = -INF, -INF
+    return {"prior": prior}
+
+
+@pytest.mark.parametrize("weight", SHARED)
+@pytest.mark.parametrize("n_iters", [1, 2, 4])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
+def test_value_and_gradients_are_right(mode, weight, n_iters, batch):
+    margins = compare_routing(partial(em_routing, n_iters=n_iters), narrow(weight, batch=batch), backend="blocked")
+    assert {"scores", "poses", "variances", "grad weight", "grad beta_ignore"} <= set(margins)
+
+
+@pytest.mark.parametrize("prior", ["shared", "each", "closed"])
+def test_a_prior_starts_the_routing_and_closes_pairs(mode, prior):
+    args = narrow(batch=(3,)) | prior_of(prior, (3,))
+    if prior == "closed":  # the gradient of -inf is undefined
+        fixed = args.pop("prior")
+        compare_routing(lambda **how: em_routing(**how, prior=fixed.to(how["poses"].dtype)), args, backend="blocked")
+    else:
+        compare_routing(em_routing, args, backend="blocked")
+
+
+def test_own_outputs_come_first():
+    args = narrow("de", j=N_IN)
+    args["scores"][0, 3] = -INF
+    prior = own_output_prior(args["scores"])
+    found, wanted = (em_routing(**args, prior=prior, backend=name) for name in ("blocked", "reference"))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"i": 1}, {"i": 1, "j": 1, "r": 1, "d": 1, "e": 1}, {"i": 7, "j": 13, "r": 3, "d": 1, "e": 2},
+        {"r": 1, "d": 9, "e": 3}, {"i": 300, "j": 20, "r": 4, "d": 4, "e": 4},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_odd_sizes(sizes):
+    compare_routing(em_routing, narrow(**sizes), backend="blocked")
+
+
+def test_a_single_output_gets_everything():
+    args = narrow(j=1)
+    found, exact = gradients(args, backend="blocked"), gradients({name: x.double() for name, x in args.items()})
+    for name, wanted in exact.items():  # ignoring nothing, up to rounding
+        torch.testing.assert_close(found[name].double(), wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_no_bias_and_tied_betas():
+    args = narrow() | {"bias": None}
+    args.pop("beta_ignore")
+    compare_routing(lambda **how: em_routing(**how, beta_ignore=how["beta_use"]), args, backend="blocked")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_inputs_are_routed_in_float64(dtype):
+    args = problem(dtype=dtype)
+    found, exact = em_routing(**args, backend="blocked"), em_routing(**{name: x.double() for name, x in args.items()})
+    for x, wanted in zip(found, exact, strict=True):
+        assert x.dtype == dtype
+        torch.testing.assert_close(x.double(), wanted, rtol=torch.finfo(dtype).eps, atol=1e-7)
+
+
+@pytest.mark.parametrize("padding", [0.0, 1e30, INF, float("nan")])
+@pytest.mark.parametrize("weight", SHARED)
+def test_a_masked_input_is_as_good_as_removed(weight, padding):
+    args, keep, gone = narrow(weight), [0, 2, 5], [1, 3, 4]
+    args["scores"][:, gone] = -INF
+    args["poses"][:, gone] = padding
+    cut = args | {name: args[name][:, keep] for name in ("scores", "poses")}
+    cut = {name: x.double() for name, x in cut.items()}
+    for found, wanted in zip(em_routing(**args, backend="blocked"), em_routing(**cut), strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-6)
+    whole, part = gradients(args, backend="blocked"), gradients(cut)
+    for name in ("scores", "poses"):
+        assert (whole[name][:, gone] == 0).all()
+        whole[name] = whole[name][:, keep]
+    for name, wanted in part.items():
+        torch.testing.assert_close(whole[name].double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_sample_that_is_all_mask_gives_nothing_and_harms_nobody():
+    args = narrow()
+    args["scores"][0] = -INF
+    args["poses"][0] = float("nan")
+    routed = em_routing(**args, backend="blocked")
+    assert (routed.scores[0] == 0).all() and (routed.poses[0] == 0).all()
+    torch.testing.assert_close(routed.variances[0], torch.full_like(routed.variances[0], EPS))
+    alone = {name: x[1:] if name in ("scores", "poses") else x for name, x in args.items()}
+    torch.testing.assert_close([x[1:] for x in routed], list(em_routing(**alone, backend="blocked")))
+    found = gradients(args, backend="blocked")
+    assert all(x.isfinite().all() for x in found.values()) and (found["poses"][0] == 0).all()
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-20, 1e4, 1e15])
+def test_extreme_poses_and_scores_stay_finite(scale):
+    args = narrow()
+    args |= {"poses": args["poses"] * scale, "scores": args["scores"] * max(scale, 1.0)}
+    found = em_routing(**args, backend="blocked")
+    assert all(x.isfinite().all() for x in (*found, *gradients(args, backend="blocked").values()))
+
+
+@pytest.mark.parametrize("offset", [1e2, 1e5])
+def test_what_all_poses_have_in_common_does_not_cancel(offset):
+    """The spread is 1 in 100,000 of the poses, which hold seven digits."""
+    args = narrow(i=50)
+    args["poses"] += offset
+    compare_routing(em_routing, args, backend="blocked")
+
+
+def test_poses_that_are_all_alike_have_no_variance():
+    args = narrow()
+    args["poses"] = args["poses"][:, :1].expand_as(args["poses"]).contiguous()
+    found = em_routing(**args, backend="blocked")
+    torch.testing.assert_close(found.variances, torch.full_like(found.variances, EPS), rtol=1e-2, atol=0)
+    assert all(x.isfinite().all() for x in gradients(args, backend="blocked").values())
+
+
+def test_second_derivatives_are_right(mode):
+    """Of the poses, along a random direction."""
+
+    def second(backend, dtype):
+        args = {name: x.to(dtype).requires_grad_(name == "poses") for name, x in narrow(batch=(2,)).items()}
+        routed = em_routing(**args, n_iters=2, backend=backend)
+        (slope,) = torch.autograd.grad(sum(x.square().sum() for x in routed), args["poses"], create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), args["poses"])[0].double()
+
+    torch.testing.assert_close(
+        second("blocked", torch.float32), second("reference", torch.float64), rtol=1e-4, atol=1e-4
+    )
+
+
+class Largest(TorchDispatchMode):
+    """Notes the most numbers that any operation returns."""
+
+    most = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **kwargs or {})
+        if isinstance(found, torch.Tensor):
+            self.most = max(self.most, found.numel())
+        return found
+
+
+@pytest.mark.parametrize(("backend", "stores"), [("blocked", False), ("reference", True)])
+def test_votes_are_never_made(backend, stores):
+    args = narrow(i=200, j=30, r=4, d=4, e=4)
+    with Largest() as seen:
+        em_routing(**args, backend=backend)
+    n_pairs = args["scores"].numel() * 30
+    assert (seen.most >= n_pairs * 16) == stores and (stores or seen.most <= n_pairs * 2)
+
+
+def test_blocks_are_computed_again_only_where_they_would_fill_memory(mode, monkeypatch):
+    calls = []
+    monkeypatch.setattr(cpu, "checkpoint", lambda *args, **how: calls.append(args) or args[0](*args[1:]))
+    args = narrow(batch=(3,))
+    em_routing(**args, backend="blocked")
+    assert len(calls) == (3 if mode == "computed again" else 0)
+    with torch.no_grad():
+        em_routing(**args, backend="blocked")
+    assert len(calls) == (3 if mode == "computed again" else 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"weight": "ijde"}, r"needs transforms that inputs share, \[j d e\] or \[d e\], got \[6, 3, 4, 5\]"),
+        ({"dtype": torch.float64}, "at most 32 bits in float64, got torch.float64; convert the input"),
+        ({"density": "laplace"}, "knows the Gaussian model of the votes only, got density='laplace'"),
+    ],
+    ids=lambda x: str(x) if isinstance(x, dict) else "",
+)
+def test_what_it_cannot_run_is_refused_and_auto_takes_the_reference(change, reason):
+    args = problem(change.get("weight", "jde"), dtype=change.get("dtype", torch.float32), i=N_IN)
+    how = {"density": change.get("density", "gaussian")}
+    with pytest.raises(ValueError, match=f"em_routing: backend 'blocked' .*{reason}"):
+        em_routing(**args, **how, backend="blocked")
+    wanted = em_routing(**args, **how, backend="reference")
+    assert all(torch.equal(x, y) for x, y in zip(em_routing(**args, **how), wanted, strict=True))
+
+
+def test_regions_that_it_leaves_to_the_reference():
+    args = narrow()
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="does not run under autocast"):
+        em_routing(**args, backend="blocked")
+    alone = {name: x for name, x in args.items() if name != "poses"}
+    with pytest.raises(ValueError, match=r"does not run inside torch\.func transforms"):
+        torch.func.vmap(lambda poses: em_routing(poses=poses, **alone, backend="blocked"), 0)(args["poses"][None])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "taken"),
+    [
+        ({"i": 5184, "j": 64, "r": 4, "d": 4, "e": 4}, "blocked"),
+        ({"i": 1024, "j": 64, "r": 1, "d": 16, "e": 16}, "blocked"),
+        ({"i": 16, "j": 8, "r": 4, "d": 4, "e": 4}, "reference"),  # few votes
+        ({"i": 512, "j": 10, "r": 1, "d": 64, "e": 64}, "reference"),  # 2,145 features
+    ],
+    ids=str,
+)
+def test_auto_takes_the_faster(sizes, taken):
+    args = narrow(batch=(2,), **sizes)
+    assert em_routing_backend(**args) == taken
+    assert em_routing_backend(**args, compiling=True) == "reference"
