@@ -108,6 +108,12 @@ def test_shared_parameters_equal_the_same_written_out():
     args = problem("jde")
     full = {name: x if name in ("poses", "scores") else x.expand(N_IN, *x.shape) for name, x in args.items()}
     torch.testing.assert_close(em_routing(**full), em_routing(**args))
+    args = problem("ijde")
+    shared = {
+        name: x if name in ("poses", "scores") else x[:2] for name, x in args.items()
+    }  # two types of three places
+    full = {name: x if name in ("poses", "scores") else x.repeat_interleave(3, 0) for name, x in shared.items()}
+    torch.testing.assert_close(em_routing(**full), em_routing(**shared))
     alone = problem("de")
     full = alone | {name: alone[name].expand(N_OUT, *alone[name].shape) for name in ("weight", "bias")}
     torch.testing.assert_close(em_routing(**full), em_routing(**alone))

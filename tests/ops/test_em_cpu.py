@@ -12,7 +12,8 @@ from torchcaps.ops.em import cpu
 from torchcaps.ops.em.densities import EPS
 from torchcaps.ops.testing import compare_routing
 
-SHARED = ("jde", "de")
+WEIGHTS = ("ijde", "njde", "jde", "de")
+PARAMETERS = ("weight", "bias", "beta_use", "beta_ignore")
 # bytes of a block, bytes kept
 MODES = {"whole": (1 << 30, 1 << 30), "by images": (1, 1 << 30), "computed again": (1, 0)}
 
@@ -25,7 +26,9 @@ def mode(request, monkeypatch):
 
 
 def narrow(weight="jde", **how):
-    return problem(weight, dtype=torch.float32, **how)
+    """Inputs in float32; weight njde: two types of three places."""
+    args = problem(weight.replace("n", "i"), dtype=torch.float32, **how)
+    return {name: x[:2] if "n" in weight and name not in ("scores", "poses") else x for name, x in args.items()}
 
 
 def prior_of(kind, batch):
@@ -37,7 +40,7 @@ def prior_of(kind, batch):
     return {"prior": prior}
 
 
-@pytest.mark.parametrize("weight", SHARED)
+@pytest.mark.parametrize("weight", WEIGHTS)
 @pytest.mark.parametrize("n_iters", [1, 2, 4])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
 def test_value_and_gradients_are_right(mode, weight, n_iters, batch):
@@ -98,19 +101,21 @@ def test_short_inputs_are_routed_in_float64(dtype):
 
 
 @pytest.mark.parametrize("padding", [0.0, 1e30, INF, float("nan")])
-@pytest.mark.parametrize("weight", SHARED)
+@pytest.mark.parametrize("weight", ["ijde", "jde", "de"])
 def test_a_masked_input_is_as_good_as_removed(weight, padding):
     args, keep, gone = narrow(weight), [0, 2, 5], [1, 3, 4]
     args["scores"][:, gone] = -INF
     args["poses"][:, gone] = padding
-    cut = args | {name: args[name][:, keep] for name in ("scores", "poses")}
+    per_input = {} if weight != "ijde" else {name: args[name][keep] for name in PARAMETERS}
+    cut = args | {name: args[name][:, keep] for name in ("scores", "poses")} | per_input
     cut = {name: x.double() for name, x in cut.items()}
     for found, wanted in zip(em_routing(**args, backend="blocked"), em_routing(**cut), strict=True):
         torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-6)
     whole, part = gradients(args, backend="blocked"), gradients(cut)
-    for name in ("scores", "poses"):
-        assert (whole[name][:, gone] == 0).all()
-        whole[name] = whole[name][:, keep]
+    for name in ("scores", "poses", *per_input):
+        inputs = 1 if name in ("scores", "poses") else 0
+        assert (whole[name].index_select(inputs, torch.tensor(gone)) == 0).all()
+        whole[name] = whole[name].index_select(inputs, torch.tensor(keep))
     for name, wanted in part.items():
         torch.testing.assert_close(whole[name].double(), wanted, rtol=1e-5, atol=1e-6)
 
@@ -201,14 +206,13 @@ def test_blocks_are_computed_again_only_where_they_would_fill_memory(mode, monke
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"weight": "ijde"}, r"needs transforms that inputs share, \[j d e\] or \[d e\], got \[6, 3, 4, 5\]"),
         ({"dtype": torch.float64}, "at most 32 bits in float64, got torch.float64; convert the input"),
         ({"density": "laplace"}, "knows the Gaussian model of the votes only, got density='laplace'"),
     ],
     ids=lambda x: str(x) if isinstance(x, dict) else "",
 )
 def test_what_it_cannot_run_is_refused_and_auto_takes_the_reference(change, reason):
-    args = problem(change.get("weight", "jde"), dtype=change.get("dtype", torch.float32), i=N_IN)
+    args = problem(dtype=change.get("dtype", torch.float32))
     how = {"density": change.get("density", "gaussian")}
     with pytest.raises(ValueError, match=f"em_routing: backend 'blocked' .*{reason}"):
         em_routing(**args, **how, backend="blocked")
@@ -231,6 +235,7 @@ def test_regions_that_it_leaves_to_the_reference():
         ({"i": 5184, "j": 64, "r": 4, "d": 4, "e": 4}, "blocked"),
         ({"i": 1024, "j": 64, "r": 1, "d": 16, "e": 16}, "blocked"),
         ({"i": 16, "j": 8, "r": 4, "d": 4, "e": 4}, "reference"),  # few votes
+        ({"weight": "ijde", "i": 512, "j": 64, "r": 4, "d": 4, "e": 4}, "reference"),  # a transform per pair
         ({"i": 512, "j": 10, "r": 1, "d": 64, "e": 64}, "reference"),  # 2,145 features
     ],
     ids=str,

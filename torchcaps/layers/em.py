@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
-from torchcaps.layers.capsules import Capsules, checked_types, matrices, over_places
+from torchcaps.layers.capsules import Capsules, checked_types, matrices
 from torchcaps.layers.initialisation import ASSUMED, GATE, LENGTH, SCORE, SIGNAL, alive_betas, check_init
 from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.sizes import check_sizes
@@ -126,24 +126,18 @@ class EMCapsules(nn.Module):
         sizes = f"{self.n_in}x{self.rows}x{self.d_in} -> {self.n_out}x{self.rows}x{self.d_out}"
         return f"{sizes}, n_iters={self.n_iters}, sharing={self.sharing}, cost={self.cost}, density={self.density}"
 
-    def _by_input(self, parameter: Tensor | None) -> Tensor | None:
-        return parameter if parameter is None or self.sharing != "places" else over_places(parameter, self.n_in)
-
     def _arguments(self, capsules: Capsules | Tensor) -> dict:
         """Check the capsules and return the arguments of the op."""
         poses = matrices("EMCapsules", capsules, self.n_in, self.rows, self.d_in)
         check_pose_dtype("EMCapsules", poses, self.weight.dtype)
         scores = capsules.logit if isinstance(capsules, Capsules) else poses.new_full(poses.shape[:-2], INF)
-        weight, bias, beta_use, beta_ignore = map(
-            self._by_input, (self.weight, self.bias, self.beta_use, self.beta_ignore)
-        )
-        beta_use = beta_use if self.sharing != "all" else beta_use.expand(poses.shape[-3])
-        beta_ignore = {"tied": beta_use, "none": torch.zeros_like(beta_use)}.get(self.cost, beta_ignore)
+        beta_use = self.beta_use if self.sharing != "all" else self.beta_use.expand(poses.shape[-3])
+        beta_ignore = {"tied": beta_use, "none": torch.zeros_like(beta_use)}.get(self.cost, self.beta_ignore)
         return {
             "scores": scores,
             "poses": poses,
-            "weight": weight,
-            "bias": bias,
+            "weight": self.weight,
+            "bias": self.bias,
             "beta_use": beta_use,
             "beta_ignore": beta_ignore.expand_as(beta_use),
             "n_iters": self.n_iters,

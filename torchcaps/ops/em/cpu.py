@@ -1,8 +1,9 @@
-"""EM routing on a CPU without the votes, where inputs share their transforms.
+"""EM routing on a CPU without the votes, fast where inputs share their transforms.
 
 A vote is affine in its pose x, so all that a Gaussian asks of votes is quadratic in the pose: log densities, and the
 sums of an M-step. Both are products with the K features of an input, which are x_d x_d' of every row, x and 1: 57 for
-4x4 matrices. So an iteration is two matrix products, and only the probabilities [b i j] are ever written out.
+4x4 matrices. So an iteration is two matrix products for each of the n types of inputs, whose p places share a
+transform, and only the probabilities [b n p j] are ever written out.
 
 Sums of squares cancel, hence float64 and poses relative to their mean. Images do not influence each other: a block is a
 few of them, so that features and probabilities stay in cache.
@@ -25,8 +26,8 @@ from torchcaps.ops.em.reference import INF, EMRouted
 BLOCK_BYTES = 8 << 20  # features and probabilities of a block
 KEPT_BYTES = 1 << 30  # kept for the backward pass; beyond it, a block's numbers are computed again there
 FEW_VOTES = 1 << 14  # numbers
-# in products of a feature, measured on an x86-64 core: what making a feature costs, and a number of a vote
-OF_AN_INPUT, OF_A_VOTE = 12, 16
+# in products of a feature, measured on an x86-64 core: to make a feature, its factor for an output, a number of a vote
+OF_AN_INPUT, OF_A_FACTOR, OF_A_VOTE = 12, 16, 16
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -36,8 +37,6 @@ def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density
         return f"knows the Gaussian model of the votes only, got density={density!r}; use density='gaussian'"
     if poses.device.type != "cpu":
         return f"needs tensors on the CPU, got one on {poses.device.type}; move the input"
-    if weight.ndim == 4:
-        return f"needs transforms that inputs share, [j d e] or [d e], got {list(weight.shape)}; share them"
     if wide := {x.dtype for x in (scores, poses, weight)} - {*NARROW}:
         return f"computes inputs of at most 32 bits in float64, got {', '.join(map(str, wide))}; convert the input"
     if inside_transform():
@@ -46,10 +45,12 @@ def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density
 
 
 def loses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> bool:
-    """Whether the reference should be faster: few votes, or far more features than dimensions of a vote."""
-    n_out, (rows, d_in), d_out = beta_use.shape[-1], poses.shape[-2:], weight.shape[-1]
+    """Whether the reference should be faster: few votes, few places, or far more features than dimensions of a vote."""
+    n_out, (n_in, rows, d_in), d_out = beta_use.shape[-1], poses.shape[-3:], weight.shape[-1]
+    n_types = len(weight) if weight.ndim == 4 else 1
+    products = n_out + OF_AN_INPUT + OF_A_FACTOR * n_out * n_types / max(n_in, 1)
     few = scores.numel() * n_out * rows * d_out < FEW_VOTES
-    return few or n_features(rows, d_in) * (n_out + OF_AN_INPUT) > OF_A_VOTE * n_out * rows * d_out
+    return few or n_features(rows, d_in) * products > OF_A_VOTE * n_out * rows * d_out
 
 
 def routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> EMRouted:
@@ -57,11 +58,14 @@ def routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density,
     if 0 in (*poses.shape, *weight.shape):
         return reference.routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior)
     n_out, batch, (n_in, rows, d_in) = beta_use.shape[-1], poses.shape[:-3], poses.shape[-3:]
+    n_types = len(weight) if weight.ndim == 4 else 1
     # float64 first, so that the gradients of all outputs and images are added up in it
-    weight, bias = (None if x is None else x.double().expand(n_out, *x.shape[-2:]) for x in (weight, bias))
-    shared = weight, _products(weight.mT).mT, bias, beta_use.double(), beta_ignore.double()
-    prior = prior if prior is None else prior.expand(*batch, n_in, n_out).reshape(-1, n_in, n_out)
-    inputs = scores.reshape(-1, n_in), poses.reshape(-1, n_in, rows, d_in), prior
+    by_type = lambda x, n: None if x is None else x.double().expand(n_types, n_out, *x.shape[x.ndim - n :])  # noqa: E731
+    weight, bias, beta_use, beta_ignore = map(by_type, (weight, bias, beta_use, beta_ignore), (2, 2, 0, 0))
+    shared = weight, _products(weight.mT).mT, bias, beta_use, beta_ignore
+    prior = prior if prior is None else prior.expand(*batch, n_in, n_out)
+    sizes = n_types, n_in // n_types
+    inputs = [None if x is None else x.reshape(-1, *sizes, *x.shape[len(batch) + 1 :]) for x in (scores, poses, prior)]
     kept = 8 * n_in * (2 * n_iters * n_out + n_features(rows, d_in))  # bytes of an image
     size, again = max(1, BLOCK_BYTES // kept), kept * prod(batch) > KEPT_BYTES and torch.is_grad_enabled()
     parts = []
@@ -82,11 +86,11 @@ def n_features(rows: int, d_in: int) -> int:
 
 
 class Sums(NamedTuple):
-    """Sums over the inputs, weighted by the data that an output uses of each."""
+    """Sums over the places of a type, weighted by the data that an output uses of each input."""
 
-    squares: Float[Tensor, "b j r q"]  # of x_d x_d', for the q pairs d' <= d
-    poses: Float[Tensor, "b j r d"]
-    data: Float[Tensor, "b j"]
+    squares: Float[Tensor, "b n j r q"]  # of x_d x_d', for the q pairs d' <= d
+    poses: Float[Tensor, "b n j r d"]
+    data: Float[Tensor, "b n j"]
 
 
 class Model(NamedTuple):
@@ -95,38 +99,38 @@ class Model(NamedTuple):
     scores: Float[Tensor, "b j"]
     means: Float[Tensor, "b j r e"]
     variances: Float[Tensor, "b j r e"]
-    off: Float[Tensor, "b j r e"]
+    off: Float[Tensor, "b n j r e"]
 
 
 def route(
-    scores: Float[Tensor, "b i"],
-    poses: Float[Tensor, "b i r d"],
-    prior: Float[Tensor, "b i j"] | None,
-    weight: Float[Tensor, "j d e"],
-    pairs: Float[Tensor, "j q e"],
-    bias: Float[Tensor, "j r e"] | None,
-    beta_use: Float[Tensor, "j"],
-    beta_ignore: Float[Tensor, "j"],
+    scores: Float[Tensor, "b n p"],
+    poses: Float[Tensor, "b n p r d"],
+    prior: Float[Tensor, "b n p j"] | None,
+    weight: Float[Tensor, "n j d e"],
+    pairs: Float[Tensor, "n j q e"],
+    bias: Float[Tensor, "n j r e"] | None,
+    beta_use: Float[Tensor, "n j"],
+    beta_ignore: Float[Tensor, "n j"],
     n_iters: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Route some images; parameters are float64, `pairs` the products of the weight's rows."""
     gates = scores.double().sigmoid()
     x = poses.masked_fill((gates == 0)[..., None, None], 0).double()  # masked inputs may hold NaN
-    centre = x.detach().mean(1)  # [b r d]; any place would do
-    features = _features(x - centre.unsqueeze(1))
-    start = torch.einsum("brd,jde->bjre", centre, weight)
+    centre = x.detach().mean((1, 2))  # [b r d]; any place would do
+    features = _features(x - centre[:, None, None])
+    start = torch.einsum("brd,njde->bnjre", centre, weight)
     start = start if bias is None else start + bias
-    n_there, n_out = gates.sum(-1, keepdim=True), len(weight)
+    n_there, n_out = gates.sum(-1, keepdim=True), weight.shape[1]  # [b n 1]
     for t in range(n_iters):
         if t == 0 and prior is None:  # the same for all outputs
-            totals = (gates.unsqueeze(1) @ features / n_out).expand(-1, n_out, -1)
+            totals = (gates.unsqueeze(-2) @ features / n_out).expand(-1, -1, n_out, -1)
         else:
             logits = prior.double() if t == 0 else features @ _densities(model, weight, pairs).mT
             if t > 0 and prior is not None:
                 logits = logits.masked_fill(prior == -INF, -INF)
             totals = (gates.unsqueeze(-1) * logits.softmax(-1)).mT @ features
-        sums = _split(totals, poses.shape[-2])
-        found = beta_use * sums.data - beta_ignore * (n_there - sums.data)
+        sums = _split(totals, *poses.shape[-2:])
+        found = (beta_use * sums.data - beta_ignore * (n_there - sums.data)).sum(1)
         model = Model(found, *_fit(sums, weight, pairs, start))
     return model[:3]
 
@@ -138,13 +142,12 @@ def _products(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n q"]:
     return torch.cat([x.square(), *apart], -1)
 
 
-def _features(x: Float[Tensor, "b i r d"]) -> Float[Tensor, "b i k"]:
-    return torch.cat([_products(x).flatten(2), x.flatten(2), x.new_ones(*x.shape[:2], 1)], -1)
+def _features(x: Float[Tensor, "b n p r d"]) -> Float[Tensor, "b n p k"]:
+    return torch.cat([_products(x).flatten(3), x.flatten(3), x.new_ones(*x.shape[:3], 1)], -1)
 
 
-def _split(totals: Float[Tensor, "b j k"], rows: int) -> Sums:
+def _split(totals: Float[Tensor, "b n j k"], rows: int, d_in: int) -> Sums:
     """Undo the order of the features."""
-    d_in = round((2 * (totals.shape[-1] - 1) / rows + 2.25) ** 0.5 - 1.5)  # from d (d + 3) / 2
     squares, poses, data = totals.split([rows * d_in * (d_in + 1) // 2, rows * d_in, 1], -1)
     return Sums(squares.unflatten(-1, (rows, -1)), poses.unflatten(-1, (rows, -1)), data.squeeze(-1))
 
@@ -152,17 +155,20 @@ def _split(totals: Float[Tensor, "b j k"], rows: int) -> Sums:
 def _fit(sums: Sums, weight: Tensor, pairs: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """M-step: means and variances of the votes, and how far a vote of pose 0 is from the mean."""
     data = sums.data[..., None, None]
-    votes = torch.einsum("bjrd,jde->bjre", sums.poses, weight)  # their sum but for `start`
-    means = (votes + data * start) / (data + EPS)
-    off = start - means
-    squares = torch.einsum("bjrq,jqe->bjre", sums.squares, pairs) + 2 * off * votes + off.square() * data
-    return means, squares.clamp_min(0) / (data + EPS) + EPS, off
+    total = data.sum(1) + EPS
+    votes = torch.einsum("bnjrd,njde->bnjre", sums.poses, weight)  # their sum but for `start`
+    means = (votes + data * start).sum(1) / total
+    off = start - means.unsqueeze(1)
+    squares = torch.einsum("bnjrq,njqe->bnjre", sums.squares, pairs) + 2 * off * votes + off.square() * data
+    return means, squares.sum(1).clamp_min(0) / total + EPS, off
 
 
-def _densities(model: Model, weight: Tensor, pairs: Tensor) -> Float[Tensor, "b j k"]:
+def _densities(model: Model, weight: Tensor, pairs: Tensor) -> Float[Tensor, "b n j k"]:
     """E-step: the factors of the features in the logit of an input, log density and log score of every output."""
     precision = 1 / model.variances
-    constant = (model.off.square() * precision + model.variances.log()).sum((-2, -1)) - 2 * logsigmoid(model.scores)
-    squares = torch.einsum("bjre,jqe->bjrq", precision, pairs)
-    poses = 2 * torch.einsum("bjre,jde->bjrd", model.off * precision, weight)
-    return torch.cat([squares.flatten(2), poses.flatten(2), constant.unsqueeze(-1)], -1) / -2
+    level = model.variances.log().sum((-2, -1)) - 2 * logsigmoid(model.scores)
+    weighted = model.off * precision.unsqueeze(1)
+    constant = (weighted * model.off).sum((-2, -1)) + level.unsqueeze(1)
+    squares = torch.einsum("bjre,njqe->bnjrq", precision, pairs)
+    poses = 2 * torch.einsum("bnjre,njde->bnjrd", weighted, weight)
+    return torch.cat([squares.flatten(3), poses.flatten(3), constant.unsqueeze(-1)], -1) / -2

@@ -6,8 +6,9 @@ data used D^use_ij and ignored D^ign_ij, net benefit to use β^use and net cost 
 A score is what a logistic function is applied to: its gate f(a) is the share of the capsule that is there at all.
 
 The shape of a transform says who shares it: `[i j d e]` one per pair, for a fixed number of inputs (bias `[i j r e]`,
-betas `[i j]`); `[j d e]` shared by any number of inputs (bias `[j r e]`, betas `[j]`); `[d e]` one for everything (bias
-`[r e]`, betas `[j]`, which say how many outputs there are; with equal betas these are all the same).
+betas `[i j]`); `[n j d e]` shared by the places of a type, for inputs ordered by type; `[j d e]` shared by any number
+of inputs (bias `[j r e]`, betas `[j]`); `[d e]` one for everything (bias `[r e]`, betas `[j]`, which say how many
+outputs there are; with equal betas these are all the same).
 
 The same tensor for both betas ties them (section 3.5.1: ignoring costs what using would bring); `beta_ignore` of zeros
 is routing without a cost. `density` names the model of the votes; densities.py defines each.
@@ -33,9 +34,9 @@ from torchcaps.ops.em.densities import DENSITIES, density_named, fit
 
 INF = float("inf")
 
-Transform = Float[Tensor, "i j d e"] | Float[Tensor, "j d e"] | Float[Tensor, "d e"]
-Bias = Float[Tensor, "i j r e"] | Float[Tensor, "j r e"] | Float[Tensor, "r e"]
-Beta = Float[Tensor, "i j"] | Float[Tensor, "j"]
+Transform = Float[Tensor, "n j d e"] | Float[Tensor, "j d e"] | Float[Tensor, "d e"]
+Bias = Float[Tensor, "n j r e"] | Float[Tensor, "j r e"] | Float[Tensor, "r e"]
+Beta = Float[Tensor, "n j"] | Float[Tensor, "j"]
 Prior = Float[Tensor, "*b i j"] | Float[Tensor, "i j"]
 
 
@@ -86,6 +87,7 @@ def em_routing_steps(
 ) -> Iterator[EMStep]:
     """Yield every iteration of Algorithm 1, as `em_routing` computes it."""
     check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior)
+    weight, bias, beta_use, beta_ignore = over_inputs(poses.shape[-3], weight, bias, beta_use, beta_ignore)
     model, dtype, n_out = DENSITIES[density], torch.promote_types(poses.dtype, torch.float32), beta_use.shape[-1]
     beta_use, beta_ignore = beta_use.to(dtype), beta_ignore.to(dtype)
     gates = scores.to(dtype).sigmoid().unsqueeze(-1)  # [*b i 1]
@@ -117,6 +119,13 @@ def own_output_prior(scores: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i i"]:
     n_there = (~gone).sum(-1, keepdim=True)
     own = torch.eye(scores.shape[-1], dtype=scores.dtype, device=scores.device)
     return (own * n_there.to(scores.dtype).log()).masked_fill(gone, -INF)
+
+
+def over_inputs(n_in: int, weight: Tensor, *others: Tensor | None) -> list[Tensor | None]:
+    """Repeat the parameters of each type for its places; parameters that all inputs share stay as they are."""
+    if weight.ndim < 4 or len(weight) == n_in:
+        return [weight, *others]
+    return [None if x is None else x.repeat_interleave(n_in // len(weight), 0) for x in (weight, *others)]
 
 
 def routed(**args) -> EMRouted:
@@ -155,9 +164,10 @@ def check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, 
             f"em_routing: the weight {list(weight.shape)} takes poses with rows of {weight.shape[-2]} dimensions, "
             f"got {d_in}"
         )
-    if weight.ndim == 4 and weight.shape[0] != n_in:
+    n_types = len(weight) if weight.ndim == 4 else n_in
+    if n_types != n_in and (not 0 < n_types < n_in or n_in % n_types):
         raise ValueError(
-            f"em_routing: the weight {list(weight.shape)} is for {weight.shape[0]} capsules, got {n_in}; "
+            f"em_routing: the weight {list(weight.shape)} is for {n_types} capsules or types, got {n_in} capsules; "
             "share it over the inputs with a weight [j d e], or rebuild it"
         )
     wanted = (*weight.shape[:-2], rows, weight.shape[-1])

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.backend import cannot_run_kernels, cannot_span_devices
+from torchcaps.ops.em.reference import over_inputs
 from torchcaps.ops.em.triton_launch import Problem, backward, forward, n_moments
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
@@ -57,6 +58,7 @@ def routed(
         weight = weight.expand(n_out, *weight.shape)
         bias = None if bias is None else bias.expand(n_out, *bias.shape)
     n_in, rows, d_in = poses.shape[-3:]
+    weight, bias, beta_use, beta_ignore = over_inputs(n_in, weight, bias, beta_use, beta_ignore)
     n_batch = prod(scores.shape[:-1])  # `numel` would make a constant of a size that is free
     flat = scores.reshape(n_batch, n_in), poses.reshape(n_batch, n_in, rows, d_in)
     found = route(*flat, weight, bias, beta_use, beta_ignore, n_iters)[:3]
