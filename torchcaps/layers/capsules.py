@@ -116,14 +116,6 @@ def checked_types(layer: str, n_in: int | None, n_types: int | None) -> int | No
     return n_types
 
 
-def over_places(parameter: Tensor, n_in: int) -> Tensor:
-    """Repeat a type's parameters for each of its places, [n ...] -> [i ...]; one per input stays as it is."""
-    n_types, *rest = parameter.shape
-    if n_types == n_in:
-        return parameter
-    return parameter.unsqueeze(1).expand(n_types, n_in // n_types, *rest).flatten(0, 1)
-
-
 def _fit(poses: Tensor, n_in: int | None, rows: int, d_in: int) -> bool:
     return poses.ndim > 2 and tuple(poses.shape[-2:]) == (rows, d_in) and n_in in (None, poses.shape[-3])
 

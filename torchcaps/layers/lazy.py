@@ -7,10 +7,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
-from torchcaps.layers.capsules import Capsules, checked_types, flat_poses, over_places
+from torchcaps.layers.capsules import Capsules, checked_types, flat_poses
 from torchcaps.layers.initialisation import ASSUMED, GATE, LENGTH, SCORE, alive_betas, check_init
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import LazyStep, LazyWeights, lazy_routing, lazy_routing_steps
+from torchcaps.ops.votes import over_places
 
 INF = float("inf")
 

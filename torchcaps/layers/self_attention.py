@@ -8,11 +8,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
-from torchcaps.layers.capsules import Capsules, checked_types, over_places, vectors
+from torchcaps.layers.capsules import Capsules, checked_types, vectors
 from torchcaps.layers.initialisation import LENGTH, LONG, MOST, SHORT, check_init
 from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import RoutingStep, self_attention_routing, self_attention_routing_steps
+from torchcaps.ops.votes import over_places
 
 LOGIT = 0.7  # deviation of the logits at most, for inputs of LENGTH
 LEAST = 0.34  # activity for short inputs, which this squash does not square; higher ones would leave agreement less

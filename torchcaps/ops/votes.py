@@ -102,3 +102,11 @@ def _pairwise(
     back = torch.einsum("bje,ijde->bijd", parents, weight)
     # multiply-and-sum: compiled, that reads `back` once, and bfloat16 products of it are summed in float32
     return (poses.unsqueeze(-2) * back).sum(-1, dtype=torch.promote_types(poses.dtype, torch.float32))
+
+
+def over_places(parameter: Tensor, n_in: int) -> Tensor:
+    """Repeat a type's parameters for each of its places, [n ...] -> [i ...]; one per input stays as it is."""
+    n_types, *rest = parameter.shape
+    if n_types == n_in:
+        return parameter
+    return parameter.unsqueeze(1).expand(n_types, n_in // n_types, *rest).flatten(0, 1)

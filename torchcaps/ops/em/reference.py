@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from torchcaps.ops.em.densities import DENSITIES, density_named, fit
+from torchcaps.ops.votes import over_places
 
 INF = float("inf")
 
@@ -125,7 +126,7 @@ def over_inputs(n_in: int, weight: Tensor, *others: Tensor | None) -> list[Tenso
     """Repeat the parameters of each type for its places; parameters that all inputs share stay as they are."""
     if weight.ndim < 4 or len(weight) == n_in:
         return [weight, *others]
-    return [None if x is None else x.repeat_interleave(n_in // len(weight), 0) for x in (weight, *others)]
+    return [None if x is None else over_places(x, n_in) for x in (weight, *others)]
 
 
 def routed(**args) -> EMRouted:
