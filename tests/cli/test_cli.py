@@ -147,6 +147,10 @@ def test_rows_are_of_one_paper(command, names):
     refuses(command("reproduce", *names, "--row", "plain"), "--row takes rows of one paper", "write smoke/ROW")
 
 
+def test_a_misspelt_paper_is_told_before_its_rows(command):
+    refuses(command("reproduce", "sabour2018", "--row", "mnist-r3"), "no recipe 'sabour2018'")
+
+
 def test_reproduce_quick_runs_a_real_row_without_its_data_and_writes_no_result(command):
     code, _, err = command("reproduce", "digits", "--row", "writers", "--seeds", "0", "--quick", "--device", "cpu")
     assert code == 0, err

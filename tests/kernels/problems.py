@@ -32,7 +32,7 @@ OUTPUTS = {"scores", "poses", "variances"}
 
 def em_problem(weight="jde", device="cpu", batch=(1,), i=4, j=3, r=2, d=3, e=2, bias=True, seed=0):
     rng = torch.Generator().manual_seed(seed)
-    sizes = {"i": i, "j": j, "r": r, "d": d, "e": e}
+    sizes = {"i": i, "n": 2, "j": j, "r": r, "d": d, "e": e}
     shapes = {"scores": (*batch, i), "poses": (*batch, i, r, d)} | {
         "weight": [sizes[x] for x in weight],
         "bias": [sizes[x] for x in weight.replace("d", "r")],

@@ -25,6 +25,11 @@ def test_every_weight_and_number_of_passes(device, weight, n_iters):
     judge(lambda seed: em_problem(weight, device, batch=(2,), i=3, r=1, seed=seed), n_iters)
 
 
+def test_places_share_the_transforms_of_their_type(device):
+    """Two types of three places, whose gradients are added up."""
+    judge(lambda seed: em_problem("njde", device, batch=(2,), i=6, r=1, seed=seed), 2)
+
+
 SIZES = [
     {"batch": (1,), "i": 1, "j": 1, "r": 1, "d": 1, "e": 1},
     {"i": 1, "j": 3, "r": 1, "d": 5, "e": 5},

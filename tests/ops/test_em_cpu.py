@@ -1,4 +1,4 @@
-"""EM routing on a CPU without votes: the reference's results, whatever the poses, and no more memory than it says."""
+"""EM routing on a CPU without votes: the reference's results, whatever the poses."""
 
 from functools import partial
 
@@ -149,6 +149,39 @@ def test_what_all_poses_have_in_common_does_not_cancel(offset):
     compare_routing(em_routing, args, backend="blocked")
 
 
+@pytest.mark.parametrize(("score", "pose"), [(-110.0, float("nan")), (-110.0, 1e9), (-88.0, 1e7), (-30.0, 1e9)])
+def test_an_input_that_is_all_but_masked_harms_nobody(score, pose):
+    """Its gate is 0 in float32 below -104; what all poses have in common is of those that are there."""
+    args = narrow(i=50)
+    args["scores"][:, 7], args["poses"][:, 7] = score, pose
+    if pose == pose:
+        compare_routing(em_routing, args, backend="blocked")
+    found, exact = em_routing(**args, backend="blocked"), em_routing(**args, backend="reference")
+    torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("sizes", [{"batch": (0,)}, {"i": 0}, {"e": 0}, {"r": 0}], ids=str)
+def test_empty_axes(sizes):
+    args = narrow(**sizes)
+    found, wanted = em_routing(**args, backend="blocked"), em_routing(**args, backend="reference")
+    assert all(torch.equal(x, y) for x, y in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize(("weight", "n_places"), [("jde", 400), ("njde", 20), ("njde", 200)])
+def test_what_is_kept_for_the_backward_pass_was_foreseen(weight, n_places):
+    args = narrow(weight, batch=(1,), i=2 * n_places if "n" in weight else n_places, j=30, r=4, d=4, e=4)
+    kept = {}
+    leaves = {name: x.requires_grad_() for name, x in args.items()}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: kept.setdefault(x.untyped_storage().data_ptr(), x) is None or x, lambda x: x
+    ):
+        em_routing(**leaves, backend="blocked")
+    found = sum(x.untyped_storage().nbytes() for x in kept.values())
+    n_types = 2 if "n" in weight else 1
+    foreseen = cpu.bytes_of_image(n_types, args["poses"].shape[1], 30, 4, 4, 4, 3)
+    assert 0.5 < found / foreseen < 2
+
+
 def test_poses_that_are_all_alike_have_no_variance():
     args = narrow()
     args["poses"] = args["poses"][:, :1].expand_as(args["poses"]).contiguous()
@@ -211,11 +244,15 @@ def test_blocks_are_computed_again_only_where_they_would_fill_memory(mode, monke
     ],
     ids=lambda x: str(x) if isinstance(x, dict) else "",
 )
-def test_what_it_cannot_run_is_refused_and_auto_takes_the_reference(change, reason):
+def test_what_it_cannot_run_is_refused_and_auto_takes_the_reference(change, reason, monkeypatch):
+    monkeypatch.setattr(cpu, "FEW_VOTES", 0)
+    monkeypatch.setattr(cpu, "OF_A_VOTE", 1e9)
+    assert em_routing_backend(**narrow()) == "blocked"
     args = problem(dtype=change.get("dtype", torch.float32))
     how = {"density": change.get("density", "gaussian")}
     with pytest.raises(ValueError, match=f"em_routing: backend 'blocked' .*{reason}"):
         em_routing(**args, **how, backend="blocked")
+    assert em_routing_backend(**args, **how) == "reference"
     wanted = em_routing(**args, **how, backend="reference")
     assert all(torch.equal(x, y) for x, y in zip(em_routing(**args, **how), wanted, strict=True))
 
@@ -237,6 +274,9 @@ def test_regions_that_it_leaves_to_the_reference():
         ({"i": 16, "j": 8, "r": 4, "d": 4, "e": 4}, "reference"),  # few votes
         ({"weight": "ijde", "i": 512, "j": 64, "r": 4, "d": 4, "e": 4}, "reference"),  # a transform per pair
         ({"i": 512, "j": 10, "r": 1, "d": 64, "e": 64}, "reference"),  # 2,145 features
+        ({"i": 256, "j": 64, "r": 1, "d": 32, "e": 32}, "blocked"),
+        ({"weight": "njde", "i": 10, "j": 64, "r": 4, "d": 4, "e": 4}, "reference"),  # two types of five places
+        ({"weight": "njde", "i": 16, "j": 64, "r": 4, "d": 4, "e": 4}, "blocked"),
     ],
     ids=str,
 )

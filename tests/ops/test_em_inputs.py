@@ -90,7 +90,7 @@ def test_extreme_poses_and_scores_stay_finite(dtype, scale):
     [
         (
             {"poses": torch.ones(2, 1, ROWS, D_IN), "scores": torch.ones(2, 1)},
-            r"the weight \[6, 3, 4, 5\] is for 6 capsules or types, got 1 capsules; share it",
+            r"the weight \[6, 3, 4, 5\] is for 6 capsules, or types of as many each, and got 1; share it",
         ),
         (
             {"poses": torch.ones(2, N_IN, ROWS, 5)},

@@ -108,7 +108,7 @@ def _prepared(step: TrainingStep) -> float | None:
     begun = time.perf_counter()
     step.prepare()
     torch.cuda.synchronize(step.device)
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun if step.compiles else None
 
 
 def repeated(work: Callable[[], object]) -> None:

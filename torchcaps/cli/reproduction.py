@@ -76,9 +76,10 @@ def reproduce(
             console.print(f"{recipe.name} seed {seed}: done, {result_path(results, recipe.name, seed)}", soft_wrap=True)
         elif (recipe, seed) not in apart:  # pairs in `apart` were run by workers
             left += _make(recipe, seed, results, smoke, jobs or processes(), how)
-    for paper in dict.fromkeys(recipe.name.split("/")[0] for recipe in wanted if with_table and not smoke):
-        tell_table(paper, results)
-        _write(paper, results, device, data)
+    if with_table and not smoke:
+        for paper in dict.fromkeys(recipe.name.split("/")[0] for recipe in wanted):
+            tell_table(paper, results)
+            _write(paper, results, device, data)
     if failures:
         raise Failed(f"{len(failures)} of {len(apart)} runs failed, the others are done: {named(failures)}")
     if left:
@@ -151,6 +152,9 @@ def _write(paper: str, results: Path, device: str, data: Path | None) -> None:
 
 def _wanted(names: list[str], rows: list[str] | None, with_needed: bool) -> list[Recipe]:
     """List the recipes to run: an ensemble stands for its members; `with_needed` adds the rows that probes read."""
+    for name in names:
+        if name not in PAPERS:
+            find(name, RECIPES)  # a misspelt name is told first
     if rows and (len(names) > 1 or names[0] not in PAPERS):
         raise ValueError(f"--row takes rows of one paper; got {' '.join(names)}; write {names[0].split('/')[0]}/ROW")
     found = []

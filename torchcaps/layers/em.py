@@ -119,7 +119,7 @@ class EMCapsules(nn.Module):
 
     def backend_here(self, compiling: bool = False, n_images: int = 1) -> str:
         """Return the backend that routing uses for so many images on the device of the weights."""
-        poses = self.weight.new_empty(1, self.n_in or 1, self.rows, self.d_in).expand(n_images, -1, -1, -1)
+        poses = self.weight.new_empty(1, self.n_in or ASSUMED, self.rows, self.d_in).expand(n_images, -1, -1, -1)
         return em_routing_backend(**self._arguments(poses), backend=self.backend, compiling=compiling)
 
     def extra_repr(self) -> str:

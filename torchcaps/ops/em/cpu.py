@@ -3,7 +3,7 @@
 A vote is affine in its pose x, so all that a Gaussian asks of votes is quadratic in the pose: log densities, and the
 sums of an M-step. Both are products with the K features of an input, which are x_d x_d' of every row, x and 1: 57 for
 4x4 matrices. So an iteration is two matrix products for each of the n types of inputs, whose p places share a
-transform, and only the probabilities [b n p j] are ever written out.
+transform. Probabilities [b n p j], features [b n p k] and factors [b n j k] are written out, votes never.
 
 Sums of squares cancel, hence float64 and poses relative to their mean. Images do not influence each other: a block is a
 few of them, so that features and probabilities stay in cache.
@@ -23,11 +23,12 @@ from torchcaps.ops.em import reference
 from torchcaps.ops.em.densities import EPS
 from torchcaps.ops.em.reference import INF, EMRouted
 
-BLOCK_BYTES = 8 << 20  # features and probabilities of a block
+BLOCK_BYTES = 8 << 20  # of a block, by `bytes_of_image`
 KEPT_BYTES = 1 << 30  # kept for the backward pass; beyond it, a block's numbers are computed again there
-FEW_VOTES = 1 << 14  # numbers
-# in products of a feature, measured on an x86-64 core: to make a feature, its factor for an output, a number of a vote
-OF_AN_INPUT, OF_A_FACTOR, OF_A_VOTE = 12, 16, 16
+FEW_VOTES = 1 << 14  # numbers of all votes, below which the reference has less to prepare
+# Costs fitted on an x86-64 core, in products of one feature: to make it for an input, to find its factor in the density
+# of an output, and what a number of a vote costs the reference
+OF_AN_INPUT, OF_A_FACTOR, OF_A_VOTE = 12, 32, 24
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -47,42 +48,65 @@ def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density
 def loses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> bool:
     """Whether the reference should be faster: few votes, few places, or far more features than dimensions of a vote."""
     n_out, (n_in, rows, d_in), d_out = beta_use.shape[-1], poses.shape[-3:], weight.shape[-1]
-    n_types = len(weight) if weight.ndim == 4 else 1
-    products = n_out + OF_AN_INPUT + OF_A_FACTOR * n_out * n_types / max(n_in, 1)
-    few = scores.numel() * n_out * rows * d_out < FEW_VOTES
-    return few or n_features(rows, d_in) * products > OF_A_VOTE * n_out * rows * d_out
+    if scores.numel() * n_out * rows * d_out < FEW_VOTES:
+        return True
+    n_places = n_in / _n_types(weight)
+    products = n_features(rows, d_in) * (n_out + OF_AN_INPUT + OF_A_FACTOR * n_out / n_places)
+    return products > OF_A_VOTE * n_out * rows * d_out
 
 
 def routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> EMRouted:
     """Compute output scores, poses and variances, like the reference."""
+    args = {"scores": scores, "poses": poses, "weight": weight, "bias": bias, "n_iters": n_iters, "prior": prior}
     if 0 in (*poses.shape, *weight.shape):
-        return reference.routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior)
-    n_out, batch, (n_in, rows, d_in) = beta_use.shape[-1], poses.shape[:-3], poses.shape[-3:]
-    n_types = len(weight) if weight.ndim == 4 else 1
-    # float64 first, so that the gradients of all outputs and images are added up in it
-    by_type = lambda x, n: None if x is None else x.double().expand(n_types, n_out, *x.shape[x.ndim - n :])  # noqa: E731
-    weight, bias, beta_use, beta_ignore = map(by_type, (weight, bias, beta_use, beta_ignore), (2, 2, 0, 0))
-    shared = weight, _products(weight.mT).mT, bias, beta_use, beta_ignore
-    prior = prior if prior is None else prior.expand(*batch, n_in, n_out)
-    sizes = n_types, n_in // n_types
-    inputs = [None if x is None else x.reshape(-1, *sizes, *x.shape[len(batch) + 1 :]) for x in (scores, poses, prior)]
-    kept = 8 * n_in * (2 * n_iters * n_out + n_features(rows, d_in))  # bytes of an image
-    size, again = max(1, BLOCK_BYTES // kept), kept * prod(batch) > KEPT_BYTES and torch.is_grad_enabled()
+        return reference.routed(**args, beta_use=beta_use, beta_ignore=beta_ignore, density=density)
+    batch, n_in, n_out, n_types = poses.shape[:-3], poses.shape[-3], beta_use.shape[-1], _n_types(weight)
+    weight, bias, beta_use, beta_ignore = (
+        _by_type(x, n_types, n_out, n) for x, n in ((weight, 2), (bias, 2), (beta_use, 0), (beta_ignore, 0))
+    )
+    shared = weight, _products(weight.mT).mT, bias, beta_use, beta_ignore, n_iters
+    prior = None if prior is None else prior.expand(*batch, n_in, n_out)
+    inputs = [
+        None if x is None else x.reshape(-1, n_types, n_in // n_types, *x.shape[len(batch) + 1 :])
+        for x in (scores, poses, prior)
+    ]
+    bytes_each = bytes_of_image(n_types, n_in, n_out, *poses.shape[-2:], weight.shape[-1], n_iters)
+    again = torch.is_grad_enabled() and bytes_each * prod(batch) > KEPT_BYTES
+    size = max(1, BLOCK_BYTES // bytes_each)
     parts = []
     for start in range(0, prod(batch), size):
-        block = [x if x is None else x[start : start + size] for x in inputs]
+        block = [None if x is None else x[start : start + size] for x in inputs]
         if again:
-            parts.append(checkpoint(route, *block, *shared, n_iters, use_reentrant=False, preserve_rng_state=False))
+            parts.append(checkpoint(route, *block, *shared, use_reentrant=False, preserve_rng_state=False))
         else:
-            parts.append(route(*block, *shared, n_iters))
+            parts.append(route(*block, *shared))
     found = [torch.cat(part) for part in zip(*parts, strict=True)]
     dtypes = scores.dtype, poses.dtype, poses.dtype
     return EMRouted(*(x.reshape(*batch, *x.shape[1:]).to(dtype) for x, dtype in zip(found, dtypes, strict=True)))
 
 
+def _n_types(weight: Tensor) -> int:
+    return len(weight) if weight.ndim == 4 else 1
+
+
+def _by_type(parameter: Tensor | None, n_types: int, n_out: int, n_axes: int) -> Tensor | None:
+    """Give a parameter its axes n and j, in float64 first: the gradients of types and outputs are added up in that."""
+    if parameter is None:
+        return None
+    return parameter.double().expand(n_types, n_out, *parameter.shape[parameter.ndim - n_axes :])
+
+
 def n_features(rows: int, d_in: int) -> int:
     """Count the features of an input."""
     return rows * (d_in * (d_in + 1) // 2 + d_in) + 1
+
+
+def bytes_of_image(n_types: int, n_in: int, n_out: int, rows: int, d_in: int, d_out: int, n_iters: int) -> int:
+    """Estimate what one image keeps for the backward pass."""
+    features = n_features(rows, d_in)
+    of_inputs = n_in * (features + 2 * n_iters * n_out)  # probabilities, before and after the gates
+    of_types = n_types * n_out * n_iters * (2 * features + 3 * rows * d_out)  # factors, sums, and what votes add up to
+    return 8 * (of_inputs + of_types)
 
 
 class Sums(NamedTuple):
@@ -114,9 +138,10 @@ def route(
     n_iters: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Route some images; parameters are float64, `pairs` the products of the weight's rows."""
-    gates = scores.double().sigmoid()
-    x = poses.masked_fill((gates == 0)[..., None, None], 0).double()  # masked inputs may hold NaN
-    centre = x.detach().mean((1, 2))  # [b r d]; any place would do
+    gone = scores.float().sigmoid() == 0  # as the reference has it: float64 knows smaller gates
+    gates = scores.double().sigmoid().masked_fill(gone, 0)
+    x = poses.masked_fill(gone[..., None, None], 0).double()  # masked inputs may hold NaN
+    centre = _centre(x.detach(), gates.detach())
     features = _features(x - centre[:, None, None])
     start = torch.einsum("brd,njde->bnjre", centre, weight)
     start = start if bias is None else start + bias
@@ -133,6 +158,11 @@ def route(
         found = (beta_use * sums.data - beta_ignore * (n_there - sums.data)).sum(1)
         model = Model(found, *_fit(sums, weight, pairs, start))
     return model[:3]
+
+
+def _centre(x: Float[Tensor, "b n p r d"], gates: Float[Tensor, "b n p"]) -> Float[Tensor, "b r d"]:
+    """Mean pose of what is there. Any place would do, but squares cancel least about this one."""
+    return torch.einsum("bnp,bnprd->brd", gates, x) / gates.sum((1, 2)).clamp_min(EPS)[:, None, None]
 
 
 def _products(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n q"]:

@@ -6,9 +6,9 @@ data used D^use_ij and ignored D^ign_ij, net benefit to use β^use and net cost 
 A score is what a logistic function is applied to: its gate f(a) is the share of the capsule that is there at all.
 
 The shape of a transform says who shares it: `[i j d e]` one per pair, for a fixed number of inputs (bias `[i j r e]`,
-betas `[i j]`); `[n j d e]` shared by the places of a type, for inputs ordered by type; `[j d e]` shared by any number
-of inputs (bias `[j r e]`, betas `[j]`); `[d e]` one for everything (bias `[r e]`, betas `[j]`, which say how many
-outputs there are; with equal betas these are all the same).
+betas `[i j]`); `[n j d e]` shared by the places of each of n types, for inputs ordered by type (bias `[n j r e]`, betas
+`[n j]`); `[j d e]` shared by any number of inputs (bias `[j r e]`, betas `[j]`); `[d e]` one for everything (bias
+`[r e]`, betas `[j]`, which say how many outputs there are; with equal betas these are all the same).
 
 The same tensor for both betas ties them (section 3.5.1: ignoring costs what using would bring); `beta_ignore` of zeros
 is routing without a cost. `density` names the model of the votes; densities.py defines each.
@@ -152,7 +152,7 @@ def check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, 
         raise ValueError(f"em_routing needs at least one iteration, got n_iters={n_iters}")
     if poses.ndim < 3 or weight.ndim not in (2, 3, 4):
         raise ValueError(
-            "em_routing expects poses [*b i r d] and a weight [i j d e], [j d e] or [d e]; "
+            "em_routing expects poses [*b i r d] and a weight [i j d e], [n j d e] for n types, [j d e] or [d e]; "
             f"got {list(poses.shape)} and {list(weight.shape)}"
         )
     n_in, rows, d_in = poses.shape[-3:]
@@ -168,8 +168,8 @@ def check(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, 
     n_types = len(weight) if weight.ndim == 4 else n_in
     if n_types != n_in and (not 0 < n_types < n_in or n_in % n_types):
         raise ValueError(
-            f"em_routing: the weight {list(weight.shape)} is for {n_types} capsules or types, got {n_in} capsules; "
-            "share it over the inputs with a weight [j d e], or rebuild it"
+            f"em_routing: the weight {list(weight.shape)} is for {n_types} capsules, or types of as many each, and got "
+            f"{n_in}; share it over the inputs with a weight [j d e], or rebuild it"
         )
     wanted = (*weight.shape[:-2], rows, weight.shape[-1])
     if bias is not None and tuple(bias.shape) != wanted:
