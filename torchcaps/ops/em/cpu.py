@@ -5,10 +5,12 @@ sums of an M-step. Both are products with the K features of an input, which are 
 4x4 matrices. So an iteration is two matrix products for each of the n types of inputs, whose p places share a
 transform. Probabilities [b n p j], features [b n p k] and factors [b n j k] are written out, votes never.
 
-Sums of squares cancel, hence float64 and poses relative to their mean. Images do not influence each other: a block is a
-few of them, so that features and probabilities stay in cache.
+Sums of squares cancel, so all is float64 and poses are taken from the mean of their type. What remains is an error of
+about 1e-16 (spread of the poses / deviation of the votes)² in a variance, which shows from a ratio of 1e6 on. Images do
+not influence each other: a block is a few of them, so that features and probabilities stay in cache.
 """
 
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -23,12 +25,12 @@ from torchcaps.ops.em import reference
 from torchcaps.ops.em.densities import EPS
 from torchcaps.ops.em.reference import INF, EMRouted
 
-BLOCK_BYTES = 8 << 20  # of a block, by `bytes_of_image`
-KEPT_BYTES = 1 << 30  # kept for the backward pass; beyond it, a block's numbers are computed again there
-FEW_VOTES = 1 << 14  # numbers of all votes, below which the reference has less to prepare
-# Costs fitted on an x86-64 core, in products of one feature: to make it for an input, to find its factor in the density
-# of an output, and what a number of a vote costs the reference
-OF_AN_INPUT, OF_A_FACTOR, OF_A_VOTE = 12, 32, 24
+BLOCK_BYTES = 8 << 20  # that the images of a block may keep, see `bytes_of_image`
+KEPT_BYTES = 1 << 30  # that all images may keep for the backward pass; beyond it, blocks are computed again there
+FEW_VOTES = 1 << 16  # numbers of all votes, below which the reference has less to prepare
+# Costs of one feature for one input, in products with it, fitted on an x86-64 core: to make it, to find its factor in
+# the density of an output, and the product of the weight for that. And what a number of a vote costs the reference
+COST_FEATURE, COST_FACTOR, COST_WEIGHT, COST_VOTE = 12, 48, 5, 24
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -38,6 +40,8 @@ def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density
         return f"knows the Gaussian model of the votes only, got density={density!r}; use density='gaussian'"
     if poses.device.type != "cpu":
         return f"needs tensors on the CPU, got one on {poses.device.type}; move the input"
+    if poses.dtype != weight.dtype:
+        return f"needs poses and weight of one type, got {poses.dtype} and {weight.dtype}; convert one"
     if wide := {x.dtype for x in (scores, poses, weight)} - {*NARROW}:
         return f"computes inputs of at most 32 bits in float64, got {', '.join(map(str, wide))}; convert the input"
     if inside_transform():
@@ -47,12 +51,14 @@ def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density
 
 def loses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> bool:
     """Whether the reference should be faster: few votes, few places, or far more features than dimensions of a vote."""
-    n_out, (n_in, rows, d_in), d_out = beta_use.shape[-1], poses.shape[-3:], weight.shape[-1]
-    if scores.numel() * n_out * rows * d_out < FEW_VOTES:
+    n_out, (n_in, rows, d_in), d_out, n_types = beta_use.shape[-1], poses.shape[-3:], weight.shape[-1], _n_types(weight)
+    n_votes = scores.numel() * n_out * rows * d_out
+    if n_votes < FEW_VOTES:
         return True
-    n_places = n_in / _n_types(weight)
-    products = n_features(rows, d_in) * (n_out + OF_AN_INPUT + OF_A_FACTOR * n_out / n_places)
-    return products > OF_A_VOTE * n_out * rows * d_out
+    of_an_input = COST_FEATURE + (n_iters - 1) / 2 * n_out + n_iters / 3 * COST_FACTOR * n_out * n_types / n_in
+    of_the_weight = COST_WEIGHT * n_types * n_out * d_out
+    products = n_features(rows, d_in) * (scores.numel() * of_an_input + of_the_weight)
+    return products > (n_iters + 1) / 4 * COST_VOTE * n_votes
 
 
 def routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> EMRouted:
@@ -73,13 +79,9 @@ def routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density,
     bytes_each = bytes_of_image(n_types, n_in, n_out, *poses.shape[-2:], weight.shape[-1], n_iters)
     again = torch.is_grad_enabled() and bytes_each * prod(batch) > KEPT_BYTES
     size = max(1, BLOCK_BYTES // bytes_each)
-    parts = []
-    for start in range(0, prod(batch), size):
-        block = [None if x is None else x[start : start + size] for x in inputs]
-        if again:
-            parts.append(checkpoint(route, *block, *shared, use_reentrant=False, preserve_rng_state=False))
-        else:
-            parts.append(route(*block, *shared))
+    run = partial(checkpoint, route, use_reentrant=False, preserve_rng_state=False) if again else route
+    blocks = [[None if x is None else x[first : first + size] for x in inputs] for first in range(0, prod(batch), size)]
+    parts = [run(*block, *shared) for block in blocks]
     found = [torch.cat(part) for part in zip(*parts, strict=True)]
     dtypes = scores.dtype, poses.dtype, poses.dtype
     return EMRouted(*(x.reshape(*batch, *x.shape[1:]).to(dtype) for x, dtype in zip(found, dtypes, strict=True)))
@@ -118,7 +120,7 @@ class Sums(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Gaussian over the votes of an output, and its score. A vote is x · weight + `off` away from the mean."""
+    """Gaussian over the votes of an output, and its score. A vote is (x - centre) · weight + `off` from the mean."""
 
     scores: Float[Tensor, "b j"]
     means: Float[Tensor, "b j r e"]
@@ -137,13 +139,16 @@ def route(
     beta_ignore: Float[Tensor, "n j"],
     n_iters: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Route some images; parameters are float64, `pairs` the products of the weight's rows."""
+    """Route some images; parameters are float64, `pairs` the products of the weight's rows.
+
+    A vote is (x - centre) · weight + `start`.
+    """
     gone = scores.float().sigmoid() == 0  # as the reference has it: float64 knows smaller gates
     gates = scores.double().sigmoid().masked_fill(gone, 0)
     x = poses.masked_fill(gone[..., None, None], 0).double()  # masked inputs may hold NaN
     centre = _centre(x.detach(), gates.detach())
-    features = _features(x - centre[:, None, None])
-    start = torch.einsum("brd,njde->bnjre", centre, weight)
+    features = _features(x - centre.unsqueeze(2))
+    start = torch.einsum("bnrd,njde->bnjre", centre, weight)
     start = start if bias is None else start + bias
     n_there, n_out = gates.sum(-1, keepdim=True), weight.shape[1]  # [b n 1]
     for t in range(n_iters):
@@ -160,16 +165,16 @@ def route(
     return model[:3]
 
 
-def _centre(x: Float[Tensor, "b n p r d"], gates: Float[Tensor, "b n p"]) -> Float[Tensor, "b r d"]:
-    """Mean pose of what is there. Any place would do, but squares cancel least about this one."""
-    return torch.einsum("bnp,bnprd->brd", gates, x) / gates.sum((1, 2)).clamp_min(EPS)[:, None, None]
+def _centre(x: Float[Tensor, "b n p r d"], gates: Float[Tensor, "b n p"]) -> Float[Tensor, "b n r d"]:
+    """Mean pose of what is there of a type. Any place would do, but squares cancel least about this one."""
+    return torch.einsum("bnp,bnprd->bnrd", gates, x) / gates.sum(-1).clamp_min(EPS)[..., None, None]
 
 
 def _products(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n q"]:
-    """Multiply all pairs d' <= d. Those of two different ones stand for two each, so twice a root of 2."""
-    d_in, far = x.shape[-1], x * 2.0**0.5
-    apart = [far[..., k:] * x[..., : d_in - k] for k in range(1, d_in)]
-    return torch.cat([x.square(), *apart], -1)
+    """Multiply all pairs d' <= d. A quadratic form has two of each d' < d, so each of its two sides carries √2."""
+    d_in, scaled = x.shape[-1], x * 2.0**0.5
+    different = [scaled[..., k:] * x[..., : d_in - k] for k in range(1, d_in)]
+    return torch.cat([x.square(), *different], -1)
 
 
 def _features(x: Float[Tensor, "b n p r d"]) -> Float[Tensor, "b n p k"]:
@@ -182,8 +187,13 @@ def _split(totals: Float[Tensor, "b n j k"], rows: int, d_in: int) -> Sums:
     return Sums(squares.unflatten(-1, (rows, -1)), poses.unflatten(-1, (rows, -1)), data.squeeze(-1))
 
 
-def _fit(sums: Sums, weight: Tensor, pairs: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """M-step: means and variances of the votes, and how far a vote of pose 0 is from the mean."""
+def _fit(
+    sums: Sums,
+    weight: Float[Tensor, "n j d e"],
+    pairs: Float[Tensor, "n j q e"],
+    start: Float[Tensor, "b n j r e"],
+) -> tuple[Float[Tensor, "b j r e"], Float[Tensor, "b j r e"], Float[Tensor, "b n j r e"]]:
+    """M-step: means and variances of the votes, and how far the vote of a pose at the centre is from the mean."""
     data = sums.data[..., None, None]
     total = data.sum(1) + EPS
     votes = torch.einsum("bnjrd,njde->bnjre", sums.poses, weight)  # their sum but for `start`
@@ -193,7 +203,9 @@ def _fit(sums: Sums, weight: Tensor, pairs: Tensor, start: Tensor) -> tuple[Tens
     return means, squares.sum(1).clamp_min(0) / total + EPS, off
 
 
-def _densities(model: Model, weight: Tensor, pairs: Tensor) -> Float[Tensor, "b n j k"]:
+def _densities(
+    model: Model, weight: Float[Tensor, "n j d e"], pairs: Float[Tensor, "n j q e"]
+) -> Float[Tensor, "b n j k"]:
     """E-step: the factors of the features in the logit of an input, log density and log score of every output."""
     precision = 1 / model.variances
     level = model.variances.log().sum((-2, -1)) - 2 * logsigmoid(model.scores)
