@@ -5,9 +5,9 @@ sums of an M-step. Both are products with the K features of an input, which are 
 4x4 matrices. So an iteration is two matrix products for each of the n types of inputs, whose p places share a
 transform. Probabilities [b n p j], features [b n p k] and factors [b n j k] are written out, votes never.
 
-Sums of squares cancel, so all is float64 and poses are taken from the mean of their type. What remains is an error of
-about 1e-16 (spread of the poses / deviation of the votes)² in a variance, which shows from a ratio of 1e6 on. Images do
-not influence each other: a block is a few of them, so that features and probabilities stay in cache.
+Sums of squares cancel, so all is float64 and poses are taken from the mean of their type. Variances keep an error of
+about 1e-16 (spread of the poses / deviation of the votes)², which shows from a ratio of 1e6 on. Images do not influence
+each other: a block is a few of them, so that features and probabilities stay in cache.
 """
 
 from functools import partial
