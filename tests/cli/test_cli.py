@@ -26,12 +26,6 @@ from torchcaps.train import Options, train
 HOME = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def command(capsys, monkeypatch, tmp_path, no_files_at_hand):
-    monkeypatch.chdir(tmp_path)
-    return lambda *words: run(capsys, monkeypatch, *words)
-
-
 @pytest.fixture(scope="module")
 def trained_once(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained")
@@ -123,38 +117,6 @@ def test_train_again_goes_on_from_the_end(command, trained):
     code, _, _ = command("train", "smoke/capsnet", "--device", "cpu")
     assert code == 0
     assert (trained / "checkpoint.safetensors").stat().st_mtime_ns == before
-
-
-def test_reproduce_keeps_what_is_done_and_prints_the_table(command, monkeypatch):
-    code, out, err = command("reproduce", "smoke/capsnet-plain", "--seeds", "0,1", "--device", "cpu")
-    assert code == 0, err
-    assert sorted(path.name for path in Path("results/smoke/capsnet-plain").iterdir()) == ["0.json", "1.json"]
-    code, out, _ = command("reproduce", "smoke/capsnet-plain", "--seeds", "0,1", "--device", "cpu")
-    assert out.count("done, results/smoke/capsnet-plain") == 2
-
-
-def test_reproduce_takes_several_names(command):
-    names = ["smoke/capsnet-plain", "digits/writers", "smoke/baseline", "smoke/capsnet-plain"]
-    code, _, err = command("reproduce", *names, "--seeds", "0", "--quick", "--device", "cpu")
-    assert code == 0, err
-    assert sorted(path.parent.parent.name for path in Path("runs").glob("*/*/0/result.json")) == [
-        "baseline-quick", "capsnet-plain-quick", "writers-quick",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("names", [["smoke", "digits"], ["smoke/capsnet"]])
-def test_rows_are_of_one_paper(command, names):
-    refuses(command("reproduce", *names, "--row", "plain"), "--row takes rows of one paper", "write smoke/ROW")
-
-
-def test_a_misspelt_paper_is_told_before_its_rows(command):
-    refuses(command("reproduce", "sabour2018", "--row", "mnist-r3"), "no recipe 'sabour2018'")
-
-
-def test_reproduce_quick_runs_a_real_row_without_its_data_and_writes_no_result(command):
-    code, _, err = command("reproduce", "digits", "--row", "writers", "--seeds", "0", "--quick", "--device", "cpu")
-    assert code == 0, err
-    assert not Path("results").exists()
 
 
 def test_hold_out_never_writes_under_the_recipes_own_name(command):

@@ -63,9 +63,10 @@ def loses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, 
 
 def routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> EMRouted:
     """Compute output scores, poses and variances, like the reference."""
-    args = {"scores": scores, "poses": poses, "weight": weight, "bias": bias, "n_iters": n_iters, "prior": prior}
-    if 0 in (*poses.shape, *weight.shape):
-        return reference.routed(**args, beta_use=beta_use, beta_ignore=beta_ignore, density=density)
+    if 0 in (*poses.shape, *weight.shape):  # nothing to cut into blocks
+        parameters = {"weight": weight, "bias": bias, "beta_use": beta_use, "beta_ignore": beta_ignore}
+        how = {"n_iters": n_iters, "density": density, "prior": prior}
+        return reference.routed(scores=scores, poses=poses, **parameters, **how)
     batch, n_in, n_out, n_types = poses.shape[:-3], poses.shape[-3], beta_use.shape[-1], _n_types(weight)
     weight, bias, beta_use, beta_ignore = (
         _by_type(x, n_types, n_out, n) for x, n in ((weight, 2), (bias, 2), (beta_use, 0), (beta_ignore, 0))
