@@ -14,7 +14,7 @@ from torchcaps.papers.pages import filled
 from torchcaps.papers.routings import figures
 from torchcaps.papers.routings.costs import Cost, bench_routings, read_costs, write_costs
 from torchcaps.papers.routings.measured import measured
-from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS, WITHOUT_CAPSULES
+from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS, WITHOUT_CAPSULES, names_of
 from torchcaps.papers.routings.table import NOTE
 from torchcaps.results.statistics import UNCHECKED
 from torchcaps.results.store import result_path, write_result
@@ -43,7 +43,7 @@ def write(folder: Path, which: str, name: str, error: float, ms: float, seed: in
 @pytest.mark.parametrize("which", METRICS)
 def test_rows_differ_in_routing_loss_and_learning_rate_alone(which):
     assert set(ROUTINGS) == {*LEFT_OUT} | {name for name in COMPARED if name in ROUTINGS}
-    runs = {name: RECIPES[f"routings/{which}-{name}"].make() for name in (*COMPARED, "pooled", "cnn")}
+    runs = {name: RECIPES[f"routings/{which}-{name}"].make() for name in names_of(which)}
     alike = {
         repr(
             replace(
@@ -76,7 +76,9 @@ def test_a_table_has_errors_and_costs_and_says_what_was_not_run(tmp_path):
     first, second, *_ = rows
     assert first.startswith("| no capsules: CNN | 1.50 (1) | - | 271,545 | 4.00 | 1,024 |")
     assert second.startswith("| em | 2.50 ± 0.71 (2) | - | 228,440 | 8.00 | 1,024 |")
-    with pytest.raises(ValueError, match="there is no set 'cifar10' of routings; there are smallnorb, like, digits"):
+    with pytest.raises(
+        ValueError, match="no set 'cifar10' of routings; there are smallnorb, like, fashion, cifar, digits"
+    ):
         filled(marked.replace("smallnorb", "cifar10"), tmp_path)
 
 
@@ -95,7 +97,10 @@ def test_costs_are_measured_row_by_row_and_read_again(tmp_path):
 
 def test_an_unknown_name_is_refused_beside_a_known_one(capsys, monkeypatch):
     answer = command(capsys, monkeypatch, "bench", "routings", "digits-uniform", "smalnorb", "--device", "cpu")
-    refuses(answer, "no row of routings is called smalnorb; give smallnorb, like, digits, or a row: smallnorb-em")
+    refuses(
+        answer,
+        "no row of routings is called smalnorb; give smallnorb, like, fashion, cifar, digits, or a row: smallnorb-em",
+    )
 
 
 def test_rows_of_smallnorb_have_the_learning_rate_that_held_out_toys_prefer():

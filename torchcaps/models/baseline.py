@@ -30,6 +30,8 @@ PRESETS = {
     "affnist": Preset((256, 256, 128), (5, 5, 5), (True, True, False), (847, 192)),
     # 88 matches the parameters of the EMCapsNet for 96x96, which has batch normalisation too
     "smallnorb": Preset((32, 64, 64, 96, 96), (3, 3, 3, 3, 3), (True, True, True, True, True), (88,), norm=True),
+    # for 28x28 and 32x32: about as many parameters as RoutingNet
+    "photos": Preset((64, 64, 128, 128), (3, 3, 3, 3), (False, True, True, True), (64,), norm=True),
     # classifies generated images (torchcaps/analysis/sample_quality.py)
     "judge": Preset((32, 64), (5, 5), (True, True), (128,)),
     "small": Preset((8, 8), (5, 5), (True, True), (32,)),  # for tests

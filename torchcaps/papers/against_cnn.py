@@ -133,6 +133,8 @@ PAIRS: dict[str, tuple[Pair, ...]] = {
     # every routing beside capsules without routing: docs/which-routing.md
     "routings_smallnorb": _beside_uniform("smallnorb", "test"),
     "routings_like": _beside_uniform("like", LIKE),
+    "routings_fashion": _beside_uniform("fashion", "test"),
+    "routings_cifar": _beside_uniform("cifar", "test"),
     "routings_digits": _beside_uniform("digits", "test"),
     "routings_long": _beside_uniform("long-smallnorb", "test"),
 }

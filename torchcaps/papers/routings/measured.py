@@ -9,12 +9,11 @@ from pathlib import Path
 import torch
 
 from torchcaps.papers.routings.costs import read_costs
-from torchcaps.papers.routings.rows import ABOUT, COMPARED, DIGITS, LIKE, METRICS, SMALLNORB, WITHOUT_CAPSULES
+from torchcaps.papers.routings.rows import ABOUT, CIFAR, DIGITS, FASHION, LIKE, METRICS, SMALLNORB, names_of
 from torchcaps.results.claims import Recipe
 from torchcaps.results.statistics import todays
 
-NAMES = (*COMPARED, *WITHOUT_CAPSULES)
-ROWS = SMALLNORB | LIKE | DIGITS
+ROWS = SMALLNORB | LIKE | FASHION | CIFAR | DIGITS
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ def measured(which: str, results: Path) -> list[Measured]:
     """Read all rows of a set, one of `SETS`, from the results of their current recipes."""
     part, metric = METRICS[which].split(".")
     costs, found = read_costs(results), []
-    for name in NAMES:
+    for name in names_of(which):
         row = f"{which}-{name}"
         results_of = todays(Recipe(f"routings/{row}", ROWS[row], None), results)[0]
         errors = tuple(result["metrics"][part][metric] for result in results_of)

@@ -1,11 +1,11 @@
-"""Every routing on one stem with one training (docs/which-routing.md): smallNORB, MNIST with affine test digits, and
-the bundled digits, which a CPU trains.
+"""Every routing on one stem with one training (docs/which-routing.md): smallNORB, MNIST with affine test digits,
+Fashion-MNIST, CIFAR-10, and the bundled digits, which a CPU trains.
 
 Rows of a set differ in the routing, in the loss that fits it and in the learning rate; baselines have no capsules.
 Two more rows on smallNORB are trained as the EM network of Heinsen 2019.
 """
 
-from torchcaps.data.augment import Augmentation, Crop, Light, Shift
+from torchcaps.data.augment import Augmentation, Crop, Flip, Light, Shift, Standardise
 from torchcaps.data.augment.warp import Warp
 from torchcaps.layers.routings import EM, ROUTINGS, MatrixEM, Routing
 from torchcaps.papers.heinsen2019 import rows as heinsen2019
@@ -28,16 +28,26 @@ _LARGE_BASELINES = {
     "pooled": {"model": "pooled-net", "model_args": {}, "task": ClassifyLogits()},
     "cnn": {"model": "baseline", "model_args": {"preset": "smallnorb"}, "task": ClassifyLogits()},
 }
+_PHOTO_BASELINES = _LARGE_BASELINES | {
+    "cnn": {"model": "baseline", "model_args": {"preset": "photos"}, "task": ClassifyLogits()}
+}
 _SMALL_BASELINES = {
     "pooled": {"model": "pooled-net", "model_args": {"channels": 32}, "task": ClassifyLogits()},
     "cnn": {"model": "baseline", "model_args": {"preset": "judge"}, "task": ClassifyLogits()},
 }
-BASELINES = {"smallnorb": _LARGE_BASELINES, "like": _LARGE_BASELINES, "digits": _SMALL_BASELINES}
+BASELINES = {
+    "smallnorb": _LARGE_BASELINES,
+    "like": _LARGE_BASELINES,
+    "fashion": _PHOTO_BASELINES,
+    "cifar": _PHOTO_BASELINES,
+    "digits": _SMALL_BASELINES,
+}
 WITHOUT_CAPSULES = tuple(_LARGE_BASELINES)  # names of the baselines, which have no capsules
 ABOUT = {"em-full": "em, 16x16 transforms", "matrix-em-full": "matrix-em, 16x16 transforms"} | {
     "pooled": "no capsules: mean pooling",
     "cnn": "no capsules: CNN",
 }
+WITHOUT_FULL = ("fashion", "cifar")  # sets that are compared without the rows of 16x16 transforms
 # Chosen from 1e-3 and 3e-3 on held-out images, smallNORB in float32, affine digits on warped training digits
 # (results/routings/tuning.csv): the higher one for these rows.
 LOW, HIGH = 1e-3, 3e-3
@@ -55,14 +65,18 @@ HIGHER: dict[str, tuple[str, ...]] = {
         "pooled",
         "cnn",
     ),
+    "fashion": (),
+    "cifar": (),
     "digits": (*COMPARED, *WITHOUT_CAPSULES),
 }
 SETS = {
     "smallnorb": "smallNORB",
     "like": "affine digits, trained on MNIST",
+    "fashion": "Fashion-MNIST",
+    "cifar": "CIFAR-10",
     "digits": "1,797 digits of 8x8, tested on other writers",
 }
-METRICS = {"smallnorb": "test.error_percent", "like": "affnist-like.error_percent", "digits": "test.error_percent"}
+METRICS = dict.fromkeys(SETS, "test.error_percent") | {"like": "affnist-like.error_percent"}
 CONTROL = "uniform"  # capsules without routing, which the others are compared with
 
 
@@ -93,6 +107,16 @@ def _like() -> Run:
     return _run("mnist-40", (Shift(6),), epochs=15, batch=128, tests=("affnist-like",))
 
 
+def _fashion() -> Run:
+    """Fashion-MNIST, moved a little and mirrored."""
+    return _run("fashion-mnist", (Shift(2), Flip()), epochs=15, batch=128)
+
+
+def _cifar() -> Run:
+    """CIFAR-10, padded crops and mirrored, as in tsai2020/cifar10."""
+    return _run("cifar10", (Crop(32, border=4), Flip(), Standardise()), epochs=20, batch=128)
+
+
 def _digits() -> Run:
     """Digits inside scikit-learn, at 16x16, a little warped; the playground shows these networks."""
     augment = (Warp(), Shift(1))
@@ -100,20 +124,28 @@ def _digits() -> Run:
     return _run("digits-writers", augment, epochs=25, batch=32, model_args=SMALL, precision="float32")
 
 
+def names_of(which: str) -> tuple[str, ...]:
+    """List what is compared on a set: routings, then baselines."""
+    return tuple(name for name in (*COMPARED, *WITHOUT_CAPSULES) if not (which in WITHOUT_FULL and name in FULL))
+
+
 def _rows(which: str) -> Variants:
     """Make the rows of a set: every routing compared, then the baselines."""
-    base = {"smallnorb": _smallnorb, "like": _like, "digits": _digits}[which]
-    changes = {name: {"routing": given, "task": task_for(given)} for name, given in COMPARED.items()} | BASELINES[which]
+    bases = {"smallnorb": _smallnorb, "like": _like, "fashion": _fashion, "cifar": _cifar, "digits": _digits}
+    compared = {name: given for name, given in COMPARED.items() if name in names_of(which)}
+    changes = {name: {"routing": given, "task": task_for(given)} for name, given in compared.items()} | BASELINES[which]
     rates = {name: {"learning_rate": HIGH if name in HIGHER[which] else LOW} for name in changes}
     made = {
         f"{which}-{name}": Variant(f"{SETS[which]}: {ABOUT.get(name, name)}", change | rates[name])
         for name, change in changes.items()
     }
-    return variants(base, made, table=SETS[which], metric=METRICS[which])
+    return variants(bases[which], made, table=SETS[which], metric=METRICS[which])
 
 
 SMALLNORB = _rows("smallnorb")
 LIKE = _rows("like")
+FASHION = _rows("fashion")
+CIFAR = _rows("cifar")
 DIGITS = _rows("digits")
 
 
