@@ -65,7 +65,7 @@ HIGHER: dict[str, tuple[str, ...]] = {
         "pooled",
         "cnn",
     ),
-    "fashion": (),
+    "fashion": (*COMPARED, *WITHOUT_CAPSULES),
     "cifar": (),
     "digits": (*COMPARED, *WITHOUT_CAPSULES),
 }
