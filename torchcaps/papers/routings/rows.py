@@ -66,7 +66,7 @@ HIGHER: dict[str, tuple[str, ...]] = {
         "cnn",
     ),
     "fashion": (*COMPARED, *WITHOUT_CAPSULES),
-    "cifar": (),
+    "cifar": (*COMPARED, *WITHOUT_CAPSULES),
     "digits": (*COMPARED, *WITHOUT_CAPSULES),
 }
 SETS = {
