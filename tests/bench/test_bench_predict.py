@@ -45,15 +45,10 @@ def test_a_way_that_predicts_otherwise_gets_no_time(eager_only, monkeypatch):
 
 
 class Doubled(torch.nn.Module):
-    """Two outputs; in float32 with an error of `error`, as convolutions in TF32 have."""
-
-    def __init__(self, error: float = 0.0) -> None:
-        super().__init__()
-        self.error = error
+    """Two outputs."""
 
     def forward(self, images):
-        error = self.error if images.dtype == torch.float32 else 0.0
-        return [2 * images + error, images[:, :1] + error]
+        return [2 * images, images[:, :1].clone()]
 
 
 @pytest.mark.parametrize("last", [torch.nan, torch.inf, 1.0])
@@ -74,13 +69,36 @@ def test_another_shape_is_wrong(found):
     assert "expected [[2, 3], [2, 1]]" in predict._why_wrong([torch.zeros(2, 3)], Doubled(), images)
 
 
-def test_a_way_may_err_as_plain_pytorch_does():
-    images, rough = torch.rand(12, 3), Doubled(error=0.0015)
-    assert predict._why_wrong(Doubled(error=-0.0015)(images), rough, images) == ""
-    assert "allowed 4.5e-03" in predict._why_wrong(Doubled(error=0.01)(images), rough, images)
-    assert "allowed 1.0e-03" in predict._why_wrong(Doubled(error=0.0015)(images), Doubled(), images)
-    wrong = Doubled(error=0.5)  # then eager execution is no measure
-    assert "off by 5.0e-01 from float64, allowed 5.0e-03" in predict._why_wrong(wrong(images), wrong, images)
+class Convolved(torch.nn.Module):
+    """Sum of as many pixels as a kernel has, 1 each."""
+
+    def forward(self, images):
+        return [torch.nn.functional.conv2d(images, images.new_ones(1, 1, 4, 4)).flatten(1)]
+
+
+def test_numbers_of_tf32_have_ten_bits_behind_the_leading_one():
+    step = 2.0**-10
+    found = predict._to_tf32(torch.tensor([1 + step, 1 + 0.4 * step, 1 + step / 2, -3 - step, 0.0, 2**-100 * 1.3]))
+    assert found[:-1].tolist() == [1 + step, 1.0, 1 + step, -3 - 2 * step, 0.0]
+    assert abs(found[-1] / (2**-100 * 1.3) - 1) < step / 2
+
+
+def test_where_convolutions_round_to_tf32_a_way_may_err_twice_as_much(monkeypatch):
+    """A pixel is 0.4 steps of TF32 beyond 64, a step is 1/16, and every sum has 16 pixels."""
+    images, model, error = torch.full((2, 1, 4, 4), 64.025), Convolved(), 16 * 0.025
+    right = model(images)[0]
+    assert "allowed 1.0e-03" in predict._why_wrong([right - error], model, images)
+    monkeypatch.setattr(predict, "_may_round", lambda device: True)
+    assert predict._why_wrong([right - 1.9 * error], model, images) == ""
+    assert "allowed 8.0e-01" in predict._why_wrong([right - 2.1 * error], model, images)
+
+
+def test_eager_execution_is_no_measure(monkeypatch):
+    """A model that errs in float32 itself, by more than convolutions make."""
+    monkeypatch.setattr(predict, "_may_round", lambda device: True)
+    images, wrong = torch.rand(2, 1, 4, 4), Convolved()
+    wrong.register_forward_hook(lambda module, given, out: [out[0] + 0.5 * (out[0].dtype == torch.float32)])
+    assert "off by 5.0e-01 from float64" in predict._why_wrong(wrong(images), wrong, images)
 
 
 def test_a_way_that_cannot_be_made_says_why_and_an_error_of_a_model_is_one(eager_only, monkeypatch):
