@@ -25,6 +25,12 @@ def test_the_one_for_40x40_is_as_large_as_its_capsnet():
     assert abs(ours / theirs - 1) < 1e-3
 
 
+@pytest.mark.parametrize("image", [(3, 32, 32), (1, 28, 28)], ids=str)
+def test_the_one_for_photographs_is_about_as_large_as_routing_net(image):
+    ours, theirs = size(Baseline(image, 10, preset="photos")), size(MODELS["routing-net"](image, 10))
+    assert abs(ours / theirs - 1) < 0.15
+
+
 def test_the_one_for_smallnorb_is_as_large_as_its_network_of_capsules():
     with torch.device("meta"):
         ours, theirs = size(Baseline((2, 96, 96), 5, preset="smallnorb")), size(MODELS["em-capsnet"]((2, 96, 96), 5))

@@ -128,6 +128,8 @@ PAIRS: dict[str, tuple[Pair, ...]] = {
             "routings/long-smallnorb-uniform",
             "heinsen2019/smallnorb-cnn-mixup-half",
         ),
+        Pair("Fashion-MNIST", "RoutingNet, dynamic", "routings/fashion-dynamic", "routings/fashion-cnn"),
+        Pair("CIFAR-10", "RoutingNet, dynamic", "routings/cifar-dynamic", "routings/cifar-cnn"),
         Pair("SST-2, tuned", "EM routing", "heinsen2019/sst2-wide", "heinsen2019/sst2-mlp-wider-slow", "MLP"),
     ),
     # every routing beside capsules without routing: docs/which-routing.md
