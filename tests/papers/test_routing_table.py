@@ -14,7 +14,7 @@ from torchcaps.papers.pages import filled
 from torchcaps.papers.routings import figures
 from torchcaps.papers.routings.costs import Cost, bench_routings, read_costs, write_costs
 from torchcaps.papers.routings.measured import measured
-from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS, WITHOUT_CAPSULES, names_of
+from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS, NAMES, WITHOUT_CAPSULES
 from torchcaps.papers.routings.table import NOTE
 from torchcaps.results.statistics import UNCHECKED
 from torchcaps.results.store import result_path, write_result
@@ -43,7 +43,7 @@ def write(folder: Path, which: str, name: str, error: float, ms: float, seed: in
 @pytest.mark.parametrize("which", METRICS)
 def test_rows_differ_in_routing_loss_and_learning_rate_alone(which):
     assert set(ROUTINGS) == {*LEFT_OUT} | {name for name in COMPARED if name in ROUTINGS}
-    runs = {name: RECIPES[f"routings/{which}-{name}"].make() for name in names_of(which)}
+    runs = {name: RECIPES[f"routings/{which}-{name}"].make() for name in NAMES[which]}
     alike = {
         repr(
             replace(
@@ -112,7 +112,7 @@ HELD_OUT = {"smallnorb": "epochs=8,data=smallnorb-folds"} | dict.fromkeys(
 def test_rows_have_the_learning_rate_that_held_out_images_prefer(which):
     path = tuning_path(Path(__file__).parents[2] / "results", "routings")
     errors = {line.run: line.by_seed[0] for line in read_tuning(path)}
-    for name in names_of(which):
+    for name in NAMES[which]:
         row = f"{which}-{name}"
         of = {rate: errors[f"{row},learning_rate={rate},{HELD_OUT[which]}"] for rate in ("1e-3", "3e-3")}
         assert RECIPES[f"routings/{row}"].make().stages[0].learning_rate == float(min(of, key=of.get)), row

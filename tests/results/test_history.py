@@ -17,9 +17,10 @@ from torchcaps.results.verify import (
 )
 
 NAME = "smoke/capsnet-plain"
-# has recipes as torchcaps has, without the seconds that the whole of torchcaps takes to import
+# has recipes and a helper that was taken for one, as torchcaps had, without the seconds that the whole of torchcaps takes to import
 OLD = {
-    "papers.py": "class R:\n    make = staticmethod(lambda: RUN)\nRECIPES = {NAME: R()}\n",
+    "papers.py": "class R:\n    make = staticmethod(lambda: RUN)\nclass H:\n    make = staticmethod(lambda which: which)\n"
+    "RECIPES = {'smoke/helper': H(), NAME: R()}\n",
     "recipe.py": "to_plain = dict\n",
     "__init__.py": "",
 }

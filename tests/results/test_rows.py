@@ -1,9 +1,12 @@
 """Rows of tables: mean, sd and number of seeds, and what is left out or marked."""
 
 from dataclasses import replace
+from types import ModuleType
+
+import pytest
 
 from torchcaps.papers import RECIPES
-from torchcaps.results.claims import Claim, Recipe
+from torchcaps.results.claims import Claim, Recipe, recipes_of
 from torchcaps.results.store import make_result, read_result, result_path, write_result
 from torchcaps.results.tables import markdown, table
 from torchcaps.results.verify import (
@@ -105,3 +108,15 @@ def test_a_row_says_which_runs_were_not_finished_or_never_met_their_rule(tmp_pat
     path = result_path(tmp_path, "smoke/x", 0)
     write_result(path, read_result(path) | {"stopping_rule_met": False})
     assert ", 1 that never met the rule" in table(recipes, tmp_path)[0].ours()
+
+
+def test_a_public_function_that_wants_arguments_is_no_recipe():
+    module = ModuleType("torchcaps.papers.some.rows")
+
+    def names_of(which):
+        return which
+
+    names_of.__module__ = module.__name__
+    module.names_of = names_of
+    with pytest.raises(TypeError, match=r"rows.names_of is public.* takes which. Begin its name with an underscore"):
+        recipes_of("some", module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -123,6 +124,11 @@ def recipes_of(paper: str, module: ModuleType) -> dict[str, Recipe]:
             and not name.startswith("_")
             and not isinstance(part, type)
         ):
+            if needed := [p.name for p in signature(part).parameters.values() if p.default is p.empty]:
+                raise TypeError(
+                    f"{module.__name__}.{name} is public, so it is a recipe, which takes nothing; it takes "
+                    f"{', '.join(needed)}. Begin its name with an underscore"
+                )
             found[name.replace("_", "-")] = part
     return {
         f"{paper}/{name}": Recipe(f"{paper}/{name}", make, getattr(make, "claim", None)) for name, make in found.items()

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from torchcaps.papers.routings.costs import read_costs
-from torchcaps.papers.routings.rows import ABOUT, CIFAR, DIGITS, FASHION, LIKE, METRICS, SMALLNORB, names_of
+from torchcaps.papers.routings.rows import ABOUT, CIFAR, DIGITS, FASHION, LIKE, METRICS, NAMES, SMALLNORB
 from torchcaps.results.claims import Recipe
 from torchcaps.results.statistics import todays
 
@@ -36,7 +36,7 @@ def measured(which: str, results: Path) -> list[Measured]:
     """Read all rows of a set, one of `SETS`, from the results of their current recipes."""
     part, metric = METRICS[which].split(".")
     costs, found = read_costs(results), []
-    for name in names_of(which):
+    for name in NAMES[which]:
         row = f"{which}-{name}"
         results_of = todays(Recipe(f"routings/{row}", ROWS[row], None), results)[0]
         errors = tuple(result["metrics"][part][metric] for result in results_of)

@@ -76,6 +76,11 @@ SETS = {
     "cifar": "CIFAR-10",
     "digits": "1,797 digits of 8x8, tested on other writers",
 }
+# by set: routings, then baselines
+NAMES = {
+    which: tuple(name for name in (*COMPARED, *WITHOUT_CAPSULES) if not (which in WITHOUT_FULL and name in FULL))
+    for which in SETS
+}
 METRICS = dict.fromkeys(SETS, "test.error_percent") | {"like": "affnist-like.error_percent"}
 CONTROL = "uniform"  # capsules without routing, which the others are compared with
 
@@ -124,15 +129,10 @@ def _digits() -> Run:
     return _run("digits-writers", augment, epochs=25, batch=32, model_args=SMALL, precision="float32")
 
 
-def names_of(which: str) -> tuple[str, ...]:
-    """List what is compared on a set: routings, then baselines."""
-    return tuple(name for name in (*COMPARED, *WITHOUT_CAPSULES) if not (which in WITHOUT_FULL and name in FULL))
-
-
 def _rows(which: str) -> Variants:
     """Make the rows of a set: every routing compared, then the baselines."""
     bases = {"smallnorb": _smallnorb, "like": _like, "fashion": _fashion, "cifar": _cifar, "digits": _digits}
-    compared = {name: given for name, given in COMPARED.items() if name in names_of(which)}
+    compared = {name: given for name, given in COMPARED.items() if name in NAMES[which]}
     changes = {name: {"routing": given, "task": task_for(given)} for name, given in compared.items()} | BASELINES[which]
     rates = {name: {"learning_rate": HIGH if name in HIGHER[which] else LOW} for name in changes}
     made = {
