@@ -54,6 +54,11 @@ def test_odd_sizes_in_low_precision(gpu_only, sizes, dtype):
     judge(lambda seed: em_problem(device="cuda", seed=seed, **sizes), dtype=dtype)
 
 
+def test_a_mean_near_0_of_many_chunks_is_as_exact_as_plain_pytorchs(device):
+    """Chunks are measured from the mean of the first few votes, which is far larger."""
+    judge(lambda seed: em_problem("ijde", device, batch=(2,), i=200, j=8, r=1, d=1, e=2, seed=seed), 1, seeds=[2])
+
+
 @pytest.mark.parametrize("weight", ["jde", "ijde"])
 def test_1153_inputs(gpu_only, weight):
     judge(lambda seed: em_problem(weight, "cuda", i=1153, j=3, r=1, d=5, e=5, seed=seed))

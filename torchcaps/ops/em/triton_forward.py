@@ -201,20 +201,26 @@ def statistics(
     used = tl.sum(sums, 0)  # [1 j]
     average = tl.sum(total, 0) / tl.maximum(used, TINY)  # [k j]
     total = tl.zeros((CHUNKS, NUMBERS, BLOCK), tl.float32)
+    rest = total
     for step in range(STEPS):
         chunk = step * CHUNKS + tl.arange(0, CHUNKS)
         at, there = chunk_tile(chunk, one, j, n_chunks, J, RE, 2 * RE + 3)
         data = tl.load(partial + 2 * RE * J + at, mask=there, other=0.0)
         at, there = chunk_tile(chunk, k, j, n_chunks, J, RE, 2 * RE + 3)
         off = tl.load(partial + at, mask=there, other=0.0) - average[None, :, :]
-        total += tl.load(partial + RE * J + at, mask=there, other=0.0) + data * off * off
+        weighted = data * off
+        total += tl.load(partial + RE * J + at, mask=there, other=0.0) + weighted * off
+        rest += weighted
     spread = tl.sum(total, 0)
+    # what rounding left out of the average: it is as large as the origin where the mean is 0, and so is its rounding
+    rest = tl.sum(rest, 0) / tl.maximum(used, TINY)
 
     at, here = k[:, None] * J + j[None, :], (k < RE)[:, None] & (j < J)[None, :]
     origin = tl.load(before + b * ((3 * RE + 3) * J) + at, mask=here, other=0.0)
-    mean = tl.fma(origin + average, used / (used + eps), 0.0)  # or a compiler would subtract it before it is rounded
+    # `fma`, or a compiler would subtract the mean before it is rounded
+    mean = tl.fma((origin + average) + rest, used / (used + eps), 0.0)
     # the sum of squares is wanted about the mean as it is, moved by eps and rounded
-    off = average + (origin - mean)
+    off = (average + (origin - mean)) + rest
     variance = (spread + used * off * off) / (used + eps)
     stats += b * ((3 * RE + 3) * J)
     tl.store(stats + at, mean, mask=here)
