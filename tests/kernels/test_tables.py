@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from problems import DTYPES, ON_GPU, arguments, em_problem, judge
+from problems import DTYPES, ON_GPU, arguments, em_problem, judge_together
 from torch.nn.functional import conv2d
 
 from torchcaps.ops import dynamic_routing
 from torchcaps.ops.convolution.triton_op import convolve_strided
 from torchcaps.ops.dynamic.triton_launch import Sizes
+from torchcaps.ops.em.triton_launch import STATISTICS_OUTPUTS, STATISTICS_PROGRAMS, Problem
 from torchcaps.ops.gpus import TABLES, forced_tiles, tiles_on
 from torchcaps.ops.testing import compare_routing
 
@@ -51,8 +52,21 @@ def test_shared_transforms_are_right_with_every_table(tiles, gpu_only, rng, weig
 
 @pytest.mark.parametrize("weight", ["jde", "ijde"])
 def test_em_routing_is_right_with_every_table(tiles, gpu_only, weight):
-    """The tables differ in the number of chunks."""
-    judge(lambda seed: em_problem(weight, "cuda", batch=(3,), i=1153, j=7, r=4, d=4, e=4, seed=seed))
+    """Scores around 36 are rounded by 2e-6, and poses of the next iteration turn that into 2e-6 to 2e-5 by chance."""
+    judge_together(lambda seed: of_chunks(weight, "cuda", seed))
+
+
+def of_chunks(weight, device, seed=0):
+    return em_problem(weight, device, batch=(16,), i=1153, j=7, r=4, d=4, e=4, seed=seed)
+
+
+def test_the_tables_differ_in_the_chunks_of_em_routing(device):
+    problem = Problem.of(**of_chunks("jde", device))
+    cuts = {}
+    for name, table in TABLES.items():
+        with forced_tiles(table):
+            cuts[name] = problem.cut(STATISTICS_OUTPUTS, STATISTICS_PROGRAMS)[0]
+    assert cuts == {"227 KB": 65, "163 KB": 53, "99 KB": 42}
 
 
 def test_the_convolution_is_right_with_every_table(tiles, gpu_only, rng):
