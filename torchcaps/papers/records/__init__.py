@@ -1,4 +1,4 @@
-"""Time to accuracy: seconds of training to an error below a bar. The page: docs/performance.md."""
+"""Time to accuracy: seconds of training to an error below a bar. The page: docs/time-to-accuracy.md."""
 
 from torchcaps.papers.records import rows
 
