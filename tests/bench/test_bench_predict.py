@@ -84,13 +84,16 @@ def test_numbers_of_tf32_have_ten_bits_behind_the_leading_one():
 
 
 def test_where_convolutions_round_to_tf32_a_way_may_err_twice_as_much(monkeypatch):
-    """A pixel is 0.4 steps of TF32 beyond 64, a step is 1/16, and every sum has 16 pixels."""
-    images, model, error = torch.full((2, 1, 4, 4), 64.025), Convolved(), 16 * 0.025
+    """A pixel is 0.4 steps of TF32 beyond 1, a step is 1/1024, and every sum has 16 pixels."""
+    step = 2.0**-10
+    images, model, error = torch.full((2, 1, 4, 4), 1 + 0.4 * step), Convolved(), 16 * 0.4 * step
     right = model(images)[0]
     assert "allowed 1.0e-03" in predict._why_wrong([right - error], model, images)
     monkeypatch.setattr(predict, "_may_round", lambda device: True)
     assert predict._why_wrong([right - 1.9 * error], model, images) == ""
-    assert "allowed 8.0e-01" in predict._why_wrong([right - 2.1 * error], model, images)
+    assert "allowed 1.3e-02" in predict._why_wrong([right - 2.1 * error], model, images)
+    large = 64 * images  # rounds 64 times as far
+    assert "allowed 2.0e-02" in predict._why_wrong([model(large)[0] - 64 * error], model, large)
 
 
 def test_eager_execution_is_no_measure(monkeypatch):

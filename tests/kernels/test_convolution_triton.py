@@ -120,7 +120,7 @@ def test_pytorchs_own_graphs_train_through_it(gpu_only, rng, fresh_dynamo, monke
     with warnings.catch_warnings():
         # before it warms up PyTorch captures nothing on purpose, to have a pool of memory; later ours would be empty
         warnings.filterwarnings("ignore", "The CUDA Graph is empty", UserWarning)
-        gradient()
+        assert torch.equal(gradient(), wanted)
     for _ in range(3):  # record, replay
         assert torch.equal(gradient(), wanted)
 

@@ -14,8 +14,8 @@ from torchcaps.papers.pages import filled
 from torchcaps.papers.routings import figures
 from torchcaps.papers.routings.costs import Cost, bench_routings, read_costs, write_costs
 from torchcaps.papers.routings.measured import measured
-from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS, NAMES, WITHOUT_CAPSULES
-from torchcaps.papers.routings.table import NOTE
+from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS, NAMES, SETS, WITHOUT_CAPSULES
+from torchcaps.papers.routings.table import NOTE, SHORT, beside_control
 from torchcaps.results.statistics import UNCHECKED
 from torchcaps.results.store import result_path, write_result
 from torchcaps.results.tuning import read_tuning, tuning_path
@@ -123,12 +123,29 @@ def test_all_sets_lie_beside_each_other_with_what_is_surely_below_or_above_the_c
     lines = filled("<!-- routings all -->\n<!-- end -->", Path(__file__).parents[2] / "results").splitlines()
     assert lines[1] == "| routing | CIFAR-10 | Fashion-MNIST | smallNORB | affine digits | small digits |"
     cells = {line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ")[1:] for line in lines[3:-1]}
-    assert len(cells) == len(COMPARED) + len(WITHOUT_CAPSULES) and next(iter(cells)) == "uniform"
+    assert (
+        {*SHORT} == {*SETS} and len(cells) == len(COMPARED) + len(WITHOUT_CAPSULES) and next(iter(cells)) == "uniform"
+    )
     photos, _, toys, affine, _ = cells["dynamic"]
     assert photos.startswith("**") and photos.endswith("**")
     assert affine.startswith("(") and affine.endswith(")")
-    assert float(toys) > float(cells["uniform"][2])
+    assert not toys.startswith(("**", "("))
     assert cells["em,\N{NO-BREAK SPACE}16x16\N{NO-BREAK SPACE}transforms"][:2] == ["-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("leader", "cell"),
+    [
+        ("capsules", "**1.50**"),
+        ("capsules *", r"**1.50\***"),
+        ("baseline", "(1.50)"),
+        ("baseline *", r"(1.50\*)"),
+        ("open", "1.50"),
+        ("-", "1.50 stale"),
+    ],
+)
+def test_an_error_is_marked_by_who_leads(leader, cell):
+    assert beside_control("1.50", leader) == cell
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ COUNTS = {
     "mazzia2021": (5, 5),
     "tsai2020": (2, 2),
     "depth": (13, 13),
-    "routings": (44, 44),
+    "routings": (68, 68),
     "records": (6, 6),
     "smoke": (32, 0),
 }

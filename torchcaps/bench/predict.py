@@ -26,6 +26,7 @@ TOLERANCE = 1e-3  # of scores and poses, between a way and float64
 # round EM routing's first one, which makes most of the error. A way may err ROUNDINGS times as much as with all of them
 # rounded: of 24 images, with some rounded and some not, the worst erred 1.6 times as much.
 ROUNDINGS = 2
+LARGEST = 2e-2  # allowed at most, three times what EM routing needs: beyond it a comparison says nothing
 CHECKED = 8  # images of a batch that are compared with float64
 NO_MEMORY = "ran out of memory"
 Predict = Callable[[Tensor], object]
@@ -131,7 +132,7 @@ def _why_wrong(found: Sequence[Tensor], module: nn.Module, images: Tensor) -> st
     off, allowed = _error(found, exact), TOLERANCE
     if _may_round(images.device):
         with _ConvolutionsInTF32():
-            allowed = max(TOLERANCE, ROUNDINGS * _error(wide(few), exact))
+            allowed = min(max(TOLERANCE, ROUNDINGS * _error(wide(few), exact)), LARGEST)
     if not off <= allowed:
         return f"wrong: off by {off:.1e} from float64, allowed {allowed:.1e}"
     apart = _error(found, eager)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from inspect import signature
+from inspect import Parameter, signature
 from types import ModuleType
 from typing import Any
 
@@ -124,7 +124,7 @@ def recipes_of(paper: str, module: ModuleType) -> dict[str, Recipe]:
             and not name.startswith("_")
             and not isinstance(part, type)
         ):
-            if needed := [p.name for p in signature(part).parameters.values() if p.default is p.empty]:
+            if needed := _needed_by(part):
                 raise TypeError(
                     f"{module.__name__}.{name} is public, so it is a recipe, which takes nothing; it takes "
                     f"{', '.join(needed)}. Begin its name with an underscore"
@@ -133,6 +133,12 @@ def recipes_of(paper: str, module: ModuleType) -> dict[str, Recipe]:
     return {
         f"{paper}/{name}": Recipe(f"{paper}/{name}", make, getattr(make, "claim", None)) for name, make in found.items()
     }
+
+
+def _needed_by(function: Callable[..., Any]) -> list[str]:
+    rest = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
+    given = signature(function).parameters.items()
+    return [name for name, parameter in given if parameter.default is parameter.empty and parameter.kind not in rest]
 
 
 def find(name: str, recipes: Mapping[str, Recipe]) -> Recipe:

@@ -18,6 +18,7 @@ HOME = Path(__file__).parents[2]
 # the code of the time says what its recipes were; `to_plain` has had two homes
 READ = """
 import json
+from inspect import signature
 from torchcaps.papers import RECIPES
 try:
     from torchcaps.train.plain import to_plain
@@ -25,10 +26,8 @@ except ImportError:
     from torchcaps.recipe import to_plain
 found = {}
 for name, recipe in RECIPES.items():
-    try:
-        found[name] = to_plain(recipe.make())
-    except TypeError:  # a helper that was taken for a recipe, and wants arguments
-        pass
+    if all(p.default is not p.empty for p in signature(recipe.make).parameters.values()):
+        found[name] = to_plain(recipe.make())  # what wants arguments is a helper that was taken for a recipe
 print(json.dumps(found))
 """
 

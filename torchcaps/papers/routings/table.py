@@ -46,7 +46,7 @@ def _overview(results: Path) -> str:
     for which in SHORT:
         leaders = {name: leader for name, (_, leader) in _compared(which, results).items()}
         columns[which] = {
-            row.name: _beside_control(f"{mean(row.errors):.2f}", leaders.get(row.name, "open"))
+            row.name: beside_control(f"{mean(row.errors):.2f}", leaders.get(row.name, "open"))
             for row in measured(which, results)
             if row.errors
         }
@@ -57,10 +57,14 @@ def _overview(results: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _beside_control(error: str, leader: str) -> str:
+def beside_control(error: str, leader: str) -> str:
+    """Mark an error that is surely below the control's or above; a star: surely for these two networks alone."""
+    if leader == "-":
+        return f"{error} stale"
+    star = r"\*" if leader.endswith("*") else ""
     if leader.startswith("capsules"):  # the first of the pair
-        return f"**{error}**"
-    return f"({error})" if leader.startswith("baseline") else error
+        return f"**{error}{star}**"
+    return f"({error}{star})" if leader.startswith("baseline") else error
 
 
 def _compared(which: str, results: Path) -> dict[str, tuple[str, str]]:
