@@ -12,7 +12,7 @@ from torchcaps.ops.squash import LONG, MUCH_SHORTER, SHORTER, VERY_LONG
 AT_LONG, AT_VERY_LONG = tl.constexpr(LONG), tl.constexpr(VERY_LONG)
 BY_LITTLE, BY_MUCH = tl.constexpr(SHORTER), tl.constexpr(MUCH_SHORTER)
 # else each would be a constant where it is 1, and kernels would be compiled once more
-COUNTS = ("n_batch", "n_rows", "n_chunks", "blocks")
+COUNTS = ("n_batch", "n_rows", "n_chunks", "blocks", "add")
 
 
 @triton.jit

@@ -24,15 +24,16 @@ from torchcaps.ops.dynamic.triton_walk import (
 
 @triton.jit(do_not_specialize=COUNTS)
 def couple(
-    poses, weight, pose_sum, grad, kept, grad_poses, n_batch, n_in, places, row_stride, blocks,
+    poses, weight, pose_sum, grad, kept, grad_poses, n_batch, n_in, places, row_stride, blocks, add,
     J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BB: tl.constexpr, IB: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    T: tl.constexpr, PRECISION: tl.constexpr, AGAIN: tl.constexpr, LEAKY: tl.constexpr, ADD: tl.constexpr,
+    T: tl.constexpr, PRECISION: tl.constexpr, AGAIN: tl.constexpr, LEAKY: tl.constexpr,
 ):  # fmt: skip
     """Write couplings c and gradients of logits to kept [b tile j (i 2)], and the gradient of the poses by them.
 
     With gain = votes · grad, where `grad` is the gradient of the sums, that of the logits is c (gain - Σ_j c gain).
-    ADD: the gradient of the poses is added to what is there.
+    Where `add` is not 0, the gradient of the poses is added to what is there. It is no constant, because compiling
+    this kernel twice takes as long as all others of dynamic routing together.
     """
     chunk = tl.program_id(1)
     b = tl.program_id(0) * BB + tl.arange(0, BB)
@@ -66,8 +67,7 @@ def couple(
             result += over_columns(change, BB, IB, DP) * q
         at, there = addresses(b, tile * IB, n_in, n_batch, n_in, D, IB, DP)
         result = from_columns(result, BB, IB, DP)
-        if ADD:
-            result += tl.load(grad_poses + at, mask=there, other=0.0)
+        result += tl.load(grad_poses + at, mask=there & (add != 0), other=0.0)
         tl.store(grad_poses + at, result, mask=there)
 
 

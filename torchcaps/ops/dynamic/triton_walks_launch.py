@@ -80,8 +80,8 @@ class Walks(Problem):
         from torchcaps.ops.dynamic.triton_walk_backward import couple
 
         grid, counts, rows = self._cut(COUPLE_ROWS)
-        inputs = self.poses, self.weight, pose_sum, grad, kept, grad_poses, *counts
-        couple[grid](*inputs, **self.walk_tile | rows, AGAIN="ieee", LEAKY=self.leaky, ADD=add)
+        inputs = self.poses, self.weight, pose_sum, grad, kept, grad_poses, *counts, int(add)
+        couple[grid](*inputs, **self.walk_tile | rows, AGAIN="ieee", LEAKY=self.leaky)
 
     def walk_backward(self, kept: Tensor) -> Tensor:
         from torchcaps.ops.dynamic.triton_walk_backward import walk_backward
