@@ -9,6 +9,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ MIDDLE = Tiles("163 KB", 166_912, multiprocessors=108, wide_rows=32, wide_warps=
 SMALL = MIDDLE._replace(name="99 KB", shared=101_376, multiprocessors=84, rows_float32=32, channels=128)
 TABLES = {tiles.name: tiles for tiles in (LARGE, MIDDLE, SMALL)}
 _forced: list[Tiles] = []
+_meta: ContextVar[torch.device | None] = ContextVar("device that tensors of meta stand for", default=None)
 
 
 def table_for(capability: tuple[int, int], shared: int, multiprocessors: int) -> Tiles | str:
@@ -71,6 +73,8 @@ def tiles_on(device: torch.device) -> Tiles | str:
     """Choose the tiles for a device; a text says why there are none. Triton's interpreter takes the largest."""
     if _forced:
         return _forced[-1]
+    if device.type == "meta":
+        device = _meta.get() or device
     if device.type != "cuda":
         return LARGE
     return _found(torch.cuda.current_device() if device.index is None else device.index)
@@ -98,3 +102,13 @@ def forced_tiles(tiles: Tiles) -> Iterator[None]:
         yield
     finally:
         _forced.pop()
+
+
+@contextmanager
+def tensors_of_meta_stand_for(device: torch.device) -> Iterator[None]:
+    """Give tensors of the meta device, which hold nothing, the tiles of another device: to compile kernels for it."""
+    before = _meta.set(device)
+    try:
+        yield
+    finally:
+        _meta.reset(before)

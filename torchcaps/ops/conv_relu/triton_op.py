@@ -14,6 +14,7 @@ from torchcaps.ops.backend import INTERPRETED, cannot_multiply, cannot_span_devi
 from torchcaps.ops.convolution import MOST, MULTIPLE, in_bfloat16, padded, with_bias
 from torchcaps.ops.convolution.triton_op import BLOCK, widest
 from torchcaps.ops.gpus import tiles_on
+from torchcaps.ops.kernel_op import kernel_op, launch
 from torchcaps.ops.partial_sums import add_up
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
@@ -78,7 +79,11 @@ class ConvRelu(torch.autograd.Function):
         return None, of_weight.to(ctx.dtypes[0]), both[n_taps].to(ctx.dtypes[1])
 
 
-@torch.library.custom_op("torchcaps::conv_relu_backward", mutates_args=())
+def _gradients(grad, maps, patches):
+    return maps.new_empty((patches.shape[1], maps.shape[1]), dtype=torch.float32)
+
+
+@kernel_op("torchcaps::conv_relu_backward", _gradients)
 def conv_relu_backward(grad: Tensor, maps: Tensor, patches: Tensor) -> Tensor:
     """Compute the gradients of weight and bias from [n k], [n k] and [n wide], in float32: [wide k]."""
     from torchcaps.ops.conv_relu import triton_kernels as kernels
@@ -87,18 +92,12 @@ def conv_relu_backward(grad: Tensor, maps: Tensor, patches: Tensor) -> Tensor:
     (n, k), both = maps.shape, _gradients(grad, maps, patches)
     sizes = _sizes(patches.shape[1], k)
     programs = min(ceil_div(n, ROWS), tiles_on(grad.device).multiprocessors)
-    with torch.cuda.device_of(grad):
-        partial = both.new_empty(programs, *both.shape)
-        kernels.conv_relu_gradients[(programs, k // sizes["BK"])](
-            grad, maps, patches, partial, n, **sizes, ROWS=ROWS, STAGES=STAGES, num_warps=WARPS
-        )
-        add_up(partial, both)
+    partial = both.new_empty(programs, *both.shape)
+    launch(kernels.conv_relu_gradients, (programs, k // sizes["BK"]))(
+        grad, maps, patches, partial, n, **sizes, ROWS=ROWS, STAGES=STAGES, num_warps=WARPS
+    )
+    add_up(partial, both)
     return both
-
-
-@conv_relu_backward.register_fake
-def _gradients(grad, maps, patches):
-    return maps.new_empty((patches.shape[1], maps.shape[1]), dtype=torch.float32)
 
 
 def _wide(n_taps: int) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.gpus import tiles_on
+from torchcaps.ops.kernel_op import kernel_op, launch
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 BLOCK = 64  # channels of a step
@@ -36,15 +37,20 @@ def _tile(n_images: int) -> int:
     return min(128, max(16, next_power_of_2(n_images)))
 
 
-@torch.library.custom_op("torchcaps::convolve_strided", mutates_args=())
+def _output(images, weight, stride):
+    n, h, w, _ = images.shape
+    k, rows, columns, _ = weight.shape
+    return images.new_empty(n, (h - rows) // stride + 1, (w - columns) // stride + 1, k)
+
+
+@kernel_op("torchcaps::convolve_strided", _output)
 def convolve_strided(images: Tensor, weight: Tensor, stride: int) -> Tensor:
     """Convolve: [b h w c], [k y x c] -> [b p q k]."""
     from torchcaps.ops.convolution import triton_kernels as kernels
 
     images, weight = images.contiguous(), weight.contiguous()
     out = _output(images, weight, stride)
-    with torch.cuda.device_of(images):
-        _launch_forward(kernels, images, weight, out, stride)
+    _launch_forward(kernels, images, weight, out, stride)
     return out
 
 
@@ -55,30 +61,28 @@ def _launch_forward(kernels, images: Tensor, weight: Tensor, out: Tensor, stride
     steps = rows * columns * (c // BLOCK)
     BM, BN, splits = _tile(n), widest(k, tiles_on(images.device).channels), min(SPLITS, steps)
     partial = images.new_empty((splits, n, p, q, k), dtype=torch.float32)
-    kernels.forward[(p * q, k // BN, splits * ceil_div(n, BM))](
+    launch(kernels.forward, (p * q, k // BN, splits * ceil_div(n, BM)))(
         images, weight, partial, n, q, stride, h, w, p * q,
         C=c, K=k, COLUMNS=columns, BM=BM, BN=BN, BK=BLOCK,
         STEPS=ceil_div(steps, splits), ALL=steps, SPLITS=splits, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
-    kernels.add_up[(ceil_div(out.numel(), 1024),)](partial, out, out.numel(), SPLITS=splits, SIZE=1024, num_warps=4)
+    launch(kernels.add_up, (ceil_div(out.numel(), 1024),))(
+        partial, out, out.numel(), SPLITS=splits, SIZE=1024, num_warps=4
+    )
 
 
-@convolve_strided.register_fake
-def _output(images, weight, stride):
-    n, h, w, _ = images.shape
-    k, rows, columns, _ = weight.shape
-    return images.new_empty(n, (h - rows) // stride + 1, (w - columns) // stride + 1, k)
+def _gradient(grad, weight, like, stride):
+    return like.new_empty(like.shape)
 
 
-@torch.library.custom_op("torchcaps::convolve_strided_backward", mutates_args=())
+@kernel_op("torchcaps::convolve_strided_backward", _gradient)
 def convolve_strided_backward(grad: Tensor, weight: Tensor, like: Tensor, stride: int) -> Tensor:
     """Compute the gradient of the images."""
     from torchcaps.ops.convolution import triton_kernels as kernels
 
     grad, weight = grad.contiguous(), weight.contiguous()
     out = like.new_empty(like.shape)
-    with torch.cuda.device_of(like):
-        _launch_backward(kernels, grad, weight, out, stride)
+    _launch_backward(kernels, grad, weight, out, stride)
     return out
 
 
@@ -88,7 +92,7 @@ def _launch_backward(kernels, grad: Tensor, weight: Tensor, out: Tensor, stride:
     p, q = grad.shape[1:3]
     BM, BN = _tile(n), widest(c, tiles_on(out.device).channels)
     order = order_of_pixels((h, w), (p, q), (rows, columns), stride, out.device)
-    kernels.backward[(h * w * (c // BN) * ceil_div(n, BM),)](
+    launch(kernels.backward, (h * w * (c // BN) * ceil_div(n, BM),))(
         grad, weight, out, order, n, h, w, p, q, C=c, K=k, ROWS=rows, COLUMNS=columns, STRIDE=stride,
         BM=BM, BN=BN, BK=BLOCK, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
@@ -136,11 +140,6 @@ def longest_first(size: tuple[int, int], places: tuple[int, int], kernel: tuple[
     )
     seen = [row * column for row in rows for column in columns]
     return sorted(range(len(seen)), key=lambda pixel: -seen[pixel])
-
-
-@convolve_strided_backward.register_fake
-def _(grad, weight, like, stride):
-    return like.new_empty(like.shape)
 
 
 @torch.library.custom_op("torchcaps::convolve_strided_weight_backward", mutates_args=())

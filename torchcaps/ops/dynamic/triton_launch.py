@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.gpus import Tiles, tiles_on
+from torchcaps.ops.kernel_op import launch
 from torchcaps.ops.squash import EPS
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
@@ -117,7 +118,7 @@ class Problem:
     def denominators(self, pose_sum: Tensor, bounds: Tensor, leaky: bool) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         inputs = self.poses, self.weight, pose_sum, bounds
-        self.forward.denominators[grid](*inputs, *self.counts, *self.layout, **self.tile, LEAKY=leaky)
+        launch(self.forward.denominators, grid)(*inputs, *self.counts, *self.layout, **self.tile, LEAKY=leaky)
 
     def sums(self, mode: int, pose_sum, grad, bounds, delta, kept: Tensor | None = None) -> Tensor:
         s = self.sizes
@@ -126,12 +127,12 @@ class Problem:
         keep = kept is not None
         inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, partial, kept if keep else partial
         flags = {"BLOCKS": s.blocks if s.blocks <= UNROLLED else 0, "MODE": mode, "KEEP": keep}
-        self.forward.sums[grid](*inputs, *self.counts, *self.layout, s.blocks, **self.tile, **flags)
+        launch(self.forward.sums, grid)(*inputs, *self.counts, *self.layout, s.blocks, **self.tile, **flags)
         return partial
 
     def finish(self, partial, bias, totals, running, pose_sums, poses_out, pose_sum_out, t: int, scale: float) -> None:
         last = t == len(totals) - 1
-        self.forward.finish[self.row_grid](
+        launch(self.forward.finish, self.row_grid)(
             partial, partial if bias is None else bias, totals[t],
             running, running if last else pose_sums[t], poses_out, pose_sum_out,
             *self.rows, scale, J=self.sizes.n_out, **self.row_tile,
@@ -142,13 +143,13 @@ class Problem:
         given, add = incoming is not None, partial is not None
         inputs = partial if add else total, incoming if given else total, running, total, grad_total, narrow
         flags = {"GIVEN": given, "ADD": add, "KEEP": keep}
-        self.backward.finish_backward[self.row_grid](*inputs, *self.rows, **self.row_tile, **flags)
+        launch(self.backward.finish_backward, self.row_grid)(*inputs, *self.rows, **self.row_tile, **flags)
 
     def bias_backward(self, grads: Tensor) -> Tensor:
         n_rows, n_columns = grads.shape[0] * grads.shape[1], grads.shape[2] * grads.shape[3]
         out = grads.new_empty(grads.shape[2:])
         blocks = next_power_of_2(ceil_div(n_rows, 128))
-        self.backward.bias_backward[(ceil_div(n_columns, 16),)](
+        launch(self.backward.bias_backward, (ceil_div(n_columns, 16),))(
             grads, out, n_rows, n_columns, CB=16, RB=128, BLOCKS=blocks, num_warps=4
         )
         return out
@@ -156,13 +157,13 @@ class Problem:
     def poses_backward(self, pose_sum, grad, bounds, delta, grad_poses, add: bool) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         inputs = self.poses, self.weight, pose_sum, grad, bounds, delta, grad_poses
-        self.backward.poses_backward[grid](*inputs, *self.counts, *self.layout, **self.tile, ADD=add)
+        launch(self.backward.poses_backward, grid)(*inputs, *self.counts, *self.layout, **self.tile, ADD=add)
 
     def poses_backward_first(self, grad, before, grad_poses, scale: float) -> None:
         grid = self.sizes.input_tiles, self.sizes.image_tiles
         add = before is not None
         inputs = self.weight, grad, before if add else grad, grad_poses, scale
-        self.backward.poses_backward_first[grid](*inputs, *self.counts, *self.layout, **self.tile, ADD=add)
+        launch(self.backward.poses_backward_first, grid)(*inputs, *self.counts, *self.layout, **self.tile, ADD=add)
 
     def weight_backward(
         self, pose_sums, grads, bounds, delta, kept, dtype: torch.dtype, scale: float, walked: int = 0
@@ -179,7 +180,9 @@ class Problem:
         inputs = self.poses, self.weight, pose_sums, grads, bounds, delta, bounds if kept is None else kept, out, scale
         flags = {"BATCHES": s.image_tiles, "N_ITERS": len(grads), "PER_PAIR": per_pair, "KEPT": kept is not None}
         flags |= {"WALKED": walked, "num_stages": self.tiles.weight_stages}
-        self.backward.weight_backward[grid](*inputs, *self.counts, s.n_rows, *self.layout, blocks, **self.tile, **flags)
+        launch(self.backward.weight_backward, grid)(
+            *inputs, *self.counts, s.n_rows, *self.layout, blocks, **self.tile, **flags
+        )
         out = out if per_pair else out.sum(0)
         return out.reshape(self.weight.shape).to(dtype) if self.weight.ndim > 2 else out.sum((0, 1)).to(dtype)
 

@@ -18,6 +18,7 @@ from torchcaps.ops.couplings import coupling_rule
 from torchcaps.ops.dynamic import triton_launch, triton_walks_launch
 from torchcaps.ops.dynamic.triton_launch import LARGEST_GRID
 from torchcaps.ops.dynamic.triton_walks_launch import walks
+from torchcaps.ops.kernel_op import kernel_op
 from torchcaps.ops.votes import has_transform_per_pair, n_outputs
 
 LARGEST = 64  # dimensions of a pose: beyond it a tile of transforms does not fit
@@ -81,23 +82,6 @@ def _low(asked: bool) -> bool:
     return asked and not INTERPRETED
 
 
-@torch.library.custom_op("torchcaps::dynamic_routing", mutates_args=())
-def route(
-    poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, n_iters: int, leaky: bool, low: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Compute output poses, their sum, and the tensors of the backward pass.
-
-    These are totals and sums of poses [t b j e], bounds of the softmax [t 2 b i] (none for walks), and the weight as
-    bfloat16 if it had to be converted.
-    """
-    outputs = _outputs(poses, weight, bias, n_out, n_iters, leaky, low)
-    launch = triton_walks_launch if walks(weight, n_out, _low(low)) else triton_launch
-    with torch.cuda.device_of(poses):
-        launch.forward(poses.contiguous(), weight.contiguous(), bias, n_out, leaky, _low(low), outputs)
-    return outputs
-
-
-@route.register_fake
 def _outputs(poses, weight, bias, n_out, n_iters, leaky, low):
     n_batch, n_in, _ = poses.shape
     shape = n_batch, n_out, weight.shape[-1]
@@ -116,24 +100,37 @@ def _outputs(poses, weight, bias, n_out, n_iters, leaky, low):
     )
 
 
-@torch.library.custom_op("torchcaps::dynamic_routing_backward", mutates_args=())
+@kernel_op("torchcaps::dynamic_routing", _outputs)
+def route(
+    poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, n_iters: int, leaky: bool, low: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Compute output poses, their sum, and the tensors of the backward pass.
+
+    These are totals and sums of poses [t b j e], bounds of the softmax [t 2 b i] (none for walks), and the weight as
+    bfloat16 if it had to be converted.
+    """
+    outputs = _outputs(poses, weight, bias, n_out, n_iters, leaky, low)
+    launches = triton_walks_launch if walks(weight, n_out, _low(low)) else triton_launch
+    launches.forward(poses.contiguous(), weight.contiguous(), bias, n_out, leaky, _low(low), outputs)
+    return outputs
+
+
+def _gradients(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, of_weight):
+    grad_weight = weight.new_empty(weight.shape if of_weight else (0,))
+    return poses.new_empty(poses.shape), grad_weight, totals.new_empty(totals.shape[-2:])
+
+
+@kernel_op("torchcaps::dynamic_routing_backward", _gradients)
 def route_backward(
     grad_poses_out: Tensor, grad_pose_sum: Tensor | None, poses: Tensor, weight: Tensor,
     totals: Tensor, pose_sums: Tensor, bounds: Tensor, narrow: Tensor, leaky: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of poses, weight (empty unless wanted), and of the bias in float32."""
-    with torch.cuda.device_of(poses):
-        grads = grad_poses_out.contiguous(), None if grad_pose_sum is None else grad_pose_sum.contiguous()
-        inputs = *grads, poses.contiguous(), weight.contiguous(), totals, pose_sums
-        if walks(weight, totals.shape[2], pose_sums.dtype == torch.bfloat16):
-            return triton_walks_launch.backward(*inputs, narrow, leaky, of_weight)
-        return triton_launch.backward(*inputs, bounds, narrow, leaky, of_weight)
-
-
-@route_backward.register_fake
-def _(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, bounds, narrow, leaky, of_weight):
-    grad_weight = weight.new_empty(weight.shape if of_weight else (0,))
-    return poses.new_empty(poses.shape), grad_weight, totals.new_empty(totals.shape[-2:])
+    grads = grad_poses_out.contiguous(), None if grad_pose_sum is None else grad_pose_sum.contiguous()
+    inputs = *grads, poses.contiguous(), weight.contiguous(), totals, pose_sums
+    if walks(weight, totals.shape[2], pose_sums.dtype == torch.bfloat16):
+        return triton_walks_launch.backward(*inputs, narrow, leaky, of_weight)
+    return triton_launch.backward(*inputs, bounds, narrow, leaky, of_weight)
 
 
 def _keep(ctx, inputs, output) -> None:

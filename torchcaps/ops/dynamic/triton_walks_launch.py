@@ -5,6 +5,7 @@ from torch import Tensor
 
 from torchcaps.ops.dynamic import triton_launch
 from torchcaps.ops.dynamic.triton_launch import Problem, first_share
+from torchcaps.ops.kernel_op import launch
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 # of the sums of one image, outputs times padded dimensions. With 256 a thread spills 256 bytes forward (compute
@@ -73,7 +74,7 @@ class Walks(Problem):
 
         partial = self._partial()
         inputs = self.poses, self.weight, pose_sum, partial, *self.walk_counts
-        walk[self.walk_grid](*inputs, **self.walk_tile | self.walk_rows, LEAKY=self.leaky, FIRST=first)
+        launch(walk, self.walk_grid)(*inputs, **self.walk_tile | self.walk_rows, LEAKY=self.leaky, FIRST=first)
         return partial
 
     def couple(self, pose_sum: Tensor, grad: Tensor, kept: Tensor, grad_poses: Tensor, add: bool) -> None:
@@ -81,14 +82,14 @@ class Walks(Problem):
 
         grid, counts, rows = self._cut(COUPLE_ROWS)
         inputs = self.poses, self.weight, pose_sum, grad, kept, grad_poses, *counts, int(add)
-        couple[grid](*inputs, **self.walk_tile | rows, AGAIN="ieee", LEAKY=self.leaky)
+        launch(couple, grid)(*inputs, **self.walk_tile | rows, AGAIN="ieee", LEAKY=self.leaky)
 
     def walk_backward(self, kept: Tensor) -> Tensor:
         from torchcaps.ops.dynamic.triton_walk_backward import walk_backward
 
         partial = self._partial()
         inputs = self.poses, self.weight, kept, partial, *self.walk_counts
-        walk_backward[self.walk_grid](*inputs, **self.walk_tile | self.walk_rows)
+        launch(walk_backward, self.walk_grid)(*inputs, **self.walk_tile | self.walk_rows)
         return partial
 
     def walk_weight(self, pose_sums, grads, kept: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
@@ -105,7 +106,7 @@ class Walks(Problem):
         if len(grads) > FEW_ITERATIONS:
             tile["num_stages"] = 1
         grid = self.walk_tiles, ceil_div(s.n_out, outputs)
-        walk_weight[grid](self.poses, pose_sums, grads, kept, out, scale, *self.counts, **tile)
+        launch(walk_weight, grid)(self.poses, pose_sums, grads, kept, out, scale, *self.counts, **tile)
         return out
 
     def kept_shape(self, n_iters: int) -> tuple[int, ...]:

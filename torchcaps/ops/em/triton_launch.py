@@ -8,6 +8,7 @@ from torch import Tensor
 
 from torchcaps.ops.em.densities import EPS
 from torchcaps.ops.gpus import tiles_on
+from torchcaps.ops.kernel_op import launch
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 # lanes that are inputs: (inputs, warps) of a program. More inputs per thread share what is read of an output, fewer
@@ -133,7 +134,7 @@ class Problem(NamedTuple):
         if self.many_numbers(self.pairs):
             block = 32 * warps
         grid = n_batch * ceil_div(n_in, block), times
-        kernel[grid](*self.inputs(*rest), n_in, **self.constants, **flags, BLOCK=block, num_warps=warps)
+        launch(kernel, grid)(*self.inputs(*rest), n_in, **self.constants, **flags, BLOCK=block, num_warps=warps)
 
     def slice(self) -> int:
         """Rows of a weight whose gradient a program sums at once."""
@@ -157,7 +158,7 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models, stats, softma
 
     def merge(t: int, before: Tensor, last: bool, n_chunks: int) -> None:
         grid, tile = problem.merging(n_chunks)
-        kernels.statistics[grid](
+        launch(kernels.statistics, grid)(
             partial, problem.bias, before, stats[t + 1], models[t if last else t + 1], *outputs, n_chunks, EPS,
             BIAS=shared_bias, LAST=last, **tile,
         )  # fmt: skip
@@ -167,7 +168,7 @@ def forward(problem: Problem, outputs: tuple[Tensor, ...], models, stats, softma
         grid = (n_batch * n_chunks * ceil_div(problem.n_out, lanes["BLOCK"]),)
         inputs = problem.inputs(models[max(t, 0)], softmax[max(t, 0)], partial)
         flags = {"FIRST": t <= 0, "WHOLE": whole}
-        kernels.chunk_statistics[grid](*inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes)
+        launch(kernels.chunk_statistics, grid)(*inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes)
         merge(t, before, last, n_chunks)
 
     # before the first iteration every output fits every vote alike, and distances are from 0
@@ -196,13 +197,13 @@ def _first_chunk(problem: Problem, moments: Tensor, before: Tensor, partial: Ten
     (n_batch, n_in), (rows, d_in) = problem.gates.shape, problem.poses.shape[2:]
     n_chunks = max(1, ceil_div(n_in, MOMENT_STEPS * MOMENT_INPUTS))
     parts = moments.new_empty(n_batch, n_chunks, moments.shape[1])
-    input_moments[(n_batch * n_chunks,)](
+    launch(input_moments, (n_batch * n_chunks,))(
         problem.gates, problem.packed, parts, n_in, n_chunks,
         R=rows, D=d_in, STEPS=MOMENT_STEPS, BLOCK=MOMENT_INPUTS, num_warps=1,
     )  # fmt: skip
     torch.sum(parts, 1, out=moments)
     parameters = problem.weight, problem.bias, problem.beta_use, problem.beta_ignore
-    first_chunk[(len(problem.gates) * ceil_div(problem.n_out, FIRST_OUTPUTS),)](
+    launch(first_chunk, (len(problem.gates) * ceil_div(problem.n_out, FIRST_OUTPUTS),))(
         moments, *parameters, before, partial,
         J=problem.n_out, R=rows, D=d_in, E=problem.d_out, BIAS=problem.has_bias, BLOCK=FIRST_OUTPUTS, num_warps=1,
     )  # fmt: skip
@@ -242,7 +243,7 @@ def backward(
     grad_weight = partial if problem.pairs else problem.new(n_batch, chunks, len(problem.weight), n_out)
     for t in range(n_iters - 1, -1, -1):
         first, last = t == 0, t == n_iters - 1
-        kernels.slopes_of[merge_grid](
+        launch(kernels.slopes_of, merge_grid)(
             *incoming, partial, stats[t + 1], stats[t], models[t if last else t + 1],
             slopes[t], tallies[t], n_chunks, EPS, LAST=last, **merge,
         )  # fmt: skip
@@ -258,7 +259,9 @@ def backward(
         if not (first and problem.pairs):
             flags = {"FIRST": first, "ADD": not last, "WHOLE": whole, "SLICE": piece}
             inputs = problem.inputs(*seen, summed[0], partial, grad_weight)
-            kernels.chunk_gradients[grid](*inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes)
+            launch(kernels.chunk_gradients, grid)(
+                *inputs, n_in, n_chunks, length, **problem.constants, **flags, **lanes
+            )
         if t == 1:
             seen = models[1:], softmax[1:], slopes[1:], expected[1:]
             problem.over_inputs(of_inputs.pose_gradients, POSE_GRADIENT_LANES, *seen, summed[1], n_batch, times=later)
@@ -273,7 +276,7 @@ def _first_gradients(problem: Problem, moments, stats, slopes, grad_weight, *wri
 
     (n_batch, n_in), (rows, d_in), n_out = problem.gates.shape, problem.poses.shape[2:], problem.n_out
     sums = problem.new(n_batch, 2 + rows * d_in * (d_in + 1))
-    kernels.first_sums[(n_batch, d_in)](
+    launch(kernels.first_sums, (n_batch, d_in))(
         moments, problem.weight, problem.beta_use, problem.beta_ignore, stats, slopes, sums, grad_weight,
         grad_weight.shape[1], J=n_out, R=rows, D=d_in, E=problem.d_out, ADD=later > 0, BLOCK=FIRST_OUTPUTS, num_warps=1,
     )  # fmt: skip
@@ -281,7 +284,7 @@ def _first_gradients(problem: Problem, moments, stats, slopes, grad_weight, *wri
         grad_gates, grad_poses, out_scores, out_poses = written
         written = grad_gates, grad_poses.view(torch.int64), out_scores, out_poses.view(torch.int64)
     block, warps = FIRST_INPUT_LANES
-    kernels.first_inputs[(n_batch * ceil_div(n_in, block),)](
+    launch(kernels.first_inputs, (n_batch * ceil_div(n_in, block),))(
         problem.gates, problem.packed, moments, sums, *written, n_batch, n_in,
         J=n_out, R=rows, D=d_in, LATER=later, BLOCK=block, num_warps=warps,
     )  # fmt: skip
@@ -297,4 +300,4 @@ def _pair_gradients(problem: Problem, models, softmax, slopes, expected, outputs
     grid = n_in, ceil_div(problem.n_out, block), ceil_div(problem.poses.shape[3], piece)
     constants = {name: x for name, x in problem.constants.items() if name != "PAIRS"}
     inputs = problem.inputs(models, softmax, slopes, expected, *outputs)
-    pair_gradients[grid](*inputs, n_batch, n_in, **constants, N_ITERS=len(models), **tile)
+    launch(pair_gradients, grid)(*inputs, n_batch, n_in, **constants, N_ITERS=len(models), **tile)

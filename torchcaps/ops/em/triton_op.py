@@ -18,6 +18,7 @@ from torch import Tensor
 from torchcaps.ops.backend import cannot_run_kernels, cannot_span_devices
 from torchcaps.ops.em.reference import over_inputs
 from torchcaps.ops.em.triton_launch import Problem, backward, forward, n_moments
+from torchcaps.ops.kernel_op import kernel_op, launch
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 LARGEST = 64  # dimensions of an input pose, of an output pose: they lie in registers
@@ -65,7 +66,19 @@ def routed(
     return tuple(x.reshape(*scores.shape[:-1], *x.shape[1:]) for x in found)
 
 
-@torch.library.custom_op("torchcaps::em_routing", mutates_args=())
+def _outputs(scores, poses, weight, bias, beta_use, beta_ignore, n_iters):
+    n_batch, n_in, rows, _ = poses.shape
+    n_out, _, d_out = weight.shape[-3:]
+    new = lambda *shape: poses.new_empty(shape, dtype=torch.float32)  # noqa: E731
+    found = scores.new_empty(n_batch, n_out)
+    means, variances = (poses.new_empty(n_batch, n_out, rows, d_out) for _ in range(2))
+    n = rows * d_out
+    models, stats = new(n_iters, n_batch, 2 * n + 1, n_out), new(n_iters + 1, n_batch, 3 * n + 3, n_out)
+    moments = poses.new_empty(n_batch, n_moments(poses, weight.ndim == 4), dtype=torch.float64)
+    return found, means, variances, models, stats, new(n_iters, n_batch, n_in, 2), moments
+
+
+@kernel_op("torchcaps::em_routing", _outputs)
 def route(
     scores: Tensor,
     poses: Tensor,
@@ -80,25 +93,17 @@ def route(
     For the backward pass models, stats [t b . j], softmax [t b i 2], moments [b .].
     """
     outputs = _outputs(scores, poses, weight, bias, beta_use, beta_ignore, n_iters)
-    with torch.cuda.device_of(poses):
-        forward(Problem.of(scores, poses, weight, bias, beta_use, beta_ignore), outputs[:3], *outputs[3:])
+    forward(Problem.of(scores, poses, weight, bias, beta_use, beta_ignore), outputs[:3], *outputs[3:])
     return outputs
 
 
-@route.register_fake
-def _outputs(scores, poses, weight, bias, beta_use, beta_ignore, n_iters):
-    n_batch, n_in, rows, _ = poses.shape
-    n_out, _, d_out = weight.shape[-3:]
-    new = lambda *shape: poses.new_empty(shape, dtype=torch.float32)  # noqa: E731
-    found = scores.new_empty(n_batch, n_out)
-    means, variances = (poses.new_empty(n_batch, n_out, rows, d_out) for _ in range(2))
-    n = rows * d_out
-    models, stats = new(n_iters, n_batch, 2 * n + 1, n_out), new(n_iters + 1, n_batch, 3 * n + 3, n_out)
-    moments = poses.new_empty(n_batch, n_moments(poses, weight.ndim == 4), dtype=torch.float64)
-    return found, means, variances, models, stats, new(n_iters, n_batch, n_in, 2), moments
+def _gradients(grad_scores, grad_poses, grad_variances, scores, poses, weight, bias, beta_use, beta_ignore, *rest):
+    like = lambda x: x.new_empty(x.shape)  # noqa: E731
+    grad_bias = weight.new_empty(0) if bias is None else like(bias)
+    return like(scores), like(poses), like(weight), grad_bias, like(beta_use), like(beta_ignore)
 
 
-@torch.library.custom_op("torchcaps::em_routing_backward", mutates_args=())
+@kernel_op("torchcaps::em_routing_backward", _gradients)
 def route_backward(
     grad_scores: Tensor, grad_poses: Tensor, grad_variances: Tensor,
     scores: Tensor, poses: Tensor, weight: Tensor, bias: Tensor | None, beta_use: Tensor, beta_ignore: Tensor,
@@ -108,10 +113,9 @@ def route_backward(
     problem = Problem.of(scores, poses, weight, bias, beta_use, beta_ignore)
     incoming = [x.contiguous() for x in (grad_scores, grad_poses, grad_variances)]
     outputs = _gradients(*incoming, scores, poses, weight, bias, beta_use, beta_ignore)
-    with torch.cuda.device_of(poses):
-        grad_weight, tallies = backward(problem, incoming, outputs, models, stats, softmax, moments)
-        if not problem.pairs:
-            _add_up(problem, grad_weight, tallies, outputs[2:])
+    grad_weight, tallies = backward(problem, incoming, outputs, models, stats, softmax, moments)
+    if not problem.pairs:
+        _add_up(problem, grad_weight, tallies, outputs[2:])
     return outputs
 
 
@@ -121,17 +125,10 @@ def _add_up(problem: Problem, grad_weight: Tensor, tallies: Tensor, outputs: tup
 
     block, rows = min(64, next_power_of_2(problem.n_out)), (len(problem.weight), problem.numbers)
     n_parts = [parts.shape[0] * parts.shape[1] for parts in (grad_weight, tallies)]
-    parameter_gradients[(sum(rows) + 2, ceil_div(problem.n_out, block))](
+    launch(parameter_gradients, (sum(rows) + 2, ceil_div(problem.n_out, block)))(
         grad_weight, tallies, *outputs, *n_parts,
         J=problem.n_out, DE=rows[0], RE=rows[1], BIAS=problem.has_bias, ROWS=64, BLOCK=block, num_warps=8,
     )  # fmt: skip
-
-
-@route_backward.register_fake
-def _gradients(grad_scores, grad_poses, grad_variances, scores, poses, weight, bias, beta_use, beta_ignore, *rest):
-    like = lambda x: x.new_empty(x.shape)  # noqa: E731
-    grad_bias = weight.new_empty(0) if bias is None else like(bias)
-    return like(scores), like(poses), like(weight), grad_bias, like(beta_use), like(beta_ignore)
 
 
 def _keep(ctx, inputs, output) -> None:

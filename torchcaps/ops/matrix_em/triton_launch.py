@@ -5,6 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from torchcaps.ops.gpus import tiles_on
+from torchcaps.ops.kernel_op import launch
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 LANES = 32  # parents of a warp, one a thread
@@ -69,7 +70,7 @@ class Problem(NamedTuple):
         """Launch a kernel that walks over votes; `before` of its tensors come before poses and transforms."""
         warps = self.type_warps
         sizes = self.n_seen, self.n_out, n_chunks, length, self.places
-        kernel[(self.n_groups * n_chunks * ceil_div(self.n_out, warps),)](
+        launch(kernel, (self.n_groups * n_chunks * ceil_div(self.n_out, warps),))(
             *tensors[:before], *self.tensors, *tensors[before:], *sizes,
             **self.constants, **flags, WARPS=warps, num_warps=warps,
         )  # fmt: skip
@@ -88,7 +89,7 @@ def fit(problem: Problem, logits: Tensor | None, offset: Tensor, outputs: tuple[
     given = (offset if first else logits), offset, partial
     problem.over_votes(kernels.fit_chunks, n_chunks, length, *given, before=2, FIRST=first)
     warps = problem.type_warps
-    kernels.fit_whole[(problem.n_groups * ceil_div(problem.n_out, warps),)](
+    launch(kernels.fit_whole, (problem.n_groups * ceil_div(problem.n_out, warps),))(
         partial, *outputs, problem.n_out, n_chunks, RE=problem.numbers, WARPS=warps, num_warps=warps
     )
 
@@ -142,14 +143,14 @@ def votes_backward(
     n_blocks = ceil_div(problem.n_seen, VOTES * VOTE_WARPS)
     flags = problem.constants | slopes.flags | tile
     sizes = problem.n_seen, problem.n_out, problem.places
-    kernels.children[(problem.n_groups * n_blocks,)](
+    launch(kernels.children, (problem.n_groups * n_blocks,))(
         *slopes.tensors("logits", "offset", "highest", "scale", "level", "means", "line", "curve"),
         *problem.tensors, grad_logits, grad_offset, grad_seen, *sizes, **flags,
     )  # fmt: skip
     if not of_weight:
         return None
     grad_weight = problem.new(problem.n_seen, *problem.weight.shape[1:])
-    kernels.transforms[(problem.n_out * n_blocks,)](
+    launch(kernels.transforms, (problem.n_out * n_blocks,))(
         *slopes.tensors("logits", "offset", "highest", "scale", "means", "line", "curve"),
         *problem.tensors, grad_weight, problem.n_groups, *sizes, **flags,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from torch.nn.functional import logsigmoid, pad
 from torch.utils.checkpoint import checkpoint
 
 from torchcaps.ops.backend import cannot_run_kernels, cannot_span_devices, is_exporting
+from torchcaps.ops.kernel_op import kernel_op
 from torchcaps.ops.matrix_em import triton_launch
 from torchcaps.ops.matrix_em.reference import ABSENT, EPSILON, RISE, Field, MatrixEMRouted, _Fitted
 from torchcaps.ops.matrix_em.triton_launch import LANES, Problem, Slopes
@@ -98,7 +99,13 @@ def _grouped(numbers: Float[Tensor, "*a v"], nobody: float = 0.0) -> Float[Tenso
     return rearrange(filled, "... (g l) -> g ... l", g=n_groups, l=LANES).contiguous()
 
 
-@torch.library.custom_op("torchcaps::matrix_em_fit", mutates_args=())
+def _fitted(logits, offset, seen, weight, coordinates, places):
+    n_groups, (_, n_out, d_in, d_out) = seen.shape[0], weight.shape
+    models = (seen.new_empty(n_groups, n_out, seen.shape[2] // d_in * d_out, LANES) for _ in range(2))
+    return *models, *(seen.new_empty(n_groups, n_out, LANES) for _ in range(3))
+
+
+@kernel_op("torchcaps::matrix_em_fit", _fitted)
 def fit(
     logits: Tensor | None, offset: Tensor, seen: Tensor, weight: Tensor, coordinates: Tensor | None, places: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -109,19 +116,16 @@ def fit(
     outputs = _fitted(logits, offset, seen, weight, coordinates, places)
     problem = Problem(seen.contiguous(), weight.contiguous(), coordinates, places)
     logits = None if logits is None else logits.contiguous()
-    with torch.cuda.device_of(seen):
-        triton_launch.fit(problem, logits, offset.contiguous(), outputs)
+    triton_launch.fit(problem, logits, offset.contiguous(), outputs)
     return outputs
 
 
-@fit.register_fake
-def _fitted(logits, offset, seen, weight, coordinates, places):
-    n_groups, (_, n_out, d_in, d_out) = seen.shape[0], weight.shape
-    models = (seen.new_empty(n_groups, n_out, seen.shape[2] // d_in * d_out, LANES) for _ in range(2))
-    return *models, *(seen.new_empty(n_groups, n_out, LANES) for _ in range(3))
+def _fit_gradients(grad_means, grad_variances, grad_amount, logits, offset, seen, weight, *rest):
+    grad_logits = seen.new_empty(0 if logits is None else logits.shape)
+    return grad_logits, offset.new_empty(offset.shape), seen.new_empty(seen.shape), _like_weight(weight, rest[-1])
 
 
-@torch.library.custom_op("torchcaps::matrix_em_fit_backward", mutates_args=())
+@kernel_op("torchcaps::matrix_em_fit_backward", _fit_gradients)
 def fit_backward(
     grad_means: Tensor, grad_variances: Tensor, grad_amount: Tensor,
     logits: Tensor | None, offset: Tensor, seen: Tensor, weight: Tensor, coordinates: Tensor | None,
@@ -136,15 +140,8 @@ def fit_backward(
         None if logits is None else logits.contiguous(), means, grad_variances.contiguous(),
         grad_means.contiguous(), offset.contiguous(), highest, scale, level.contiguous(),
     )  # fmt: skip
-    with torch.cuda.device_of(seen):
-        found = triton_launch.votes_backward(problem, slopes, *grads, of_weight)
+    found = triton_launch.votes_backward(problem, slopes, *grads, of_weight)
     return *grads, _of_types(found, weight)
-
-
-@fit_backward.register_fake
-def _(grad_means, grad_variances, grad_amount, logits, offset, seen, weight, *rest):
-    grad_logits = seen.new_empty(0 if logits is None else logits.shape)
-    return grad_logits, offset.new_empty(offset.shape), seen.new_empty(seen.shape), _like_weight(weight, rest[-1])
 
 
 def _keep_fit(ctx, inputs, output) -> None:
@@ -161,7 +158,11 @@ def _fit_backward(ctx, *incoming):
     return None if saved[0] is None else grads[0], *grads[1:3], grads[3] if of_weight else None, None, None
 
 
-@torch.library.custom_op("torchcaps::matrix_em_densities", mutates_args=())
+def _logits(ready, means, factors, seen, weight, coordinates, places):
+    return seen.new_empty(*seen.shape[:2], *means.shape[1:2], LANES)
+
+
+@kernel_op("torchcaps::matrix_em_densities", _logits)
 def densities(
     ready: Tensor, means: Tensor, factors: Tensor,
     seen: Tensor, weight: Tensor, coordinates: Tensor | None, places: int,
@@ -169,17 +170,17 @@ def densities(
     """Compute ready - Σ_h factors · (votes - means)² for every vote and parent: [g s m l]."""
     logits = _logits(ready, means, factors, seen, weight, coordinates, places)
     problem = Problem(seen.contiguous(), weight.contiguous(), coordinates, places)
-    with torch.cuda.device_of(seen):
-        triton_launch.densities(problem, ready.contiguous(), means.contiguous(), factors.contiguous(), logits)
+    triton_launch.densities(problem, ready.contiguous(), means.contiguous(), factors.contiguous(), logits)
     return logits
 
 
-@densities.register_fake
-def _logits(ready, means, factors, seen, weight, coordinates, places):
-    return seen.new_empty(*seen.shape[:2], *means.shape[1:2], LANES)
+def _density_gradients(grad, means, factors, seen, weight, coordinates, places, of_weight):
+    n_groups, n_out = means.shape[:2]
+    like = (means.new_empty(means.shape) for _ in range(2))
+    return means.new_empty(n_groups, n_out, LANES), *like, seen.new_empty(seen.shape), _like_weight(weight, of_weight)
 
 
-@torch.library.custom_op("torchcaps::matrix_em_densities_backward", mutates_args=())
+@kernel_op("torchcaps::matrix_em_densities_backward", _density_gradients)
 def densities_backward(
     grad: Tensor, means: Tensor, factors: Tensor,
     seen: Tensor, weight: Tensor, coordinates: Tensor | None, places: int, of_weight: bool,
@@ -187,20 +188,12 @@ def densities_backward(
     """Compute the gradients of ready, means, factors, poses, and of weight (empty unless wanted)."""
     problem = Problem(seen.contiguous(), weight.contiguous(), coordinates, places)
     grad, means, grad_seen = grad.contiguous(), means.contiguous(), torch.empty_like(problem.seen)
-    with torch.cuda.device_of(seen):
-        partial = triton_launch.moments(problem, grad, means).sum(0)
-        slopes = Slopes(grad, means, (-2 * factors).contiguous())
-        found = triton_launch.votes_backward(problem, slopes, grad_seen, grad_seen, grad_seen, of_weight)
+    partial = triton_launch.moments(problem, grad, means).sum(0)
+    slopes = Slopes(grad, means, (-2 * factors).contiguous())
+    found = triton_launch.votes_backward(problem, slopes, grad_seen, grad_seen, grad_seen, of_weight)
     firsts, seconds, total = partial.split([problem.numbers, problem.numbers, 1], dim=2)
     grads = total.squeeze(2).clone(), 2 * factors * firsts, -seconds
     return *grads, grad_seen, _of_types(found, weight)
-
-
-@densities_backward.register_fake
-def _(grad, means, factors, seen, weight, coordinates, places, of_weight):
-    n_groups, n_out = means.shape[:2]
-    like = (means.new_empty(means.shape) for _ in range(2))
-    return means.new_empty(n_groups, n_out, LANES), *like, seen.new_empty(seen.shape), _like_weight(weight, of_weight)
 
 
 def _keep_densities(ctx, inputs, output) -> None:

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from torchcaps.ops.kernel_op import launch
 from torchcaps.ops.tiles import ceil_div
 
 ROWS, COLUMNS = 64, 16  # of a tile
@@ -12,4 +13,4 @@ def add_up(partial: Tensor, out: Tensor) -> None:
     from torchcaps.ops.partial_sums import triton_kernels as kernels
 
     grid = (ceil_div(out.numel(), COLUMNS),)
-    kernels.add_partial[grid](partial, out, len(partial), out.numel(), ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4)
+    launch(kernels.add_partial, grid)(partial, out, len(partial), out.numel(), ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchcaps.ops.backend import INTERPRETED, cannot_run_kernels, cannot_span_devices
 from torchcaps.ops.gpus import tiles_on
+from torchcaps.ops.kernel_op import kernel_op, launch
 from torchcaps.ops.partial_sums import add_up
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
@@ -42,27 +43,29 @@ def refuses(images: Tensor, weight: Tensor, bias: Tensor, centre: Tensor, stride
     return None
 
 
-@torch.library.custom_op("torchcaps::conv_silu_sums", mutates_args=())
+def _outputs(images, weight, bias, centre, stride):
+    return images.new_empty(len(images), *_places(images, weight, stride), len(weight)), bias.new_empty(2, len(weight))
+
+
+@kernel_op("torchcaps::conv_silu_sums", _outputs)
 def conv_silu_sums(images: Tensor, weight: Tensor, bias: Tensor, centre: Tensor, stride: int) -> tuple[Tensor, Tensor]:
     """Compute silu(convolution + bias) - centre [b p q k], and its sums and sums of squares [2 k]."""
     from torchcaps.ops.silu_sums import triton_conv_kernels as kernels
 
     tensors = [x.contiguous() for x in (images, weight, bias, centre)]
     out, sums = _outputs(*tensors, stride)
-    with torch.cuda.device_of(images):
-        programs, numbers, sizes = _cut(FORWARD, images, weight, out.shape[1:3], stride)
-        partial = sums.new_empty(programs, *sums.shape)
-        kernels.convolve_activate[(programs,)](*tensors, out, partial, *numbers, **sizes)
-        add_up(partial, sums)
+    programs, numbers, sizes = _cut(FORWARD, images, weight, out.shape[1:3], stride)
+    partial = sums.new_empty(programs, *sums.shape)
+    launch(kernels.convolve_activate, (programs,))(*tensors, out, partial, *numbers, **sizes)
+    add_up(partial, sums)
     return out, sums
 
 
-@conv_silu_sums.register_fake
-def _outputs(images, weight, bias, centre, stride):
-    return images.new_empty(len(images), *_places(images, weight, stride), len(weight)), bias.new_empty(2, len(weight))
+def _gradients(grad, grad_sums, images, weight, bias, centre, stride):
+    return bias.new_empty(len(weight), prod(weight.shape[1:]) + 1)
 
 
-@torch.library.custom_op("torchcaps::conv_silu_sums_backward", mutates_args=())
+@kernel_op("torchcaps::conv_silu_sums_backward", _gradients)
 def conv_silu_sums_backward(
     grad: Tensor, grad_sums: Tensor, images: Tensor, weight: Tensor, bias: Tensor, centre: Tensor, stride: int
 ) -> Tensor:
@@ -71,17 +74,11 @@ def conv_silu_sums_backward(
 
     tensors = [x.contiguous() for x in (grad, grad_sums, images, weight, bias, centre)]
     both = _gradients(*tensors, stride)
-    with torch.cuda.device_of(images):
-        programs, numbers, sizes = _cut(BACKWARD, images, weight, grad.shape[1:3], stride)
-        partial = both.new_empty(programs, *both.shape)
-        kernels.convolve_activate_backward[(programs,)](*tensors, partial, *numbers, **sizes)
-        add_up(partial, both)
+    programs, numbers, sizes = _cut(BACKWARD, images, weight, grad.shape[1:3], stride)
+    partial = both.new_empty(programs, *both.shape)
+    launch(kernels.convolve_activate_backward, (programs,))(*tensors, partial, *numbers, **sizes)
+    add_up(partial, both)
     return both
-
-
-@conv_silu_sums_backward.register_fake
-def _gradients(grad, grad_sums, images, weight, bias, centre, stride):
-    return bias.new_empty(len(weight), prod(weight.shape[1:]) + 1)
 
 
 def _places(images: Tensor, weight: Tensor, stride: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchcaps.ops.backend import cannot_run_kernels, cannot_span_devices
 from torchcaps.ops.gpus import tiles_on
+from torchcaps.ops.kernel_op import kernel_op, launch
 from torchcaps.ops.partial_sums import add_up
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
@@ -30,27 +31,29 @@ def refuses(maps: Tensor, bias: Tensor, centre: Tensor) -> str | None:
     return None
 
 
-@torch.library.custom_op("torchcaps::silu_sums", mutates_args=())
+def _outputs(maps, bias, centre):
+    return maps.new_empty(maps.shape), bias.new_empty((2, *bias.shape))
+
+
+@kernel_op("torchcaps::silu_sums", _outputs)
 def silu_sums(maps: Tensor, bias: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     """Compute silu(maps + bias) - centre [*b c], and its sums and sums of squares [2 c]."""
     from torchcaps.ops.silu_sums import triton_kernels as kernels
 
     maps, bias, centre = (x.contiguous() for x in (maps, bias, centre))
     out, sums = _outputs(maps, bias, centre)
-    with torch.cuda.device_of(maps):
-        programs, n, sizes = _cut(maps)
-        partial = sums.new_empty(programs, *sums.shape)
-        kernels.activate[(programs,)](maps, bias, centre, out, partial, n, **sizes, num_warps=WARPS)
-        add_up(partial, sums)
+    programs, n, sizes = _cut(maps)
+    partial = sums.new_empty(programs, *sums.shape)
+    launch(kernels.activate, (programs,))(maps, bias, centre, out, partial, n, **sizes, num_warps=WARPS)
+    add_up(partial, sums)
     return out, sums
 
 
-@silu_sums.register_fake
-def _outputs(maps, bias, centre):
-    return maps.new_empty(maps.shape), bias.new_empty((2, *bias.shape))
+def _gradients(grad, grad_sums, maps, bias, centre):
+    return maps.new_empty(maps.shape), bias.new_empty(bias.shape)
 
 
-@torch.library.custom_op("torchcaps::silu_sums_backward", mutates_args=())
+@kernel_op("torchcaps::silu_sums_backward", _gradients)
 def silu_sums_backward(
     grad: Tensor, grad_sums: Tensor, maps: Tensor, bias: Tensor, centre: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -59,18 +62,12 @@ def silu_sums_backward(
 
     grad, grad_sums, maps, bias, centre = (x.contiguous() for x in (grad, grad_sums, maps, bias, centre))
     out, total = _gradients(grad, grad_sums, maps, bias, centre)
-    with torch.cuda.device_of(maps):
-        programs, n, sizes = _cut(maps)
-        partial = total.new_empty(programs, *total.shape)
-        given = grad, grad_sums, maps, bias, centre
-        kernels.activate_backward[(programs,)](*given, out, partial, n, **sizes, num_warps=WARPS)
-        add_up(partial, total)
+    programs, n, sizes = _cut(maps)
+    partial = total.new_empty(programs, *total.shape)
+    given = grad, grad_sums, maps, bias, centre
+    launch(kernels.activate_backward, (programs,))(*given, out, partial, n, **sizes, num_warps=WARPS)
+    add_up(partial, total)
     return out, total
-
-
-@silu_sums_backward.register_fake
-def _gradients(grad, grad_sums, maps, bias, centre):
-    return maps.new_empty(maps.shape), bias.new_empty(bias.shape)
 
 
 def _cut(maps: Tensor) -> tuple[int, int, dict[str, int]]:
