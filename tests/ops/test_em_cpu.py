@@ -1,5 +1,6 @@
 """EM routing on a CPU without votes: the reference's results, whatever the poses."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from em_problems import D_IN, D_OUT, INF, N_IN, N_OUT, ROWS, gradients, problem
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchcaps.ops import em as em_module
 from torchcaps.ops import em_routing, em_routing_backend, own_output_prior
 from torchcaps.ops.em import cpu
 from torchcaps.ops.em.densities import EPS
@@ -307,4 +309,70 @@ def test_regions_that_it_leaves_to_the_reference():
 def test_auto_takes_the_faster(sizes, taken):
     args = narrow(batch=(20,), **sizes)
     assert em_routing_backend(**args) == taken
-    assert em_routing_backend(**args, compiling=True) == "reference"
+    assert em_routing_backend(**args, compiling=True) == taken
+
+
+class Routing(torch.nn.Module):
+    """EM routing of many votes, whose inputs share a transform."""
+
+    def __init__(self):
+        super().__init__()
+        args = narrow(i=1024, j=64, r=1, d=16, e=16)
+        for name in PARAMETERS:
+            self.register_buffer(name, args[name])
+
+    def forward(self, scores, poses):
+        return em_routing(scores, poses, **dict(self.named_buffers()))
+
+
+def inputs(batch, n_in=1024):
+    args = narrow(batch=(batch,), i=n_in, j=64, r=1, d=16, e=16)
+    return args["scores"], args["poses"].requires_grad_()
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Calls of the blocked backend, by the number of its blocks."""
+    calls = []
+
+    def route(*args):
+        calls[-1] += 1
+        return whole(*args)
+
+    def routed(**args):
+        calls.append(0)
+        return original(**args)
+
+    whole, original = cpu.route, cpu.routed
+    monkeypatch.setattr(cpu, "route", route)
+    monkeypatch.setitem(
+        em_module._IMPLEMENTATIONS, "blocked", replace(em_module._IMPLEMENTATIONS["blocked"], load=lambda: routed)
+    )
+    return calls
+
+
+def test_a_program_for_any_batch_has_no_votes(seen):
+    free = {0: torch.export.Dim("batch")}
+    program = torch.export.export(Routing(), inputs(2), dynamic_shapes=(free, free))
+    assert seen == [1]
+    made = [node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)]
+    assert max(x.numel() // len(x) for x in made if x.ndim > 2) < 1024 * 64 * 16 / 4  # numbers of an image
+    for found, wanted in zip(program.module()(*inputs(3)), Routing()(*inputs(3)), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_program_for_any_number_of_inputs_is_the_reference(seen):
+    free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("count")}
+    program = torch.export.export(Routing(), inputs(2), dynamic_shapes=(free, free))
+    assert seen == []
+    for found, wanted in zip(program.module()(*inputs(3, 700)), Routing()(*inputs(3, 700)), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_compiled_program_has_the_same_gradients(seen, fresh_dynamo):
+    gradients_of = []
+    for routing in (torch.compile(Routing(), fullgraph=True, backend="aot_eager"), Routing()):
+        scores, poses = inputs(3)
+        gradients_of += torch.autograd.grad(sum(x.sin().sum() for x in routing(scores, poses)), poses)
+    assert seen[0] == 1
+    torch.testing.assert_close(*gradients_of)

@@ -8,7 +8,8 @@ The rule of `auto`, in order:
    (`Implementation.loses`: dynamic routing in float32, few images), the next point comes first. The rule is taken from
    the shape that was measured slower (batch 32, 4608 inputs);
 2. inside `torch.compile` or `torch.export` otherwise: the reference, which is then compiled with everything around it
-   (there a backend asked for as `compiled` means the same), and on CUDA outside of them: compiled;
+   (there a backend asked for as `compiled` means the same), or on a CPU blocked, where that is plain PyTorch and faster
+   (`Implementation.is_plain`: EM routing). On CUDA outside of them: compiled;
 3. on a CPU: blocked where it supports the arguments (compiling costs half a minute there and gains nothing), and the
    reference where that is expected to be faster (EM routing of few votes, or of long poses);
 4. elsewhere: the reference.
@@ -84,6 +85,7 @@ class Implementation:
     refuses: Callable[..., str | None] = lambda *args, **kwargs: None
     # whether the next way of AUTO is expected to be faster on such arguments; asked only where this one does not refuse
     loses: Callable[..., bool] = lambda *args, **kwargs: False
+    is_plain: bool = False  # PyTorch that can be traced with any size free, so that a program may take it for auto
 
 
 def cannot_compile(poses: Tensor, **args) -> str | None:
@@ -174,7 +176,7 @@ def _automatic(implementations: dict[str, Implementation], device: str, args: di
     """Choose by the rule of `auto`; `whole`: inside a compiled program, where the reference is compiled with it."""
     slower = "reference"
     for name in AUTO.get(device, ()):
-        if (whole and name != "triton") or name not in implementations:
+        if name not in implementations or (whole and name != "triton" and not implementations[name].is_plain):
             continue
         if implementations[name].refuses(**args) is None:
             if not implementations[name].loses(**args):

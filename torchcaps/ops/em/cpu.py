@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
-from torchcaps.ops.backend import inside_transform
+from torchcaps.ops.backend import inside_transform, is_exporting
 from torchcaps.ops.em import reference
 from torchcaps.ops.em.densities import EPS
 from torchcaps.ops.em.reference import INF, EMRouted
@@ -52,12 +52,15 @@ def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density
 def loses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> bool:
     """Whether the reference should be faster: few votes, few places, or far more features than dimensions of a vote."""
     n_out, (n_in, rows, d_in), d_out, n_types = beta_use.shape[-1], poses.shape[-3:], weight.shape[-1], _n_types(weight)
-    n_votes = scores.numel() * n_out * rows * d_out
+    if isinstance(n_in, torch.SymInt):  # a program for any number of inputs cannot ask
+        return True
+    n_inputs = n_in if torch.compiler.is_compiling() else scores.numel()  # a program is for any batch: one image
+    n_votes = n_inputs * n_out * rows * d_out
     if n_votes < FEW_VOTES:
         return True
     of_an_input = COST_FEATURE + (n_iters - 1) / 2 * n_out + n_iters / 3 * COST_FACTOR * n_out * n_types / n_in
     of_the_weight = COST_WEIGHT * n_types * n_out * d_out
-    products = n_features(rows, d_in) * (scores.numel() * of_an_input + of_the_weight)
+    products = n_features(rows, d_in) * (n_inputs * of_an_input + of_the_weight)
     return products > (n_iters + 1) / 4 * COST_VOTE * n_votes
 
 
@@ -78,10 +81,13 @@ def routed(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density,
         for x in (scores, poses, prior)
     ]
     bytes_each = bytes_of_image(n_types, n_in, n_out, *poses.shape[-2:], weight.shape[-1], n_iters)
-    again = torch.is_grad_enabled() and bytes_each * prod(batch) > KEPT_BYTES
+    again = torch.is_grad_enabled() and not is_exporting() and bytes_each * prod(batch) > KEPT_BYTES
     size = max(1, BLOCK_BYTES // bytes_each)
     run = partial(checkpoint, route, use_reentrant=False, preserve_rng_state=False) if again else route
-    blocks = [[None if x is None else x[first : first + size] for x in inputs] for first in range(0, prod(batch), size)]
+    # a program is for any batch
+    whole = torch.compiler.is_compiling()
+    cuts = [slice(None)] if whole else [slice(first, first + size) for first in range(0, prod(batch), size)]
+    blocks = [[None if x is None else x[cut] for x in inputs] for cut in cuts]
     parts = [run(*block, *shared) for block in blocks]
     found = [torch.cat(part) for part in zip(*parts, strict=True)]
     dtypes = scores.dtype, poses.dtype, poses.dtype
