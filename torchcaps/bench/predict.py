@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchcaps.bench.memory import free
 from torchcaps.bench.timing import Clock, Timed, here, print_table, timed
+from torchcaps.ops import convolve
 from torchcaps.runtime.environment import algorithms
 
 BATCHES = (1, 32, 1024)
@@ -145,13 +146,18 @@ def _may_round(device: torch.device) -> bool:
 
 
 class _ConvolutionsInTF32(TorchFunctionMode):
-    """Region in which images and weights of every `conv2d` are rounded to TF32, and nothing else is."""
+    """Region in which images and weights of every convolution are rounded to TF32, and nothing else is.
+
+    `convolve` may multiply the patches of the few images in float64, which are not rounded, where a large batch in
+    float32 runs `conv2d`.
+    """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is torch.conv2d:
-            images, weight, *others = args
-            args = (_to_tf32(images), _to_tf32(weight), *others)
-        return function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if function in (torch.conv2d, convolve):
+            args = tuple(_to_tf32(x) if place < 2 else x for place, x in enumerate(args))
+            kwargs = {name: _to_tf32(x) if name in ("input", "weight") else x for name, x in kwargs.items()}
+        return function(*args, **kwargs)
 
 
 def _to_tf32(x: Tensor) -> Tensor:
