@@ -23,9 +23,9 @@ WAYS = {"cpu": ("eager", "onnx"), "cuda": ("eager", "compiled", "graph")}
 LONGEST_S = 5.0  # seconds of one call, as foreseen from the smaller batch, beyond which it is left out
 SECONDS = 2.0  # of one measurement
 TOLERANCE = 1e-3  # of scores and poses, between a way and float64
-# cuDNN chooses by shape and layout which convolutions round to TF32, so that eager execution is no measure: it did not
-# round EM routing's first one, which makes most of the error. A way may err ROUNDINGS times as much as with all of them
-# rounded: of 24 images, with some rounded and some not, the worst erred 1.6 times as much.
+# cuDNN chooses by shape and layout which convolutions round to TF32, so that eager execution is no measure. A way may
+# err ROUNDINGS times as much as with all of them rounded: with only some of them rounded it may err more than with all,
+# in a trial on EM routing 1.6 times as much (its output was not kept).
 ROUNDINGS = 2
 LARGEST = 2e-2  # allowed at most, three times what EM routing needs: beyond it a comparison says nothing
 CHECKED = 8  # images of a batch that are compared with float64
