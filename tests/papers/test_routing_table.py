@@ -103,19 +103,28 @@ def test_an_unknown_name_is_refused_beside_a_known_one(capsys, monkeypatch):
     )
 
 
-HELD_OUT = {"smallnorb": "epochs=8,data=smallnorb-folds"} | dict.fromkeys(
-    ("fashion", "cifar"), "epochs=4,hold_out=5000"
-)
+HELD_OUT = {
+    "smallnorb": "epochs=8,data=smallnorb-folds",
+    "like": "epochs=4,hold_out=5000,views=warped",
+    "fashion": "epochs=4,hold_out=5000",
+    "cifar": "epochs=4,hold_out=5000",
+    "digits": "hold_out=300",
+}
 
 
-@pytest.mark.parametrize("which", HELD_OUT)
+@pytest.mark.parametrize("which", SETS)
 def test_rows_have_the_learning_rate_that_held_out_images_prefer(which):
+    """On 300 held-out digits three rows are ties, where either rate is right."""
     path = tuning_path(Path(__file__).parents[2] / "results", "routings")
     errors = {line.run: line.by_seed[0] for line in read_tuning(path)}
+    ties = []
     for name in NAMES[which]:
         row = f"{which}-{name}"
         of = {rate: errors[f"{row},learning_rate={rate},{HELD_OUT[which]}"] for rate in ("1e-3", "3e-3")}
-        assert RECIPES[f"routings/{row}"].make().stages[0].learning_rate == float(min(of, key=of.get)), row
+        best = {float(rate) for rate, error in of.items() if error == min(of.values())}
+        assert RECIPES[f"routings/{row}"].make().stages[0].learning_rate in best, row
+        ties += [name] * (len(best) > 1)
+    assert ties == (["max-min", "em-full", "pooled"] if which == "digits" else [])
 
 
 def test_all_sets_lie_beside_each_other_with_what_is_surely_below_or_above_the_control():
