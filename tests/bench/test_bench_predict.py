@@ -9,6 +9,7 @@ from rich.console import Console
 
 from torchcaps.bench import predict
 from torchcaps.cli.bench import _subject
+from torchcaps.ops import convolution, convolve
 
 CPU = torch.device("cpu")
 
@@ -72,8 +73,12 @@ def test_another_shape_is_wrong(found):
 class Convolved(torch.nn.Module):
     """Sum of as many pixels as a kernel has, 1 each."""
 
+    def __init__(self, op=torch.conv2d):
+        super().__init__()
+        self.op = op
+
     def forward(self, images):
-        return [torch.nn.functional.conv2d(images, images.new_ones(1, 1, 4, 4)).flatten(1)]
+        return [self.op(images, weight=images.new_ones(1, 1, 4, 4)).flatten(1)]
 
 
 def test_numbers_of_tf32_have_ten_bits_behind_the_leading_one():
@@ -83,10 +88,16 @@ def test_numbers_of_tf32_have_ten_bits_behind_the_leading_one():
     assert abs(found[-1] / (2**-100 * 1.3) - 1) < step / 2
 
 
-def test_where_convolutions_round_to_tf32_a_way_may_err_twice_as_much(monkeypatch):
-    """A pixel is 0.4 steps of TF32 beyond 1, a step is 1/1024, and every sum has 16 pixels."""
+@pytest.mark.parametrize("patches", [False, True])
+@pytest.mark.parametrize("op", [torch.conv2d, convolve], ids=["conv2d", "convolve"])
+def test_where_convolutions_round_to_tf32_a_way_may_err_twice_as_much(op, patches, monkeypatch):
+    """A pixel is 0.4 steps of TF32 beyond 1, a step is 1/1024, and every sum has 16 pixels.
+
+    `convolve` on a stand-in for CUDA multiplies patches.
+    """
+    monkeypatch.setattr(convolution, "_on_cuda", lambda tensor: patches)
     step = 2.0**-10
-    images, model, error = torch.full((2, 1, 4, 4), 1 + 0.4 * step), Convolved(), 16 * 0.4 * step
+    images, model, error = torch.full((2, 1, 4, 4), 1 + 0.4 * step), Convolved(op), 16 * 0.4 * step
     right = model(images)[0]
     assert "allowed 1.0e-03" in predict._why_wrong([right - error], model, images)
     monkeypatch.setattr(predict, "_may_round", lambda device: True)
@@ -94,6 +105,20 @@ def test_where_convolutions_round_to_tf32_a_way_may_err_twice_as_much(monkeypatc
     assert "allowed 1.3e-02" in predict._why_wrong([right - 2.1 * error], model, images)
     large = 64 * images  # rounds 64 times as far
     assert "allowed 2.0e-02" in predict._why_wrong([model(large)[0] - 64 * error], model, large)
+
+
+@pytest.mark.parametrize("op", [torch.conv2d, torch.nn.functional.linear], ids=["conv2d", "linear"])
+@pytest.mark.parametrize("n_positional", [0, 1, 2])
+def test_images_and_weights_of_convolutions_alone_are_rounded(op, n_positional):
+    """By whatever argument they come."""
+    off = 1 + 0.4 * 2.0**-10
+    shape = (2, 1, 4, 4) if op is torch.conv2d else (2, 4)
+    given = {"input": torch.full(shape, off), "weight": torch.full(shape, off), "bias": torch.full((2,), off)}
+    positional, keywords = [*given.values()][:n_positional], dict([*given.items()][n_positional:])
+    with predict._ConvolutionsInTF32():
+        found = op(*positional, **keywords)
+    rounded = given | ({name: torch.ones(shape) for name in ("input", "weight")} if op is torch.conv2d else {})
+    assert torch.equal(found, op(**rounded))
 
 
 def test_eager_execution_is_no_measure(monkeypatch):

@@ -55,8 +55,12 @@ def test_odd_sizes_in_low_precision(gpu_only, sizes, dtype):
 
 
 def test_a_mean_near_0_of_many_chunks_is_as_exact_as_plain_pytorchs(device):
-    """Chunks are measured from the mean of the first few votes, which is far larger."""
-    judge(lambda seed: em_problem("ijde", device, batch=(2,), i=200, j=8, r=1, d=1, e=2, seed=seed), 1, seeds=[2])
+    """Chunks are measured from the mean of the first few votes, which is far larger.
+
+    One seed, since `judge` asks under the interpreter for one within the budget. A mean of chunks without what its
+    rounding left out errs there by 2.4 budgets; of seeds 0 to 5 all but one would show it.
+    """
+    judge(lambda seed: em_problem("ijde", device, batch=(2,), i=200, j=8, r=1, d=1, e=2, seed=seed), 1, seeds=[0])
 
 
 @pytest.mark.parametrize("weight", ["jde", "ijde"])

@@ -52,8 +52,12 @@ def test_shared_transforms_are_right_with_every_table(tiles, gpu_only, rng, weig
 
 @pytest.mark.parametrize("weight", ["jde", "ijde"])
 def test_em_routing_is_right_with_every_table(tiles, gpu_only, weight):
-    """Scores around 36 are rounded by 2e-6, and poses of the next iteration turn that into 2e-6 to 2e-5 by chance."""
-    judge_together(lambda seed: of_chunks(weight, "cuda", seed))
+    """Scores around 36 are rounded by 2e-6, and poses of the next iteration turn that into 2e-6 to 2e-5 by chance.
+
+    So no problem has to stay within its budget. What is given up: an error that shows on few problems, and there by
+    less than ten budgets.
+    """
+    judge_together(lambda seed: of_chunks(weight, "cuda", seed), most=2, every=10)
 
 
 def of_chunks(weight, device, seed=0):

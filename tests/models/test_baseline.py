@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from torchcaps.models import MODELS
 from torchcaps.models.baseline import PRESETS, Baseline, PictureConv2d
@@ -29,6 +30,21 @@ def test_the_one_for_40x40_is_as_large_as_its_capsnet():
 def test_the_one_for_photographs_is_about_as_large_as_routing_net(image):
     ours, theirs = size(Baseline(image, 10, preset="photos")), size(MODELS["routing-net"](image, 10))
     assert abs(ours / theirs - 1) < 0.15
+
+
+def multiplications(model: torch.nn.Module, image: tuple[int, int, int]) -> float:
+    """Millions of multiplications in the convolutions, for one image."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.eval()(torch.rand(1, *image))
+    return counter.get_flop_counts()["Global"][torch.ops.aten.convolution] / 2e6  # a product and a sum each
+
+
+@pytest.mark.parametrize(("image", "wanted"), [((3, 32, 32), (67.8, 16.5)), ((1, 28, 28), (51.0, 11.0))], ids=str)
+def test_convolutions_of_the_one_for_photographs_multiply_four_times_as_often_as_routing_nets(image, wanted):
+    models = Baseline(image, 10, preset="photos"), MODELS["routing-net"](image, 10)
+    ours, theirs = (multiplications(model, image) for model in models)
+    assert (ours, theirs) == pytest.approx(wanted, abs=0.05)
+    assert 4 < ours / theirs < 5
 
 
 def test_the_one_for_smallnorb_is_as_large_as_its_network_of_capsules():

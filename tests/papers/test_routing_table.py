@@ -10,6 +10,7 @@ from commands import run as command
 
 from torchcaps.layers import ROUTINGS
 from torchcaps.papers import RECIPES
+from torchcaps.papers.against_cnn import PAIRS
 from torchcaps.papers.pages import filled
 from torchcaps.papers.routings import figures
 from torchcaps.papers.routings.costs import Cost, bench_routings, read_costs, write_costs
@@ -77,7 +78,8 @@ def test_a_table_has_errors_and_costs_and_says_what_was_not_run(tmp_path):
     assert first.startswith("| no capsules: CNN | 1.50 (1) | - | 271,545 | 4.00 | 1,024 |")
     assert second.startswith("| em | 2.50 ± 0.71 (2) | - | 228,440 | 8.00 | 1,024 |")
     with pytest.raises(
-        ValueError, match="no set 'cifar10' of routings; there are smallnorb, like, fashion, cifar, digits, all"
+        ValueError,
+        match="no set 'cifar10' of routings; there are smallnorb, like, fashion, cifar, digits, all, between",
     ):
         filled(marked.replace("smallnorb", "cifar10"), tmp_path)
 
@@ -103,26 +105,35 @@ def test_an_unknown_name_is_refused_beside_a_known_one(capsys, monkeypatch):
     )
 
 
-HELD_OUT = {"smallnorb": "epochs=8,data=smallnorb-folds"} | dict.fromkeys(
-    ("fashion", "cifar"), "epochs=4,hold_out=5000"
-)
+HELD_OUT = {
+    "smallnorb": "epochs=8,data=smallnorb-folds",
+    "like": "epochs=4,hold_out=5000,views=warped",
+    "fashion": "epochs=4,hold_out=5000",
+    "cifar": "epochs=4,hold_out=5000",
+    "digits": "hold_out=300",
+}
 
 
-@pytest.mark.parametrize("which", HELD_OUT)
+@pytest.mark.parametrize("which", SETS)
 def test_rows_have_the_learning_rate_that_held_out_images_prefer(which):
+    """On 300 held-out digits three rows are ties, where either rate is right."""
     path = tuning_path(Path(__file__).parents[2] / "results", "routings")
     errors = {line.run: line.by_seed[0] for line in read_tuning(path)}
+    ties = []
     for name in NAMES[which]:
         row = f"{which}-{name}"
         of = {rate: errors[f"{row},learning_rate={rate},{HELD_OUT[which]}"] for rate in ("1e-3", "3e-3")}
-        assert RECIPES[f"routings/{row}"].make().stages[0].learning_rate == float(min(of, key=of.get)), row
+        best = {float(rate) for rate, error in of.items() if error == min(of.values())}
+        assert RECIPES[f"routings/{row}"].make().stages[0].learning_rate in best, row
+        ties += [name] * (len(best) > 1)
+    assert ties == (["max-min", "em-full", "pooled"] if which == "digits" else [])
 
 
-def test_all_sets_lie_beside_each_other_with_what_is_surely_below_or_above_the_control():
+def test_all_sets_lie_beside_each_other_with_what_is_significantly_below_or_above_the_control():
     """From the committed results: dynamic routing leads on photographs and trails on affine digits."""
     lines = filled("<!-- routings all -->\n<!-- end -->", Path(__file__).parents[2] / "results").splitlines()
     assert lines[1] == "| routing | CIFAR-10 | Fashion-MNIST | smallNORB | affine digits | small digits |"
-    cells = {line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ")[1:] for line in lines[3:-1]}
+    cells = {line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ")[1:] for line in lines[3:-3]}
     assert (
         {*SHORT} == {*SETS} and len(cells) == len(COMPARED) + len(WITHOUT_CAPSULES) and next(iter(cells)) == "uniform"
     )
@@ -130,7 +141,31 @@ def test_all_sets_lie_beside_each_other_with_what_is_surely_below_or_above_the_c
     assert photos.startswith("**") and photos.endswith("**")
     assert affine.startswith("(") and affine.endswith(")")
     assert not toys.startswith(("**", "("))
+    n = sum(len(NAMES[which]) - 1 for which in SETS)
+    assert lines[-3:-1] == [
+        "",
+        f"3 seeds per row; {n} comparisons with `uniform`, of which about 3 would be marked by chance.",
+    ]
     assert cells["em,\N{NO-BREAK SPACE}16x16\N{NO-BREAK SPACE}transforms"][:2] == ["-", "-"]
+
+
+def test_rows_on_photographs_lie_beside_others_than_the_control():
+    """From the committed results: the CNN leads every routing, and dynamic routing leads mean pooling."""
+    lines = filled("<!-- routings between -->\n<!-- end -->", Path(__file__).parents[2] / "results").splitlines()
+    assert lines[1] == "| row | minus | CIFAR-10 | Fashion-MNIST |"
+    cells = [line.replace("\N{NO-BREAK SPACE}", " ").strip("| ").split(" | ") for line in lines[3:-1]]
+    assert len(cells) == len({(row, other) for row, other, *_ in cells}) == len(PAIRS["routings_between"]) / 2
+    beside_cnn = [found for _, other, *found in cells if other == "CNN"]
+    assert len(beside_cnn) == len(NAMES["cifar"]) - len(WITHOUT_CAPSULES) - 1  # the control's are in other tables
+    assert all(cell.startswith("**+") for found in beside_cnn for cell in found)
+    assert cells[0][:2] == ["dynamic", "mean pooling"]
+    assert all(cell.startswith("**-") and cell.endswith(")**") for cell in cells[0][2:])
+
+
+def test_rows_that_were_not_run_are_called_so(tmp_path):
+    *_, last, _ = filled("<!-- routings between -->\n<!-- end -->", tmp_path).splitlines()
+    assert last.replace("\N{NO-BREAK SPACE}", " ").endswith("| CNN | not run yet | not run yet |")
+    assert "comparisons" not in filled("<!-- routings all -->\n<!-- end -->", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,12 @@ from torchcaps.results.verify import (
 )
 
 NAME = "smoke/capsnet-plain"
-# has recipes and a helper that was taken for one, as torchcaps had, without the seconds that the whole of torchcaps takes to import
+# has recipes, one of them with arguments to spare, and a helper that was taken for one, as torchcaps had, without the seconds that the whole of torchcaps
+# takes to import
 OLD = {
     "papers.py": "class R:\n    make = staticmethod(lambda: RUN)\nclass H:\n    make = staticmethod(lambda which: which)\n"
-    "RECIPES = {'smoke/helper': H(), NAME: R()}\n",
+    "class V:\n    make = staticmethod(lambda *rest, also=1, **more: RUN)\n"
+    "RECIPES = {'smoke/helper': H(), 'smoke/any': V(), NAME: R()}\n",
     "recipe.py": "to_plain = dict\n",
     "__init__.py": "",
 }
@@ -58,6 +60,7 @@ def test_verify_looks_at_the_recipe_as_it_was_at_the_commit(result, history):
     history, head = history
     clean = result | {"dirty": False, "commit": head}
     assert check_commit(clean, history).passed
+    assert history.recipes(head).keys() == {"smoke/any", NAME}
     assert (
         "stored, then: data: mnist, generated-16"
         in check_commit(clean | {"run": result["run"] | {"data": "mnist"}}, history).text

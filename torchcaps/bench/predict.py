@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchcaps.bench.memory import free
 from torchcaps.bench.timing import Clock, Timed, here, print_table, timed
+from torchcaps.ops import convolve
 from torchcaps.runtime.environment import algorithms
 
 BATCHES = (1, 32, 1024)
@@ -22,9 +23,9 @@ WAYS = {"cpu": ("eager", "onnx"), "cuda": ("eager", "compiled", "graph")}
 LONGEST_S = 5.0  # seconds of one call, as foreseen from the smaller batch, beyond which it is left out
 SECONDS = 2.0  # of one measurement
 TOLERANCE = 1e-3  # of scores and poses, between a way and float64
-# cuDNN chooses by shape and layout which convolutions round to TF32, so that eager execution is no measure: it did not
-# round EM routing's first one, which makes most of the error. A way may err ROUNDINGS times as much as with all of them
-# rounded: of 24 images, with some rounded and some not, the worst erred 1.6 times as much.
+# cuDNN chooses by shape and layout which convolutions round to TF32, so that eager execution is no measure. A way may
+# err ROUNDINGS times as much as with all of them rounded: with only some of them rounded it may err more than with all,
+# in a trial on EM routing 1.6 times as much (its output was not kept).
 ROUNDINGS = 2
 LARGEST = 2e-2  # allowed at most, three times what EM routing needs: beyond it a comparison says nothing
 CHECKED = 8  # images of a batch that are compared with float64
@@ -145,13 +146,18 @@ def _may_round(device: torch.device) -> bool:
 
 
 class _ConvolutionsInTF32(TorchFunctionMode):
-    """Region in which images and weights of every `conv2d` are rounded to TF32, and nothing else is."""
+    """Region in which images and weights of every convolution are rounded to TF32, and nothing else is.
+
+    `convolve` may multiply the patches of the few images in float64, which are not rounded, where a large batch in
+    float32 runs `conv2d`.
+    """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is torch.conv2d:
-            images, weight, *others = args
-            args = (_to_tf32(images), _to_tf32(weight), *others)
-        return function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if function in (torch.conv2d, convolve):
+            args = tuple(_to_tf32(x) if place < 2 else x for place, x in enumerate(args))
+            kwargs = {name: _to_tf32(x) if name in ("input", "weight") else x for name, x in kwargs.items()}
+        return function(*args, **kwargs)
 
 
 def _to_tf32(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 
 from torchcaps.data import DataError
 from torchcaps.papers import RECIPES
-from torchcaps.papers.routings.rows import CONTROL
+from torchcaps.papers.routings.rows import COMPARED, CONTROL, NAMES, SETS
 from torchcaps.results.claims import find
 from torchcaps.results.paired import Loaded, paired, predictions_sha256
 from torchcaps.results.replay import Check
@@ -49,6 +49,27 @@ def _beside_uniform(which: str, part: str) -> tuple[Pair, ...]:
     control = f"routings/{which}-{CONTROL}"
     rows = [name for name in RECIPES if name.startswith(f"routings/{which}-") and name != control]
     return tuple(Pair(which, name.removeprefix(f"routings/{which}-"), name, control, CONTROL, part) for name in rows)
+
+
+PHOTOS = ("cifar", "fashion")
+# what pages say about photographs beyond the comparison with the control; every routing beside the CNN
+_BETWEEN = (
+    *((name, "pooled") for name in ("dynamic", "self-attention", "max-min", "inverted")),
+    ("dynamic", "self-attention"),
+    ("dynamic", "max-min"),
+    ("inverted", "dynamic"),
+    ("inverted", "em"),
+    *((name, "cnn") for name in COMPARED if name != CONTROL),
+)
+
+
+def _between_on_photographs() -> tuple[Pair, ...]:
+    return tuple(
+        Pair(SETS[which], name, f"routings/{which}-{name}", f"routings/{which}-{other}", other)
+        for which in PHOTOS
+        for name, other in _BETWEEN
+        if name in NAMES[which]
+    )
 
 
 LIKE = "affnist-like"
@@ -139,7 +160,14 @@ PAIRS: dict[str, tuple[Pair, ...]] = {
     "routings_cifar": _beside_uniform("cifar", "test"),
     "routings_digits": _beside_uniform("digits", "test"),
     "routings_long": _beside_uniform("long-smallnorb", "test"),
+    "routings_between": _between_on_photographs(),
 }
+
+
+def _all_pairs() -> list[Pair]:
+    """List every comparison once; two tables may show the same."""
+    pairs = (pair for group in PAIRS.values() for pair in group)
+    return list({(pair.capsules, pair.baseline, pair.part): pair for pair in pairs}.values())
 
 
 def paired_path(results: Path) -> Path:
@@ -152,7 +180,7 @@ def refresh(results: Path, root: Path | None = None) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(FIELDS)
     loaded: Loaded = {}
-    for pair in (pair for group in PAIRS.values() for pair in group):
+    for pair in _all_pairs():
         both = pair.results(results)
         if not all(both):
             continue  # not run yet
@@ -171,7 +199,7 @@ def _line(pair: Pair, both: Both, root: Path | None, loaded: Loaded) -> dict[str
 def check_intervals(results: Path, root: Path | None = None) -> list[Check]:
     """Compute every stored interval again from predictions and labels; None for those whose data is not here."""
     stored, checks, loaded = read_intervals(results), [], {}
-    for pair in (pair for group in PAIRS.values() for pair in group):
+    for pair in _all_pairs():
         both, said = pair.results(results), stored.pop((pair.capsules, pair.baseline, pair.part), None)
         if not all(both) or said is None:
             continue  # not run yet; or its table says that it is stale

@@ -9,7 +9,7 @@ A table stands between `<!-- table NAME -->` and `<!-- end -->`. NAME is a paper
 - `only ROW ...`: only these rows.
 `<!-- measures PAPER NAME ... -->` makes one column per metric NAME, for all rows or for those after `only`.
 `<!-- pairs GROUP -->` sets capsules beside baselines (against_cnn.py).
-`<!-- routings SET -->` sets routings beside each other (routings/table.py).
+`<!-- routings SET -->` sets routings beside each other (routings/table.py); SET may be `all` or `between`.
 `<!-- records SET ... -->` lists times to accuracy (records/table.py).
 
 A number in a sentence carries its source: `89.95<!-- hauser2019/mnist probe_accuracy -->`. The mark names a row, or a

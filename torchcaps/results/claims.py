@@ -124,7 +124,7 @@ def recipes_of(paper: str, module: ModuleType) -> dict[str, Recipe]:
             and not name.startswith("_")
             and not isinstance(part, type)
         ):
-            if needed := _needed_by(part):
+            if needed := needed_by(part):
                 raise TypeError(
                     f"{module.__name__}.{name} is public, so it is a recipe, which takes nothing; it takes "
                     f"{', '.join(needed)}. Begin its name with an underscore"
@@ -135,7 +135,8 @@ def recipes_of(paper: str, module: ModuleType) -> dict[str, Recipe]:
     }
 
 
-def _needed_by(function: Callable[..., Any]) -> list[str]:
+def needed_by(function: Callable[..., Any]) -> list[str]:
+    """Name the arguments without which the function cannot be called."""
     rest = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
     given = signature(function).parameters.items()
     return [name for name, parameter in given if parameter.default is parameter.empty and parameter.kind not in rest]

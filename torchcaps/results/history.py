@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -12,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.data.sources.files import cache_folder
+from torchcaps.results.claims import needed_by
 from torchcaps.runtime.files import read_hashed, write_hashed
 
 HOME = Path(__file__).parents[2]
 # the code of the time says what its recipes were; `to_plain` has had two homes
 READ = """
 import json
-from inspect import signature
 from torchcaps.papers import RECIPES
 try:
     from torchcaps.train.plain import to_plain
@@ -26,10 +27,12 @@ except ImportError:
     from torchcaps.recipe import to_plain
 found = {}
 for name, recipe in RECIPES.items():
-    if all(p.default is not p.empty for p in signature(recipe.make).parameters.values()):
-        found[name] = to_plain(recipe.make())  # what wants arguments is a helper that was taken for a recipe
+    if not needed_by(recipe.make):
+        found[name] = to_plain(recipe.make())  # what needs arguments is a helper that was taken for a recipe
 print(json.dumps(found))
 """
+# before it, so that one function says in both places what is no recipe
+NEEDED_BY = "from __future__ import annotations\nfrom inspect import Parameter, signature\n"
 
 
 @dataclass
@@ -58,9 +61,10 @@ class History:
             except (OSError, subprocess.CalledProcessError) as error:
                 hint = "`git fetch --unshallow` completes a shallow clone"
                 raise ValueError(f"could not look at {commit[:12]}: {_reason(error)}; {hint}") from error
+            program = NEEDED_BY + inspect.getsource(needed_by) + READ
             try:
                 subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True, capture_output=True)
-                return _output([sys.executable, "-c", READ], cwd=folder, env=os.environ | {"PYTHONPATH": folder})
+                return _output([sys.executable, "-c", program], cwd=folder, env=os.environ | {"PYTHONPATH": folder})
             except (OSError, subprocess.CalledProcessError) as error:
                 raise ValueError(f"could not read the recipes of {commit[:12]}: {_reason(error)}") from error
 

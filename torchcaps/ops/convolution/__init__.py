@@ -5,6 +5,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import conv2d, linear, pad
+from torch.overrides import handle_torch_function, has_torch_function
 
 from torchcaps.ops.backend import cannot_multiply
 from torchcaps.ops.convolution.triton_op import convolve_strided, supports
@@ -32,6 +33,8 @@ def convolve(
     channel: at batch 128, 28x28, 256 filters of 9x9 its forward and weight gradient took nearly a hundred microseconds
     each in a profile on an H200, the patches and both products 45 together.
     """
+    if has_torch_function((images, weight)):  # a mode sees one convolution, whichever way it is computed
+        return handle_torch_function(convolve, (images, weight), images, weight, bias, stride, padding)
     if not _on_cuda(images):
         if stride > 1 and _has_few_images(images, weight, padding):
             around = pad(images, [padding] * 4) if padding else images

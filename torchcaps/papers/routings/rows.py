@@ -113,12 +113,12 @@ def _like() -> Run:
 
 
 def _fashion() -> Run:
-    """Fashion-MNIST, moved a little and mirrored."""
+    """Fashion-MNIST, shifted a little and flipped."""
     return _run("fashion-mnist", (Shift(2), Flip()), epochs=15, batch=128)
 
 
 def _cifar() -> Run:
-    """CIFAR-10, padded crops and mirrored, as in tsai2020/cifar10."""
+    """CIFAR-10, padded crops and flipped, as in tsai2020/cifar10."""
     return _run("cifar10", (Crop(32, border=4), Flip(), Standardise()), epochs=20, batch=128)
 
 

@@ -3,14 +3,15 @@
 from pathlib import Path
 from statistics import mean
 
-from torchcaps.papers.against_cnn import NARROW, PAIRS, compared, read_intervals, spread_of
+from torchcaps.papers.against_cnn import NARROW, PAIRS, PHOTOS, compared, read_intervals, spread_of
 from torchcaps.papers.routings.measured import Measured, measured
 from torchcaps.papers.routings.rows import ABOUT, COMPARED, CONTROL, SETS, WITHOUT_CAPSULES
+from torchcaps.results.paired import LEVEL
 from torchcaps.results.statistics import UNCHECKED
 
 HEAD = ("routing", "error, % (n)", f"minus {CONTROL}, 95 % interval", "parameters")
 COSTS = ("ms per step", "memory, MiB")  # of the machine: no predictions give them again
-ALL = "all"  # in place of a set
+ALL, BETWEEN = "all", "between"  # in place of a set
 SHORT = {
     "cifar": "CIFAR-10",
     "fashion": "Fashion-MNIST",
@@ -22,11 +23,16 @@ NOTE = f"{UNCHECKED} Measured by `torchcaps bench routings` and kept in costs.cs
 
 
 def routings_table(which: str, results: Path) -> str:
-    """Format a set's rows as a Markdown table, the lowest error first; `all`: the errors of every set."""
+    """Format a set's rows as a Markdown table, the lowest error first.
+
+    `all`: the errors of every set. `between`: differences of other rows than the control, on photographs.
+    """
     if which == ALL:
         return _overview(results)
+    if which == BETWEEN:
+        return _between(results)
     if which not in SETS:
-        raise ValueError(f"there is no set {which!r} of routings; there are {', '.join(SETS)}, {ALL}")
+        raise ValueError(f"there is no set {which!r} of routings; there are {', '.join(SETS)}, {ALL}, {BETWEEN}")
     rows = measured(which, results)
     done = sorted((row for row in rows if row.errors), key=lambda row: mean(row.errors))
     beside = _differences(which, results)
@@ -41,24 +47,45 @@ def routings_table(which: str, results: Path) -> str:
 
 
 def _overview(results: Path) -> str:
-    """Format the mean errors of all sets: bold where surely below the control, in brackets where surely above."""
-    columns, head = {}, ("routing", *SHORT.values())
+    """Format the mean errors of all sets: bold where significantly below the control, in brackets where above."""
+    columns, head, n_compared, n_seeds = {}, ("routing", *SHORT.values()), 0, set()
     for which in SHORT:
         leaders = {name: leader for name, (_, leader) in _compared(which, results).items()}
+        rows = [row for row in measured(which, results) if row.errors]
         columns[which] = {
-            row.name: beside_control(f"{mean(row.errors):.2f}", leaders.get(row.name, "open"))
-            for row in measured(which, results)
-            if row.errors
+            row.name: beside_control(f"{mean(row.errors):.2f}", leaders.get(row.name, "open")) for row in rows
         }
+        n_compared += len(leaders)
+        n_seeds |= {len(row.errors) for row in rows}
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for name in (CONTROL, *(name for name in (*COMPARED, *WITHOUT_CAPSULES) if name != CONTROL)):
         cells = (ABOUT.get(name, name), *(columns[which].get(name, "-") for which in SHORT))
         lines.append(f"| {' | '.join(cell.translate(NARROW) for cell in cells)} |")
+    if not n_compared:
+        return "\n".join(lines) + "\n"
+    by_chance = f"about {(1 - LEVEL) * n_compared:.0f} would be marked by chance"
+    seeds = " or ".join(map(str, sorted(n_seeds)))
+    lines += ["", f"{seeds} seeds per row; {n_compared} comparisons with `{CONTROL}`, of which {by_chance}."]
+    return "\n".join(lines) + "\n"
+
+
+def _between(results: Path) -> str:
+    """Format the differences of the pairs that do not have the control, a column for each set of photographs."""
+    stored, found = read_intervals(results), {}
+    for pair in PAIRS[f"routings_{BETWEEN}"]:
+        both = pair.results(results)
+        name, other = (ABOUT.get(name, name).removeprefix("no capsules: ") for name in (pair.model, pair.without))
+        cell = in_bold(*compared(pair, both, stored)) if all(both) else "not run yet"
+        found.setdefault((name, other), {})[pair.data] = cell
+    sets = [SETS[which] for which in PHOTOS]
+    lines = [f"| {' | '.join(('row', 'minus', *sets))} |", "|---|---|" + "---|" * len(sets)]
+    for names, cells in found.items():
+        lines.append(f"| {' | '.join((*names, *(cells[name] for name in sets))).translate(NARROW)} |")
     return "\n".join(lines) + "\n"
 
 
 def beside_control(error: str, leader: str) -> str:
-    """Mark an error that is surely below the control's or above; a star: surely for these two networks alone."""
+    """Mark an error that is significantly below the control's or above; a star: for these two networks alone."""
     if leader == "-":
         return f"{error} stale"
     star = r"\*" if leader.endswith("*") else ""
@@ -79,11 +106,13 @@ def _compared(which: str, results: Path) -> dict[str, tuple[str, str]]:
 
 def _differences(which: str, results: Path) -> dict[str, str]:
     """Format the difference of every row from the control, in bold where the interval leaves out zero."""
-    found = {}
-    for name, (difference, leader) in _compared(which, results).items():
-        starred = difference.replace("*", r"\*")  # a bare star would end the bold
-        found[name] = difference if leader in ("open", "-") else f"**{starred}**"
-    return found
+    return {name: in_bold(*difference) for name, difference in _compared(which, results).items()}
+
+
+def in_bold(difference: str, leader: str) -> str:
+    """Set a difference in bold where one of the two rows leads."""
+    starred = difference.replace("*", r"\*")  # a bare star would end the bold
+    return difference if leader in ("open", "-") else f"**{starred}**"
 
 
 def _costs(row: Measured) -> tuple[str, str, str]:
