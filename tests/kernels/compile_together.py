@@ -2,10 +2,12 @@
 
 python compile_together.py launches     what launches want that was not compiled ahead, and how many there are
 python compile_together.py traced       the kernels that threads compiled while two ops were traced
+python compile_together.py seconds N    seconds to compile the routing of a CapsNet's training step by N threads
 """
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -17,7 +19,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from torchcaps.ops import kernel_op
+from torchcaps.ops import kernel_op, triton_threads
+from torchcaps.ops.dynamic import triton_op as dynamic_op
 from torchcaps.ops.gpus import LARGE, forced_tiles
 from torchcaps.ops.silu_sums import triton_op
 
@@ -80,14 +83,31 @@ def traced() -> list[str]:
         for _ in range(2):
             out, sums = triton_op.silu_sums(maps, bias, bias)
             triton_op.silu_sums_backward(out, sums, maps, bias, bias)
+    wait_for_all()
+    return sorted(names)
+
+
+def wait_for_all() -> None:
     for op, known in kernel_op._known.items():
         for kernels in known.values():
             kernels.wait(op.__name__)
-    return sorted(names)
+
+
+def seconds(threads: str) -> float:
+    triton_threads.MOST = int(threads)
+    traced()  # the first trace and the first kernel take longer
+    begin = time.perf_counter()
+    with FakeTensorMode():
+        poses = torch.empty(128, 1152, 8, dtype=torch.bfloat16, device="cuda")
+        weight, bias = (torch.empty(*shape, 16, device="cuda") for shape in ((1152, 10, 8), (10,)))
+        out, _, *kept = dynamic_op.route(poses, weight, bias, 10, 3, False, True)
+        dynamic_op.route_backward(out, None, poses, weight, *kept, False, True)
+    wait_for_all()
+    return time.perf_counter() - begin
 
 
 if __name__ == "__main__":
     driver.set_active(Driver())
     with forced_tiles(LARGE):
-        found = {"launches": launches, "traced": traced}[sys.argv[1]]()
+        found = {"launches": launches, "traced": traced, "seconds": seconds}[sys.argv[1]](*sys.argv[2:])
     sys.stdout.write(json.dumps(found))
