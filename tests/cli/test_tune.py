@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from commands import refuses, run
 
-from torchcaps.cli.tune import _name, _varied, _without_test, _words
+from torchcaps.cli.tune import _name, _tell, _varied, _without_test, _words, console
 from torchcaps.papers import RECIPES
 from torchcaps.results.store import read_result
-from torchcaps.results.tuning import NOTE, read_tuning, tuned
+from torchcaps.results.tuning import NOTE, Line, read_tuning, tuned
 from torchcaps.train.vary import vary
 
 ROW = ("tune", "smoke/capsnet", "--device", "cpu")
@@ -36,7 +36,7 @@ def test_every_setting_leaves_a_line_and_no_test_set_is_seen(command):
     stored = read_result(Path("runs/tune/smoke") / names[0] / "0" / "result.json")
     assert stored["run"]["hold_out"] == 64 and stored["run"]["stages"][0]["learning_rate"] == 1e-3
     assert set(stored["metrics"]) == {"validation", "validation_ema"}
-    assert all(name in out for name in names)
+    assert all(line.changes in out and line.metric in out for line in lines)
     # the same again trains nothing; another seed is added to the line
     before = Path("runs/tune/smoke", names[0], "0", "result.json").stat().st_mtime_ns
     code, _, err = command(*ROW, "--vary", "learning_rate=1e-3", "--seeds", "0,1", "--hold-out", "64")
@@ -47,6 +47,22 @@ def test_every_setting_leaves_a_line_and_no_test_set_is_seen(command):
     # fewer held-out images are another setting, with a line of its own
     assert command(*ROW, "--vary", "learning_rate=1e-3", "--seeds", "0", "--hold-out", "32")[0] == 0
     assert len(read_tuning(path)) == len(lines) + 2
+
+
+def test_long_settings_leave_room_for_their_numbers(capsys, monkeypatch):
+    monkeypatch.setattr(console, "_width", 60)
+    changes = "augment=(StandardiseFirst(),Crop(32),Light(brightness=64,contrast=0.2),Mixup(0.5)) hold_out=200"
+    lines = [
+        Line(run="a", row="a", changes=changes, metric=metric, by_seed=seeds, commit="c", run_sha256="d")
+        for metric, seeds in (
+            ("validation.error_percent", {0: 1.0, 1: 2.0}),
+            ("validation_ema.error_percent", {0: 3.0}),
+        )
+    ]
+    _tell(lines)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 60
+    assert "1.5 ± 0.71" in out and all(line.metric in out for line in lines)
 
 
 @pytest.mark.slow

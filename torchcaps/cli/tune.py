@@ -201,7 +201,10 @@ def _lines(recipe: Recipe, setting: Mapping[str, str], base: Run, seeds: list[in
 
 
 def _tell(lines: list[Line]) -> None:
-    shown = make_table("setting", "metric", "n", "mean ± sd")
-    for line in lines:
-        shown.add_row(line.run, line.metric, str(len(line.by_seed)), spread(list(line.by_seed.values())))
-    console.print(shown)
+    """Print a table per metric; settings come last, since they may be longer than a line."""
+    for metric in dict.fromkeys(line.metric for line in lines):
+        shown = make_table("mean ± sd", "n", "setting", title=metric)
+        for line in lines:
+            if line.metric == metric:
+                shown.add_row(spread(list(line.by_seed.values())), str(len(line.by_seed)), line.changes)
+        console.print(shown)
