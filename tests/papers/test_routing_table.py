@@ -73,7 +73,7 @@ def test_a_table_has_errors_and_costs_and_says_what_was_not_run(tmp_path):
     write(tmp_path, "smallnorb", "em", 3.0, 8.0, seed=1)
     write(tmp_path, "smallnorb", "cnn", 1.5, 4.0)
     _, head, _, *rows = [row.replace("\N{NO-BREAK SPACE}", " ") for row in filled(marked, tmp_path).splitlines()]
-    assert head.endswith("| ms per step† | memory, MiB† |") and NOTE in rows
+    assert head.endswith("| ms per step† | MiB† |") and NOTE in rows
     first, second, *_ = rows
     assert first.startswith("| no capsules: CNN | 1.50 (1) | - | 271,545 | 4.00 | 1,024 |")
     assert second.startswith("| em | 2.50 ± 0.71 (2) | - | 228,440 | 8.00 | 1,024 |")

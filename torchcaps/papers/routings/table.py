@@ -10,7 +10,7 @@ from torchcaps.results.paired import LEVEL
 from torchcaps.results.statistics import UNCHECKED
 
 HEAD = ("routing", "error, % (n)", f"minus {CONTROL}, 95 % interval", "parameters")
-COSTS = ("ms per step", "memory, MiB")  # of the machine: no predictions give them again
+COSTS = ("ms per step", "MiB")  # of the machine: no predictions give them again
 ALL, BETWEEN = "all", "between"  # in place of a set
 SHORT = {
     "cifar": "CIFAR-10",
