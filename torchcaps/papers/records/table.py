@@ -16,7 +16,7 @@ RULE = (
     f"A row counts as a record if a one-sided t-test over its seeds gives p < {LEVEL:g} "
     "that its mean error is below the bar."
 )
-HEAD = ("set", "bar, %", "row", "seconds", "error, % (n)", "p", "counts", "device", "date", "commit")
+HEAD = ("row", "settings", "seconds", "error, % (n)", "p", "counts", "device", "date")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class Record:
     seconds: tuple[float, ...]  # by seed, of training alone
     devices: tuple[str, ...]
     dates: tuple[str, ...]
-    commits: tuple[str, ...]
     dirty: int  # seeds of uncommitted code
 
     @property
@@ -69,24 +68,32 @@ def record_of(recipe: Recipe, results: Path, seeds: Sequence[int] | None = None)
         seconds=tuple(result["phases"]["training"] for result in found),
         devices=tuple(dict.fromkeys(device_in_words(maker["device"]) for maker in makers)),
         dates=tuple(sorted({result["date"] for result in found})),
-        commits=tuple(dict.fromkeys(maker["commit"][:12] for maker in makers)),
         dirty=sum(result["dirty"] for result in found),
     )
 
 
 def records_table(sets: Sequence[str], results: Path) -> str:
-    """Format the rows of these sets as a Markdown table: in each the fastest record first, rows not run last."""
+    """Format a Markdown table for each of these sets: the fastest record first, rows not run last."""
     if unknown := [name for name in sets if name not in BARS]:
         raise ValueError(f"there are no records of {', '.join(unknown)}; there are {', '.join(BARS)}")
-    lines, timed = [], False
-    for name in sets:
-        recipes = [recipe for recipe in recipes_of("records", rows).values() if recipe.claim.table == name]
-        both = [(recipe, record_of(recipe, results)) for recipe in recipes]
-        timed |= any(record for _, record in both)
-        lines += [_line(*pair) for pair in sorted(both, key=lambda pair: _place(pair[1]))]
+    recipes = recipes_of("records", rows).values()
+    found = {
+        name: [(recipe, record_of(recipe, results)) for recipe in recipes if recipe.claim.table == name]
+        for name in sets
+    }
+    timed = any(record for both in found.values() for _, record in both)
     head = [f"{title}{UNCHECKED if timed and title in ('seconds', 'date') else ''}" for title in HEAD]
-    table = [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *lines]
-    return "\n".join([RULE, "", *table, *(["", NOTE] if timed else [])]) + "\n"
+    lines = [RULE]
+    for name, both in found.items():
+        lines += [
+            "",
+            f"## {name}: error below {BARS[name]:g} %",
+            "",
+            f"| {' | '.join(head)} |",
+            "|" + "---|" * len(head),
+        ]
+        lines += [_line(*pair) for pair in sorted(both, key=lambda pair: _place(pair[1]))]
+    return "\n".join([*lines, *(["", NOTE] if timed else [])]) + "\n"
 
 
 def _place(record: Record | None) -> tuple[bool, bool, float]:
@@ -95,14 +102,14 @@ def _place(record: Record | None) -> tuple[bool, bool, float]:
 
 
 def _line(recipe: Recipe, record: Record | None) -> str:
-    known = recipe.claim.table, f"{BARS[recipe.claim.table]:g}", f"`{recipe.name.split('/')[1]}`: {recipe.claim.row}"
+    known = f"`{recipe.name.split('/')[1]}`", recipe.claim.row
     if record is None:
-        return f"| {' | '.join((*known, 'not run yet', *'------'))} |"
+        return f"| {' | '.join((*known, 'not run yet', *'-----'))} |"
     p = "-" if len(record.errors) < 2 else f"{record.p:.2g}"
     reason = record.why_not()
     error = f"{record.error()} ({len(record.errors)})"
     made = ", ".join(record.devices), " to ".join(record.dates[:: max(1, len(record.dates) - 1)])
-    cells = (*known, record.time(), error, p, f"no: {reason}" if reason else "yes", *made, ", ".join(record.commits))
+    cells = (*known, record.time(), error, p, f"no: {reason}" if reason else "yes", *made)
     return f"| {' | '.join(cells)} |"
 
 
