@@ -57,10 +57,12 @@ def seen_instead_of_run() -> Iterator[dict[bool, set[tuple[str, ...]]]]:
 
 def go_ahead(body, args: tuple) -> None:
     """Do what the thread does, at once."""
-    forms = [kernel_op.Form.of(x).empty() if isinstance(x, torch.Tensor) else x for x in args]
-    kernel_op.compiling.set([])
-    body(*forms)
-    kernel_op.compiling.set(None)
+    forms = [(x.shape, x.stride(), x.dtype, x.device) if isinstance(x, torch.Tensor) else x for x in args]
+    before = kernel_op.compiling.set([])
+    try:
+        body(*map(kernel_op.empty_like, forms))
+    finally:
+        kernel_op.compiling.reset(before)
 
 
 def launches() -> dict:

@@ -2,8 +2,8 @@
 
 A kernel is compiled when it is first launched, an op launches up to fourteen one after another, and a compiled program
 runs its first op when all of the program is compiled. So as soon as an op is traced or called, a thread goes through
-its launches with tensors that hold nothing, and others compile all of its kernels at once. A call waits for them; what
-they miss is compiled at its launch.
+its launches with tensors of the meta device, and others compile all of its kernels at once. A call waits for them. A
+kernel that this misses is compiled at its launch.
 """
 
 import warnings
@@ -13,7 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import cache, wraps
 from threading import Lock
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,7 +41,8 @@ def kernel_op(name: str, outputs: Callable) -> Callable[[Callable], Callable]:
 
         @wraps(outputs)
         def trace(*args):
-            compile_ahead(body, args)
+            if not is_exporting() and not _is_free(args):
+                compile_ahead(body, args)
             return outputs(*args)
 
         op = torch.library.custom_op(name, mutates_args=())(run)
@@ -63,13 +63,18 @@ def launch(kernel, grid: tuple[int, ...]) -> Callable[..., None]:
 def compile_ahead(body: Callable, args: tuple) -> "Kernels | None":
     """Start to compile the kernels that `body` launches for such arguments, once; None where that cannot be."""
     device = _first_tensor(args).device
-    if device.type != "cuda" or not can_compile() or is_exporting() or _is_free(args):
+    if device.type != "cuda" or not can_compile():
         return None
-    forms = tuple(Form.of(x) if isinstance(x, Tensor) else x for x in args)
+    forms = tuple((x.shape, x.stride(), x.dtype, x.device) if isinstance(x, Tensor) else x for x in args)
+    known = _known[body]
+    if found := known.get(forms):  # in every call but the first: without a lock
+        return found
     with _lock:
-        known = _known[body]
         if forms not in known and len(known) < MOST_FORMS:
-            known[forms] = Kernels(_scout().submit(_go_through, body, device, forms))
+            try:
+                known[forms] = Kernels(_scout(device).submit(_go_through, body, device, forms))
+            except RuntimeError:  # Python has no more threads, or ends: kernels are compiled when they are launched
+                return None
         return known.get(forms)
 
 
@@ -81,15 +86,22 @@ class Kernels:
         self.finished = False
 
     def wait(self, op: str) -> None:
-        """Wait until all are compiled, and let Triton know; an error is a warning, since the launch tries again."""
+        """Wait until all are compiled, and let Triton know; an error is a warning, since the launch meets it too."""
         if self.finished:
             return
+        errors = []
         try:
-            for kernel in self.launched.result():
-                getattr(kernel, "result", lambda: None)()
+            kernels = self.launched.result()
         except Exception as error:
-            told = f"kernels of {op} could not be compiled together, so each is when it is first launched: {error!r}"
-            warnings.warn(told, stacklevel=2)
+            kernels, errors = [], [error]
+        for kernel in kernels:
+            try:
+                getattr(kernel, "result", lambda: None)()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            told = f"{len(errors)} kernels of {op} were not compiled ahead, and will be when they are launched"
+            warnings.warn(f"{told}: {errors[0]!r}", stacklevel=2)
         self.finished = True
 
 
@@ -97,27 +109,19 @@ _known: defaultdict[Callable, dict[tuple, Kernels]] = defaultdict(dict)  # by op
 _lock = Lock()
 
 
-class Form(NamedTuple):
-    """All of a tensor but its numbers."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> "Form":
-        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
-
-    def empty(self) -> Tensor:
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+def empty_like(form: object) -> object:
+    """Make a tensor of meta from a tensor's form; anything else is an argument itself."""
+    if not isinstance(form, tuple):
+        return form
+    shape, stride, dtype, _ = form
+    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
 
 
 def _go_through(body: Callable, device: torch.device, forms: tuple) -> list:
     """Go through the launches of `body` without running any, and return their kernels."""
     compiling.set(kernels := [])
     with torch.cuda.device(device), tensors_of_meta_stand_for(device):
-        body(*(x.empty() if isinstance(x, Form) else x for x in forms))
+        body(*map(empty_like, forms))
     return kernels
 
 
@@ -131,10 +135,10 @@ def can_compile() -> bool:
     return available()
 
 
-def _scout() -> ThreadPoolExecutor:
+def _scout(device: torch.device) -> ThreadPoolExecutor:
     from torchcaps.ops.triton_threads import scout
 
-    return scout()
+    return scout(device)
 
 
 def _first_tensor(args: tuple) -> Tensor:
