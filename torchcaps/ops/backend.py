@@ -9,7 +9,7 @@ The rule of `auto`, in order:
    the shape that was measured slower (batch 32, 4608 inputs);
 2. inside `torch.compile` or `torch.export` otherwise: the reference, which is then compiled with everything around it
    (there a backend asked for as `compiled` means the same), or on a CPU blocked, where that is plain PyTorch and faster
-   (`Implementation.is_plain`: EM routing). On CUDA outside of them: compiled;
+   (`Implementation.loses_in_program`: EM routing). On CUDA outside of them: compiled;
 3. on a CPU: blocked where it supports the arguments (compiling costs half a minute there and gains nothing), and the
    reference where that is expected to be faster (EM routing of few votes, or of long poses);
 4. elsewhere: the reference.
@@ -85,7 +85,8 @@ class Implementation:
     refuses: Callable[..., str | None] = lambda *args, **kwargs: None
     # whether the next way of AUTO is expected to be faster on such arguments; asked only where this one does not refuse
     loses: Callable[..., bool] = lambda *args, **kwargs: False
-    is_plain: bool = False  # PyTorch that can be traced with any size free, so that a program may take it for auto
+    # the same inside a program, for plain PyTorch that can be traced with any size free; None: no program takes it
+    loses_in_program: Callable[..., bool] | None = None
 
 
 def cannot_compile(poses: Tensor, **args) -> str | None:
@@ -176,10 +177,13 @@ def _automatic(implementations: dict[str, Implementation], device: str, args: di
     """Choose by the rule of `auto`; `whole`: inside a compiled program, where the reference is compiled with it."""
     slower = "reference"
     for name in AUTO.get(device, ()):
-        if name not in implementations or (whole and name != "triton" and not implementations[name].is_plain):
+        if name not in implementations:
             continue
-        if implementations[name].refuses(**args) is None:
-            if not implementations[name].loses(**args):
+        loses = implementations[name].loses
+        if whole and name != "triton":
+            loses = implementations[name].loses_in_program
+        if loses and implementations[name].refuses(**args) is None:
+            if not loses(**args):
                 return name
             slower = slower if whole else name
     return slower

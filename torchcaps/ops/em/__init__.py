@@ -59,7 +59,9 @@ def _compiled() -> Callable[..., EMRouted]:
 
 _IMPLEMENTATIONS = {
     "reference": Implementation(load=lambda: reference.routed),
-    "blocked": Implementation(load=lambda: cpu.routed, refuses=cpu.refuses, loses=cpu.loses, is_plain=True),
+    "blocked": Implementation(
+        load=lambda: cpu.routed, refuses=cpu.refuses, loses=cpu.loses, loses_in_program=cpu.loses_in_program
+    ),
     "compiled": Implementation(load=_compiled, refuses=cannot_compile),
     "triton": Implementation(
         load=lambda: lambda **args: EMRouted(*triton_op.routed(**args)), refuses=triton_op.refuses

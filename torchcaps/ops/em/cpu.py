@@ -51,10 +51,19 @@ def refuses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density
 
 def loses(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> bool:
     """Whether the reference should be faster: few votes, few places, or far more features than dimensions of a vote."""
-    n_out, (n_in, rows, d_in), d_out, n_types = beta_use.shape[-1], poses.shape[-3:], weight.shape[-1], _n_types(weight)
-    if isinstance(n_in, torch.SymInt):  # a program for any number of inputs cannot ask
-        return True
-    n_inputs = n_in if torch.compiler.is_compiling() else scores.numel()  # a program is for any batch: one image
+    return _loses(scores.numel(), poses, weight, beta_use.shape[-1], n_iters)
+
+
+def loses_in_program(scores, poses, weight, bias, beta_use, beta_ignore, n_iters, density, prior) -> bool:
+    """Ask the same for one image, since a program is for any batch; one for any number of inputs cannot ask."""
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # takes a second, and who traces has it
+
+    n_in = poses.shape[-3]
+    return not has_static_value(n_in) or _loses(n_in, poses, weight, beta_use.shape[-1], n_iters)
+
+
+def _loses(n_inputs: int, poses: Tensor, weight: Tensor, n_out: int, n_iters: int) -> bool:
+    (n_in, rows, d_in), d_out, n_types = poses.shape[-3:], weight.shape[-1], _n_types(weight)
     n_votes = n_inputs * n_out * rows * d_out
     if n_votes < FEW_VOTES:
         return True
