@@ -103,3 +103,13 @@ def test_one_image_without_an_axis_for_images_and_one_that_padding_makes_large_e
         images = torch.randn(shape, generator=rng)
         wanted = conv2d(images, weight, stride=2, padding=1)
         torch.testing.assert_close(convolve(images, weight, stride=2, padding=1), wanted)
+
+
+def test_a_subclass_of_tensors_compiles_and_stays_one(rng, fresh_dynamo):
+    class Own(torch.Tensor):
+        pass
+
+    images, weight, bias = (x.detach() for x in tensors(rng))
+    compiled = torch.compile(convolve, fullgraph=True, backend="eager")(images.as_subclass(Own), weight, bias)
+    assert type(compiled) is type(convolve(images.as_subclass(Own), weight, bias)) is Own
+    torch.testing.assert_close(compiled.as_subclass(torch.Tensor), convolve(images, weight, bias))

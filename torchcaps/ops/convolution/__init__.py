@@ -33,7 +33,8 @@ def convolve(
     channel: at batch 128, 28x28, 256 filters of 9x9 its forward and weight gradient took nearly a hundred microseconds
     each in a profile on an H200, the patches and both products 45 together.
     """
-    if has_torch_function((images, weight)):  # a mode sees one convolution, whichever way it is computed
+    # a mode sees one convolution, whichever way it is computed; a compiler, which knows no `convolve`, sees the way
+    if not torch.compiler.is_compiling() and has_torch_function((images, weight)):
         return handle_torch_function(convolve, (images, weight), images, weight, bias, stride, padding)
     if not _on_cuda(images):
         if stride > 1 and _has_few_images(images, weight, padding):
