@@ -56,8 +56,9 @@ def digits() -> Run:
     metric=_ERROR,
 )
 def digits_fast() -> Run:
-    """Epochs, channels and learning rate chosen on held-out digits: results/records/tuning.csv.
+    """The second setting tried: ten epochs with all channels had 0.75 % error over the same seeds, p = 0.06.
 
-    One CPU core, 13 s a seed; 0.56 % error (10 seeds).
+    Channels and learning rate are chosen on held-out digits (results/records/tuning.csv), epochs for time: sixteen had
+    less error there. One CPU core, 13 s a seed; 0.56 % error (10 seeds).
     """
     return vary(digits(), {"epochs": 12, "channels": 24, "learning_rate": 8e-3, "reconstruction": False})

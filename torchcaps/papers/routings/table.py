@@ -80,7 +80,7 @@ def _between(results: Path) -> str:
     sets = [SETS[which] for which in PHOTOS]
     lines = [f"| {' | '.join(('row', 'minus', *sets))} |", "|---|---|" + "---|" * len(sets)]
     for names, cells in found.items():
-        lines.append(f"| {' | '.join((*names, *(cells[name] for name in sets))).translate(NARROW)} |")
+        lines.append(f"| {' | '.join((*names, *(cells.get(name, '-') for name in sets))).translate(NARROW)} |")
     return "\n".join(lines) + "\n"
 
 
