@@ -95,6 +95,30 @@ def test_compiled_it_is_the_adam_of_pytorch(gradients):
     assert not torch.allclose(another, ours, rtol=1e-4)
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_adam_shrinks_matrices_and_leaves_vectors(on_gpu):
+    """Gradients of zero show the shrinking alone: of up to the learning rate a step, however small `l2` is."""
+    matrix, vector = (nn.Parameter(torch.ones(shape)) for shape in ((2, 2), (2,)))
+    rate, settings = torch.tensor(0.01), Adam(l2=2e-7)
+    if on_gpu:
+        optimizer = _OneProgramAdam(settings._groups([matrix, vector]), rate, foreach=True, capturable=True)
+        optimizer.step = torch.compile(optimizer.step, backend="eager", fullgraph=True)
+    else:
+        optimizer = settings.make([matrix, vector], [rate])
+    for _ in range(10):
+        matrix.grad, vector.grad = torch.zeros(2, 2), torch.zeros(2)
+        optimizer.step()
+    assert torch.equal(vector, torch.ones(2))
+    # an epsilon of 1e-8 takes a twentieth of a gradient of 2e-7
+    torch.testing.assert_close(matrix.detach(), torch.full((2, 2), 1 - 0.01 * 10 / 1.05), rtol=2e-3, atol=0)
+
+
+def test_without_l2_adam_has_one_group_of_weights():
+    parameters = [nn.Parameter(torch.ones(shape)) for shape in ((2, 2), (2,))]
+    (group,) = Adam().make(parameters, [torch.tensor(0.1)]).param_groups
+    assert group["params"] == parameters and group["weight_decay"] == 0
+
+
 def train_sgd(settings: SGD, rates: list[float], gradients: list[Tensor]) -> Tensor:
     now = [torch.zeros((), dtype=torch.float64) for _ in range(2)]
 

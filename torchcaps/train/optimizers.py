@@ -6,6 +6,7 @@ host and in double precision. The device looks the values up by its step counter
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,7 +16,10 @@ from torch.optim.adam import adam
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Adam (Kingma and Ba 2014), as implemented in PyTorch.
+    """Adam (Kingma and Ba 2014), as implemented in PyTorch, with L2 regularisation.
+
+    Adam divides by the size of a gradient. So where a loss is zero, as a margin's can be, even a tiny `l2` shrinks
+    weights by up to the learning rate in each step.
 
     Example:
 
@@ -25,6 +29,7 @@ class Adam:
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
+    l2: float = 0.0  # this fraction of a weight is added to its gradient; not of biases and other vectors
 
     def numbers(self, step: int, rate: float, momentum: float) -> tuple[float]:
         """Return the scalars of a step, counted from 0: the learning rate. PyTorch's Adam counts steps itself."""
@@ -37,10 +42,18 @@ class Adam:
 
     def make(self, parameters: Iterable[nn.Parameter], now: Sequence[Float[Tensor, ""]]) -> torch.optim.Adam:
         """Build the optimiser; `now` are device tensors that hold the scalars of the current step."""
-        betas = self.beta1, self.beta2
+        groups, betas = self._groups(list(parameters)), (self.beta1, self.beta2)
         if now[0].is_cuda:
-            return _OneProgramAdam(parameters, now[0], betas, self.epsilon, foreach=True, capturable=True)
-        return torch.optim.Adam(parameters, now[0], betas, self.epsilon, fused=True)
+            return _OneProgramAdam(groups, now[0], betas, self.epsilon, foreach=True, capturable=True)
+        return torch.optim.Adam(groups, now[0], betas, self.epsilon, fused=True)
+
+    def _groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+        """Split off what `l2` leaves alone."""
+        if not self.l2:
+            return [{"params": parameters}]
+        shrunk, rest = ([each for each in parameters if (each.ndim > 1) == wide] for wide in (True, False))
+        groups = {"params": shrunk, "weight_decay": self.l2}, {"params": rest}
+        return [group for group in groups if group["params"]]
 
 
 @dataclass(frozen=True, kw_only=True)
