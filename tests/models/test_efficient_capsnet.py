@@ -23,7 +23,8 @@ def n_parameters(*args, **options) -> int:
 
 def test_parameter_counts_are_the_papers():
     assert n_parameters(reconstruction=False) == 161_824  # "161K"
-    assert n_parameters((2, 48, 48), 5, preset="smallnorb", reconstruction=False) == 151_664  # "151K"
+    for preset in ("smallnorb", "smallnorb-official"):
+        assert n_parameters((2, 48, 48), 5, preset=preset, reconstruction=False) == 151_664  # "151K"
 
 
 def test_parameters_by_hand():
@@ -34,7 +35,15 @@ def test_parameters_by_hand():
     assert n_parameters() == stem + filters + classes + decoder
 
 
-@pytest.mark.parametrize(("preset", "image"), [("mnist", (1, 14, 17)), ("smallnorb", (2, 23, 26))])
+@pytest.mark.parametrize(("preset", "passed"), [("smallnorb", 0.0), ("smallnorb-official", -0.3)])
+def test_the_authors_network_lets_a_part_of_what_is_negative_through(preset, passed):
+    stem = EfficientCapsNet((2, 23, 26), 4, preset=preset, **SMALL).stem
+    assert [float(stage[1](torch.tensor(-1.0))) for stage in stem] == pytest.approx([passed] * 4)
+
+
+@pytest.mark.parametrize(
+    ("preset", "image"), [("mnist", (1, 14, 17)), ("smallnorb", (2, 23, 26)), ("smallnorb-official", (2, 23, 26))]
+)
 def test_it_starts_alive_and_every_parameter_learns(preset, image):
     torch.manual_seed(0)
     model, images = EfficientCapsNet(image, 4, preset=preset, **SMALL), torch.rand(8, *image)
@@ -61,7 +70,7 @@ def test_wrong_sizes_are_refused():
         EfficientCapsNet((1, 9, 28))
     with pytest.raises(ValueError, match="poses of 8 dimensions, got 12; give a multiple"):
         EfficientCapsNet(channels=(4, 4, 4, 12))
-    with pytest.raises(ValueError, match="preset must be one of mnist, smallnorb; got 'norb'"):
+    with pytest.raises(ValueError, match="preset must be one of mnist, smallnorb, smallnorb-official; got 'norb'"):
         EfficientCapsNet(preset="norb")
     with pytest.raises(ValueError, match="has no decoder; build and train it with reconstruction=True"):
         EfficientCapsNet(reconstruction=False).reconstruct(torch.ones(1, 10, 16), torch.tensor([0]))

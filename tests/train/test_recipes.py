@@ -76,7 +76,7 @@ COUNTS = {
     "jeong2019": (26, 26),
     "rawlinson2018": (46, 46),
     "digits": (6, 2),
-    "mazzia2021": (5, 5),
+    "mazzia2021": (7, 7),
     "tsai2020": (2, 2),
     "depth": (13, 13),
     "routings": (68, 68),

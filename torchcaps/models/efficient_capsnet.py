@@ -1,7 +1,8 @@
 """Efficient-CapsNet: a narrow convolutional stem, sixteen primary capsules, class capsules by self-attention routing.
 
 Mazzia, Salvetti, Chiaberge 2021, "Efficient-CapsNet: Capsule Network with Self-Attention Routing", section 3: 161,824
-parameters without decoder for MNIST, 151,664 for smallNORB.
+parameters without decoder for MNIST, 151,664 for smallNORB. The preset "smallnorb-official" has what the authors ran:
+leaky ReLUs of slope 0.3.
 """
 
 from collections.abc import Iterator
@@ -19,14 +20,19 @@ from torchcaps.ops import RoutingStep, squash_exponential
 
 
 class Stem(NamedTuple):
-    """First convolution and normalisation, in which the paper's two networks differ."""
+    """First convolution, normalisation and slope, in which the networks differ."""
 
     kernel: int
     stride: int
     norm: str  # "batch" or "instance"
+    slope: float = 0.0  # of the ReLUs below zero, in all stages
 
 
-STEMS = {"mnist": Stem(5, 1, "batch"), "smallnorb": Stem(7, 2, "instance")}
+STEMS = {
+    "mnist": Stem(5, 1, "batch"),
+    "smallnorb": Stem(7, 2, "instance"),
+    "smallnorb-official": Stem(7, 2, "instance", slope=0.3),
+}
 
 
 class EfficientCapsNet(nn.Module):
@@ -69,7 +75,7 @@ class EfficientCapsNet(nn.Module):
         self.grid = _places(self.image, kernels, strides)
         sizes = pairwise((self.image[0], *channels))
         self.stem = nn.Sequential(
-            *(_stage(*size, *how, first.norm) for size, *how in zip(sizes, kernels, strides, strict=True))
+            *(_stage(*size, *how, first) for size, *how in zip(sizes, kernels, strides, strict=True))
         )
         # one filter for each channel, as large as the map: primary capsules of length 1 or so before the squash
         size = (d_primary * self.grid[0] * self.grid[1]) ** -0.5
@@ -103,15 +109,16 @@ class EfficientCapsNet(nn.Module):
         return 1.0
 
 
-def _stage(c_in: int, c_out: int, kernel: int, stride: int, norm: str) -> nn.Sequential:
+def _stage(c_in: int, c_out: int, kernel: int, stride: int, stem: Stem) -> nn.Sequential:
     """Build a convolution, a ReLU and then the normalisation, in the paper's order."""
+    activation = nn.LeakyReLU(stem.slope) if stem.slope else nn.ReLU()
     convolution = nn.Conv2d(c_in, c_out, kernel, stride)
     nn.init.kaiming_normal_(convolution.weight)
     nn.init.zeros_(convolution.bias)
-    if norm == "instance":
-        return nn.Sequential(convolution, nn.ReLU(), nn.InstanceNorm2d(c_out, affine=True))
+    if stem.norm == "instance":
+        return nn.Sequential(convolution, activation, nn.InstanceNorm2d(c_out, affine=True))
     # a slow average of the statistics: batches of 16 vary much
-    return nn.Sequential(convolution, nn.ReLU(), nn.BatchNorm2d(c_out, momentum=0.01))
+    return nn.Sequential(convolution, activation, nn.BatchNorm2d(c_out, momentum=0.01))
 
 
 def _places(image: tuple[int, int, int], kernels: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:

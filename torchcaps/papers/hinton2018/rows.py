@@ -6,7 +6,7 @@ have large gradients and learn slowly. Two iterations, or densities to the power
 the learning rate (results/hinton2018/tuning.csv).
 
 The authors' released code has what the paper leaves out: L2 of 2e-7 on weights under Adam, a standardisation behind the
-crop, which undoes brightness and contrast, and up to two million steps. The rows `*-l2*` have the first two.
+crop, which nearly undoes the light, and up to two million steps. The rows `*-l2*` have the first two.
 """
 
 from torchcaps.data.augment import Crop, Light, Standardise, StandardiseFirst

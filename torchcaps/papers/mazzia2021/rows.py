@@ -4,7 +4,7 @@ Adam's learning rate falls by 3 % an epoch, here smoothly, to a tenth. The weigh
 0.392 of the mean over 784 pixels, written for their sum. How much digits are turned and sheared is our choice.
 """
 
-from torchcaps.data.augment import Crop, Light, Shift, Standardise, Warp
+from torchcaps.data.augment import Crop, Light, Shift, Standardise, StandardiseFirst, Warp
 from torchcaps.results.claims import Variant, reproduces, variants
 from torchcaps.train.recipe import Run, Stage
 from torchcaps.train.schedules import Cosine, Exponential
@@ -54,12 +54,18 @@ SHORT_MNIST = variants(
     },
     **_MNIST,
 )
+# the authors change the light of standardised images by up to two standard deviations and half their contrast
+_LIGHT = (StandardiseFirst(), Crop(48), Light(brightness=2 * 255, contrast=0.5, saturates=False))
+_OFFICIAL = {"preset": "smallnorb-official", "augment": _LIGHT}
+_LONGER = _SHORT | {"epochs": 200, "learning_rate": 1e-3}
 SHORT_SMALLNORB = variants(
     smallnorb,
     {
-        "smallnorb-short": Variant(
-            "smallNORB, batches of 128, 200 epochs", _SHORT | {"epochs": 200, "learning_rate": 1e-3}
-        )
+        "smallnorb-short": Variant("smallNORB, batches of 128, 200 epochs", _LONGER),
+        "smallnorb-short-official": Variant(
+            "smallNORB, batches of 128, 200 epochs, stem and light as in the authors' code", _LONGER | _OFFICIAL
+        ),
+        "smallnorb-official": Variant("smallNORB, stem and light as in the authors' code", _OFFICIAL),
     },
     **_SMALLNORB,
 )
