@@ -20,9 +20,11 @@ def test_parameters(sizes, n):
     assert (model.grid, model.first.out_grid, model.second.out_grid) == ((14, 14), (6, 6), (4, 4))
 
 
-def test_a_fresh_network_is_alive_and_every_parameter_gets_a_gradient():
+@pytest.mark.parametrize("init", ["paper", "alive"])
+def test_a_fresh_network_is_alive_and_every_parameter_gets_a_gradient(init):
     torch.manual_seed(0)
-    model, images = MatrixCapsNet((1, 21, 19), 4, **SMALL), torch.randn(4, 1, 21, 19)
+    start = {"init": init, "density_power": None}
+    model, images = MatrixCapsNet((1, 21, 19), 4, **SMALL, **start), torch.randn(4, 1, 21, 19)
     model.calibrate(images)
     found = model(images)
     assert found.poses.shape == (4, 4, 4, 4) and found.activity.shape == (4, 4)

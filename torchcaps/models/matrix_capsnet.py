@@ -24,7 +24,8 @@ class MatrixCapsNet(nn.Module):
 
     `n_types` of the primary capsules and of the two convolutional capsule layers. `inverse_temperature` of the routing:
     0.01 for all layers, or None: as the sizes of each layer want it. `density_power` below the paper's 1 makes
-    assignments softer and training steadier. `recompute` saves memory in eager training and takes time.
+    assignments softer and training steadier; None: as the sizes want it. `init` "paper" starts transforms near the
+    identity, "alive" at random. `recompute` saves memory in eager training and takes time.
 
     Example:
 
@@ -44,7 +45,8 @@ class MatrixCapsNet(nn.Module):
         rows: int = 4,
         n_iters: int = 3,
         inverse_temperature: float | None = None,
-        density_power: float = 1.0,
+        density_power: float | None = 1.0,
+        init: str = "paper",
         recompute: bool = False,
     ) -> None:
         super().__init__()
@@ -61,7 +63,7 @@ class MatrixCapsNet(nn.Module):
         self.poses = nn.Conv2d(channels, self.n_primary * rows * rows, 1)
         self.scores = nn.Conv2d(channels, self.n_primary, 1)
         rule = {"n_iters": n_iters, "inverse_temperature": inverse_temperature, "density_power": density_power}
-        rule |= {"recompute": recompute, "init": "paper"}
+        rule |= {"recompute": recompute, "init": init}
         sizes = (rows, rows, rows)
         self.first = ConvMatrixCapsules(self.grid, n_types[0], n_types[1], *sizes, FIELD, 2, **rule)
         self.second = ConvMatrixCapsules(self.first.out_grid, n_types[1], n_types[2], *sizes, FIELD, **rule)
