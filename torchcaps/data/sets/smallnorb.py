@@ -18,6 +18,7 @@ import math
 import re
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -184,8 +185,14 @@ def instances(split: str, root: str | Path | None = None) -> Int64[Tensor, " n"]
             (content,) = read(copy.files, [name], root)
         except DataError:
             raise error from None  # the official table is the one to ask for
-        members = sorted(member.name for member in tar_members(content, name))
-        return torch.tensor([int(member.split("_")[2]) for member in members[::2]])
+        return torch.tensor(_named(content, name))
+
+
+@lru_cache(maxsize=2)  # unpacking takes seconds, and both parts of a fold want it
+def _named(content: bytes, name: str) -> tuple[int, ...]:
+    """Read the toy of every pair from the names in the copy."""
+    members = sorted(member.name for member in tar_members(content, name))
+    return tuple(int(member.split("_")[2]) for member in members[::2])
 
 
 def by_toys(split: str, data: Labelled, toys: Int64[Tensor, " n"], held: int = HELD_TOY) -> Labelled:
