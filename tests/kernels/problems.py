@@ -43,13 +43,12 @@ def em_problem(weight="jde", device="cpu", batch=(1,), i=4, j=3, r=2, d=3, e=2, 
     return args if bias else args | {"bias": None}
 
 
-def judge(make, n_iters=3, dtype=torch.float32, seeds=(0, 1, 2), op=em_routing):
+def judge(make, n_iters=3, dtype=torch.float32, seeds=range(9) if ON_GPU else range(3), op=em_routing):
     """Within the budget on most of the seeds (under the interpreter on one), within ten times of it on all that were
     asked.
 
-    Few capsules with sharp probabilities turn one rounding into a hundred, so that now and then a problem puts one of
-    two equally
-    good methods over the budget: in twelve seeds three with a common offset of all votes, one with poses of 1e4.
+    Few capsules with sharp probabilities turn one rounding into a hundred, so that now and then a problem is over the
+    budget, by up to three times: in sixteen seeds three with masks, in eight two with poses of 1e4.
     """
     worst: list[float] = []  # by seed: the largest error in budgets, and of what
     names: list[str] = []
@@ -66,33 +65,27 @@ def judge(make, n_iters=3, dtype=torch.float32, seeds=(0, 1, 2), op=em_routing):
         )
         worst.append(error)
         names.append(name)
-    found = ", ".join(f"{name} {error:.2f}" for name, error in zip(names, worst, strict=True))
+    found = ", ".join(f"{name} {error:.2f}" for error, name in zip(worst, names, strict=True))
     assert sum(error <= 1 for error in worst) >= wanted, (
         f"wanted {wanted} seeds within the budget; the worst of each, in budgets: {found}"
     )
 
 
-def judge_together(make, n_iters=3, seeds=8, op=em_routing, most=INF, every=1000.0):
+def judge_together(make, n_iters=3, seeds=8):
     """The root mean square over problems of every error within that of the budgets.
 
     For problems whose answers are small differences of large numbers: there the errors of any two methods are alike
-    in size over many problems, and on one problem either may be near zero by chance. `most` and `every`: how many
-    budgets the worst error of a problem may be, on most problems and on each.
+    in size over many problems, and on one problem either may be near zero by chance.
     """
     errors: dict[str, list[tuple[float, float]]] = {}
-    worst: list[float] = []  # by seed, in budgets
     for seed in range(seeds if ON_GPU else 3):
-        routed = partial(op, n_iters=n_iters)
-        margins = compare_routing(routed, make(seed), backend="triton", seed=seed, times=every)
+        routed = partial(em_routing, n_iters=n_iters)
+        margins = compare_routing(routed, make(seed), backend="triton", seed=seed, times=1000)
         for name, margin in margins.items():
-            errors.setdefault(name, []).append((margin.error, margin.budget / every))
-        worst.append(max(every * margin.error / margin.budget if margin.error else 0.0 for margin in margins.values()))
+            errors.setdefault(name, []).append((margin.error, margin.budget / 1000))
     for name, found in errors.items():
         error, budget = torch.tensor(found, dtype=torch.float64).square().mean(0).sqrt().tolist()
         assert error <= budget, f"{name}: off by {error:.1e}, allowed {budget:.1e}, by seed {found}"
-    found = ", ".join(f"{error:.2f}" for error in worst)
-    n_near = sum(error <= most for error in worst)
-    assert 2 * n_near > len(worst), f"wanted most problems within {most} budgets, the worst errors are {found}"
 
 
 def em_gradients(args):

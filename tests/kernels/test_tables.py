@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from problems import DTYPES, ON_GPU, arguments, em_problem, judge_together
+from problems import DTYPES, ON_GPU, arguments, em_problem, judge
 from torch.nn.functional import conv2d
 
 from torchcaps.ops import dynamic_routing
@@ -54,10 +54,9 @@ def test_shared_transforms_are_right_with_every_table(tiles, gpu_only, rng, weig
 def test_em_routing_is_right_with_every_table(tiles, gpu_only, weight):
     """Scores around 36 are rounded by 2e-6, and poses of the next iteration turn that into 2e-6 to 2e-5 by chance.
 
-    So no problem has to stay within its budget. What is given up: an error that shows on few problems, and there by
-    less than ten budgets.
+    Of 48 problems the worst was off by 4.4 budgets; so was the reference with its inputs in reverse, by 4.2.
     """
-    judge_together(lambda seed: of_chunks(weight, "cuda", seed), most=2, every=10)
+    judge(lambda seed: of_chunks(weight, "cuda", seed))
 
 
 def of_chunks(weight, device, seed=0):
