@@ -31,8 +31,21 @@ def test_by_hand():
     assert step.poses.flatten().tolist() == pytest.approx([first, second])
 
 
+def test_a_bias_moves_every_input_of_its_type_alike():
+    """The first type prefers output 0 by 3 to 1 whatever the poses, the second neither."""
+    activity, poses = torch.tensor([0.9, 0.6, 0.3]).double(), torch.zeros(3, 1).double()
+    weight, route = torch.ones(3, 2, 1, 1).double(), torch.ones(3, 1, 2).double()
+    bias = torch.tensor([[log(3.0), 0.0], [log(3.0), 0.0], [0.0, 0.0]]).double()
+    (step,) = self_routing_steps(activity, poses, weight, route, bias)
+    torch.testing.assert_close(step.couplings.tolist(), [[0.75, 0.25], [0.75, 0.25], [0.5, 0.5]])
+    assert step.log_activity.exp()[0].item() == pytest.approx((0.75 * 1.5 + 0.5 * 0.3) / 1.8)
+    shared = {"weight": torch.ones(2, 2, 1, 1).double(), "route": torch.ones(2, 1, 2).double()}
+    found = self_routing(torch.ones(4).double(), torch.zeros(4, 1).double(), bias=bias[1:], **shared)
+    torch.testing.assert_close(found.log_activity.exp().tolist(), [0.625, 0.375])
+
+
 def test_gradient_is_the_slope():
-    args = [x.requires_grad_() for x in problem(batch=(1,)).values()]
+    args = [x.requires_grad_() for x in (*problem(batch=(1,)).values(), torch.rand(6, 3).double())]
     assert gradcheck(lambda *args: tuple(self_routing(*args)), args, fast_mode=True)
 
 
@@ -99,6 +112,7 @@ def test_it_compiles_whole(fresh_dynamo):
         ),
         ({"activity": torch.ones(2, 1)}, r"activity must be \[2, 6\] for poses \[2, 6, 4\] and .* got \[2, 1\]"),
         ({"route": torch.ones(6, 4, 1)}, r"route must be \[6, 4, 3\] for poses .* got \[6, 4, 1\]"),
+        ({"bias": torch.ones(6, 1)}, r"bias must be \[6, 3\] for poses .* got \[6, 1\]"),
     ],
 )
 def test_what_would_broadcast_in_silence_is_refused(change, message):

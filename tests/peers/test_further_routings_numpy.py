@@ -37,13 +37,16 @@ def self_attention(poses, weight, prior):
     return (np.array(outputs),)
 
 
-def alone(activity, poses, weight, route):
-    """Hahn 2019: an input's own pose says where it goes; poses, and logarithms of activities."""
+def alone(activity, poses, weight, route, bias):
+    """Hahn 2019: an input's own pose says where it goes; poses, and logarithms of activities.
+
+    The paper has no bias, its authors' code does.
+    """
     n_in, n_out = weight.shape[:2]
     found = []
     for image, present in zip(poses, activity, strict=True):
         votes = votes_for(image, weight)
-        couplings = [softmax(image[i] @ route[i]) for i in range(n_in)]
+        couplings = [softmax(image[i] @ route[i] + bias[i]) for i in range(n_in)]
         arriving = [sum(couplings[i][j] * present[i] for i in range(n_in)) for j in range(n_out)]
         sums = [sum(couplings[i][j] * present[i] * votes[i][j] for i in range(n_in)) for j in range(n_out)]
         parents = [sums[j] / arriving[j] for j in range(n_out)]
@@ -73,7 +76,7 @@ def test_self_attention_routing_is_the_paper_s():
 
 
 def test_self_routing_is_the_paper_s():
-    arrays = draw(poses=(2, 3, 2), weight=(3, 3, 2, 3), route=(3, 2, 3))
+    arrays = draw(poses=(2, 3, 2), weight=(3, 3, 2, 3), route=(3, 2, 3), bias=(3, 3))
     arrays["activity"] = np.random.default_rng(2).uniform(0.1, 1, (2, 3))
     assert_same(self_routing, alone, arrays)
 

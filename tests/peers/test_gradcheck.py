@@ -76,7 +76,7 @@ def attentive() -> tuple[Tensor, ...]:
 
 
 def self_routed() -> tuple[Tensor, ...]:
-    return positive(1, 3), normal(1, 3, 2), normal(3, 2, 2, 2), normal(3, 2, 2)
+    return positive(1, 3), normal(1, 3, 2), normal(3, 2, 2, 2), normal(3, 2, 2), normal(3, 2)
 
 
 def ladder() -> tuple[Tensor, ...]:
