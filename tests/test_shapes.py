@@ -98,6 +98,10 @@ def attentive():
             differentiate(made(layers.Capsules.scored(torch.randn(*batch, 6, 4), torch.randn(*batch, 6))))
         made.calibrate(torch.randn(2, 6, 2, 2))
         list(made.steps(torch.randn(6, 4)))
+    made = layers.SelfRoutedCapsules(6, 3, 4, 5, n_types=2, bias=True, batch_norm=True)
+    for batch in ((), (2,), (2, 3)):
+        differentiate(made(layers.Capsules.scored(torch.randn(*batch, 6, 4), torch.randn(*batch, 6))))
+    made.calibrate(torch.randn(2, 6, 2, 2))
 
 
 def capsule_layer(layer=layers.CapsuleLayer):

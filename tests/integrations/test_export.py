@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from torchcaps.integrations.export import (
     plan,
     to_onnx,
 )
+from torchcaps.layers import SelfRouting
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.papers import RECIPES
 from torchcaps.train.recipe import Run
@@ -73,6 +75,15 @@ def test_an_onnx_file_names_its_axes_and_classes_and_answers_as_the_model_does(t
     with torch.no_grad():
         off = _differences(what.module(*inputs), tuple(map(torch.from_numpy, said)))
     assert (off <= TOLERANCE).double().mean() >= (0.9 if what.ranks else 1)
+
+
+@pytest.mark.slow
+def test_poses_are_normalised_by_running_statistics_in_onnx(tmp_path, onnxruntime):
+    run = RECIPES["smoke/routing-net"].make()
+    run = replace(run, model_args=run.model_args | {"routing": SelfRouting(bias=True, batch_norm=True)})
+    model = run.build()
+    model.calibrate(torch.rand(16, *run.sizes()[0]))
+    assert export_onnx(model.eval(), run, tmp_path / "net.onnx").largest <= TOLERANCE
 
 
 def test_what_evaluation_does_to_a_picture_is_part_of_the_file():

@@ -34,6 +34,7 @@ VECTOR_LAYERS = {
     "ladder": lambda: LadderCapsules(6, 3, 8, 5, n_kept=2),
     "self-attention": lambda: SelfAttentionCapsules(6, 3, 8, 5),
     "self-routing": lambda: SelfRoutedCapsules(6, 3, 8, 5),
+    "self-routing, normalised": lambda: SelfRoutedCapsules(6, 3, 8, 5, bias=True, batch_norm=True),
     "inverted": lambda: InvertedCapsules(6, 3, 8, 5),
 }
 

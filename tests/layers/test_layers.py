@@ -35,7 +35,10 @@ LAYERS = {
     "MatrixCapsules": (lambda: MatrixCapsules(6, 3, 2, 4, 5), (torch.Size([2, 6, 2, 4]),)),
     "ConvMatrixCapsules": (lambda: ConvMatrixCapsules((3, 3), 2, 3, 2, 4, 5, kernel=2), (torch.Size([2, 18, 2, 4]),)),
     "SelfAttentionCapsules": (lambda: SelfAttentionCapsules(6, 3, 4, 5), (torch.Size([2, 6, 4]),)),
-    "SelfRoutedCapsules": (lambda: SelfRoutedCapsules(6, 3, 4, 5), (torch.Size([2, 6, 4]),)),
+    "SelfRoutedCapsules": (
+        lambda: SelfRoutedCapsules(6, 3, 4, 5, bias=True, batch_norm=True),
+        (torch.Size([2, 6, 4]),),
+    ),
     "InvertedCapsules": (lambda: InvertedCapsules(6, 3, 4, 5), (torch.Size([2, 6, 4]),)),
     "LazyRoutedCapsules": (lambda: LazyRoutedCapsules(6, 3, 4, 5, normalise=False), (torch.Size([2, 6, 4]),)),
     "CapsuleLayer": (lambda: CapsuleLayer(6, 3, 4, 8, "em"), (torch.Size([2, 6, 4]),)),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchcaps.layers import EM, ROUTINGS
+from torchcaps.layers import EM, ROUTINGS, SelfRouting
 from torchcaps.models import EMCapsNet, PooledNet, RoutingNet
 from torchcaps.ops.losses import LOSSES
 from torchcaps.train import Options, train
@@ -41,6 +41,7 @@ def test_parameters_are_those_of_the_table():
     with torch.device("meta"):
         assert {name: n_parameters(RoutingNet(routing=name)) for name in counts} == counts
         assert n_parameters(RoutingNet(routing=EM(rows=1))) == 389_720  # transforms of 16x16, as the vectors have
+        assert n_parameters(RoutingNet(routing=SelfRouting(bias=True, batch_norm=True))) == 390_584
         assert n_parameters(PooledNet()) == 205_709
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from torchcaps.data.augment import Augmentation
-from torchcaps.layers.norm import share_statistics
+from torchcaps.layers.norm import PoseNorm, share_statistics
 from torchcaps.papers import RECIPES
 from torchcaps.runtime import metrics_log
 from torchcaps.runtime.distributed import Lost, joined
@@ -114,6 +114,19 @@ def normalise(rank: int, size: int) -> dict:
     return batch_norm_steps(norm[0], images.chunk(size, 1)[rank])
 
 
+class SomePoses(PoseNorm):
+    """Takes poses alone; those whose first dimension is negative are absent."""
+
+    def forward(self, poses: torch.Tensor) -> torch.Tensor:
+        present = poses[..., 0] > 0
+        return super().forward(poses * present.unsqueeze(-1), present)
+
+
+def normalise_poses(rank: int, size: int) -> dict:
+    poses = torch.randn(3, 8, 6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return batch_norm_steps(SomePoses(3, 2).double(), poses.chunk(size, 1)[rank])
+
+
 def when(step: int, act) -> None:
     """In this process, after so many steps of a run."""
     once = TrainingStep.once
@@ -147,6 +160,7 @@ def main(out: Path) -> None:
         found[name] = go(run, out / name)
     with joined(torch.device("cpu")) as team:
         found["batch norm"] = normalise(team.rank, team.size)
+        found["pose norm"] = normalise_poses(team.rank, team.size)
         found["threads"] = threads_of_a_group()
     drops = made("baseline")
     found["dropout"] = go(drops, out / "dropout")

@@ -12,7 +12,7 @@ from weakref import ref
 import pytest
 import torch
 from commands import free_port
-from one_of_two import CASES, go, made, normalise
+from one_of_two import CASES, go, made, normalise, normalise_poses
 
 from torchcaps.papers import RECIPES
 from torchcaps.runtime.distributed import Lost, _leave_the_lost
@@ -158,10 +158,11 @@ def test_a_stopping_rule_stops_all_at_the_same_step(both, alone):
     assert both[0]["stopped"]["steps"] == both[1]["stopped"]["steps"] == alone("stopped")["steps"] < 20
 
 
-def test_batch_norm_is_that_of_the_whole_batch(both):
-    """Against PyTorch's own in float64: outputs, gradients, and what is remembered."""
-    whole = normalise(0, 1)
-    parts = [found["batch norm"] for found in both]
+@pytest.mark.parametrize(("name", "alone"), [("batch norm", normalise), ("pose norm", normalise_poses)])
+def test_batch_norm_is_that_of_the_whole_batch(both, name, alone):
+    """Against one process, for images PyTorch's own, in float64: outputs, gradients, and what is remembered."""
+    whole = alone(0, 1)
+    parts = [found[name] for found in both]
     for number, (output, gradient, weight, bias) in enumerate(whole["steps"]):
         ours = [part["steps"][number] for part in parts]
         both_outputs, both_gradients = ([x for one in ours for x in one[kind]] for kind in (0, 1))
@@ -171,8 +172,8 @@ def test_batch_norm_is_that_of_the_whole_batch(both):
         for kind, wanted in ((2, weight), (3, bias)):
             torch.testing.assert_close(torch.tensor([one[kind] for one in ours]).mean(0), torch.tensor(wanted))
     for part in parts:
-        for name, wanted in whole["state"].items():
-            torch.testing.assert_close(torch.tensor(part["state"][name]), torch.tensor(wanted))
+        for key, wanted in whole["state"].items():
+            torch.testing.assert_close(torch.tensor(part["state"][key]), torch.tensor(wanted))
 
 
 def test_what_is_drawn_inside_a_network_is_drawn_again_on_resume(both):

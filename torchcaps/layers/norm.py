@@ -1,7 +1,8 @@
-"""Batch normalisation over a batch that is split among processes."""
+"""Batch normalisation of poses, and of batches that are split among processes."""
 
 import torch
-from jaxtyping import Float
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from torchcaps.runtime.distributed import n_processes, summed
@@ -35,11 +36,59 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
     def _remember(self, mean: Float[Tensor, "c"], variance: Float[Tensor, "c"]) -> None:
         self.num_batches_tracked += 1
         share = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean, share)
-        self.running_var.lerp_(variance, share)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), share)
 
     def _check_input_dim(self, numbers: Tensor) -> None:
         """Accept any number of spatial axes."""
+
+
+class PoseNorm(SharedBatchNorm):
+    """Batch normalisation of poses, for each type and dimension over samples and places. [*b i d] -> [*b i d].
+
+    Capsules follow each other by type. Absent ones (not `present`) hold zeros, count for nothing and stay zero.
+    """
+
+    def __init__(self, n_types: int, d: int) -> None:
+        super().__init__(n_types * d)
+        self.n_types, self.d = n_types, d
+
+    def forward(self, poses: Float[Tensor, "*b i d"], present: Bool[Tensor, "*b i"]) -> Float[Tensor, "*b i d"]:
+        counted = repeat(present, "... (n p) -> ... p (n d)", n=self.n_types, d=self.d)
+        numbers = rearrange(poses, "... (n p) d -> ... p (n d)", n=self.n_types)
+        numbers = numbers.to(torch.promote_types(poses.dtype, torch.float32))
+        mean, variance = self._of_batch(numbers, counted) if self.training else (self.running_mean, self.running_var)
+        normal = (numbers - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+        normal = normal.masked_fill(~counted, 0).to(poses.dtype)
+        return rearrange(normal, "... p (n d) -> ... (n p) d", n=self.n_types)
+
+    @torch.no_grad()
+    def fit(self, poses: Float[Tensor, "*b i d"], present: Bool[Tensor, "*b i"]) -> None:
+        """Set the running statistics to those of these poses."""
+        training, momentum = self.training, self.momentum
+        self.train().momentum = 1.0
+        self(poses, present)
+        self.train(training).momentum = momentum
+
+    def _of_batch(
+        self, numbers: Float[Tensor, "*b p c"], counted: Bool[Tensor, "*b p c"]
+    ) -> tuple[Float[Tensor, "c"], Float[Tensor, "c"]]:
+        """Compute and remember mean and variance of what counts, over all processes."""
+        if numbers.shape[:-1].numel() * n_processes() == 1:
+            raise ValueError(
+                "batch normalisation of poses wants more than one pose of each type in training, got a single sample; "
+                "give a larger batch, or call eval() on the model"
+            )
+        axes = tuple(range(numbers.ndim - 1))
+        count = summed(counted.sum(axes).to(numbers.dtype))
+        mean = summed(numbers.sum(axes)) / count.clamp(min=1)
+        variance = summed((numbers - mean).masked_fill(~counted, 0).square().sum(axes)) / count.clamp(min=1)
+        unbiased = variance.detach() * (count / (count - 1).clamp(min=1))
+        # a type that is absent from the batch keeps its statistics
+        known = mean.detach(), unbiased
+        old = self.running_mean, self.running_var
+        self._remember(*(torch.where(count > 0, new, kept) for new, kept in zip(known, old, strict=True)))
+        return mean, variance
 
 
 def share_statistics(model: nn.Module) -> nn.Module:

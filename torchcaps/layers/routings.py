@@ -176,18 +176,21 @@ class SelfAttention:
 
 @dataclass(frozen=True, kw_only=True)
 class SelfRouting:
-    """Every input decides alone (Hahn 2019); no iterations.
+    """Every input decides alone (Hahn 2019); no iterations. The authors' code has both options, the paper neither.
 
     Example:
 
-        layer = CapsuleLayer(32, 10, 8, 16, routing=SelfRouting())
+        layer = CapsuleLayer(32, 10, 8, 16, routing=SelfRouting(bias=True, batch_norm=True))
         list(layer(torch.randn(4, 32, 8)).poses.shape)  # [4, 10, 16]
     """
 
     loss: ClassVar[str] = "likelihood"
+    bias: bool = False
+    batch_norm: bool = False
 
     def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> SelfRoutedCapsules:
-        return SelfRoutedCapsules(n_in, n_out, d_in, d_out, n_types=n_types)
+        options = {"bias": self.bias, "batch_norm": self.batch_norm}
+        return SelfRoutedCapsules(n_in, n_out, d_in, d_out, n_types=n_types, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
