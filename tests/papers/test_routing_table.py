@@ -17,7 +17,7 @@ from torchcaps.papers.routings.costs import Cost, bench_routings, read_costs, wr
 from torchcaps.papers.routings.measured import measured
 from torchcaps.papers.routings.rows import COMPARED, LEFT_OUT, METRICS, NAMES, SETS, WITHOUT_CAPSULES
 from torchcaps.papers.routings.table import NOTE, SHORT, beside_control
-from torchcaps.results.statistics import UNCHECKED
+from torchcaps.results.statistics import UNCHECKED, todays
 from torchcaps.results.store import result_path, write_result
 from torchcaps.results.tuning import read_tuning, tuning_path
 from torchcaps.train.plain import to_plain
@@ -105,6 +105,14 @@ def test_an_unknown_name_is_refused_beside_a_known_one(capsys, monkeypatch):
     )
 
 
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def run_rows(which: str) -> list[str]:
+    """List the rows of a set that have results."""
+    return [name for name in NAMES[which] if todays(RECIPES[f"routings/{which}-{name}"], RESULTS)[0]]
+
+
 HELD_OUT = {
     "smallnorb": "epochs=8,data=smallnorb-folds",
     "like": "epochs=4,hold_out=5000,views=warped",
@@ -117,10 +125,10 @@ HELD_OUT = {
 @pytest.mark.parametrize("which", SETS)
 def test_rows_have_the_learning_rate_that_held_out_images_prefer(which):
     """On 300 held-out digits three rows are ties, where either rate is right."""
-    path = tuning_path(Path(__file__).parents[2] / "results", "routings")
+    path = tuning_path(RESULTS, "routings")
     errors = {line.run: line.by_seed[0] for line in read_tuning(path)}
     ties = []
-    for name in NAMES[which]:
+    for name in run_rows(which):
         row = f"{which}-{name}"
         of = {rate: errors[f"{row},learning_rate={rate},{HELD_OUT[which]}"] for rate in ("1e-3", "3e-3")}
         best = {float(rate) for rate, error in of.items() if error == min(of.values())}
@@ -131,7 +139,7 @@ def test_rows_have_the_learning_rate_that_held_out_images_prefer(which):
 
 def test_all_sets_lie_beside_each_other_with_what_is_significantly_below_or_above_the_control():
     """From the committed results: dynamic routing leads on photographs and trails on affine digits."""
-    lines = filled("<!-- routings all -->\n<!-- end -->", Path(__file__).parents[2] / "results").splitlines()
+    lines = filled("<!-- routings all -->\n<!-- end -->", RESULTS).splitlines()
     assert lines[1] == "| routing | CIFAR-10 | Fashion-MNIST | smallNORB | affine digits | small digits |"
     cells = {line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ")[1:] for line in lines[3:-3]}
     assert (
@@ -141,7 +149,7 @@ def test_all_sets_lie_beside_each_other_with_what_is_significantly_below_or_abov
     assert photos.startswith("**") and photos.endswith("**")
     assert affine.startswith("(") and affine.endswith(")")
     assert not toys.startswith(("**", "("))
-    n = sum(len(NAMES[which]) - 1 for which in SETS)
+    n = sum(len(run_rows(which)) - 1 for which in SETS)
     assert lines[-3:-1] == [
         "",
         f"3 seeds per row; {n} comparisons with `uniform`, of which about 3 would be marked by chance.",
@@ -151,13 +159,14 @@ def test_all_sets_lie_beside_each_other_with_what_is_significantly_below_or_abov
 
 def test_rows_on_photographs_lie_beside_others_than_the_control():
     """From the committed results: the CNN leads every routing, and dynamic routing leads mean pooling."""
-    lines = filled("<!-- routings between -->\n<!-- end -->", Path(__file__).parents[2] / "results").splitlines()
+    lines = filled("<!-- routings between -->\n<!-- end -->", RESULTS).splitlines()
     assert lines[1] == "| row | minus | CIFAR-10 | Fashion-MNIST |"
     cells = [line.replace("\N{NO-BREAK SPACE}", " ").strip("| ").split(" | ") for line in lines[3:-1]]
     assert len(cells) == len({(row, other) for row, other, *_ in cells}) == len(PAIRS["routings_between"]) / 2
     beside_cnn = [found for _, other, *found in cells if other == "CNN"]
     assert len(beside_cnn) == len(NAMES["cifar"]) - len(WITHOUT_CAPSULES) - 1  # the control's are in other tables
-    assert all(cell.startswith("**+") for found in beside_cnn for cell in found)
+    assert all(cell.startswith("**+") or cell == "not run yet" for found in beside_cnn for cell in found)
+    assert sum(cell != "not run yet" for found in beside_cnn for cell in found) >= 16
     assert cells[0][:2] == ["dynamic", "mean pooling"]
     assert all(cell.startswith("**-") and cell.endswith(")**") for cell in cells[0][2:])
 

@@ -7,7 +7,7 @@ Two more rows on smallNORB are trained as the EM network of Heinsen 2019.
 
 from torchcaps.data.augment import Augmentation, Crop, Flip, Light, Shift, Standardise
 from torchcaps.data.augment.warp import Warp
-from torchcaps.layers.routings import EM, ROUTINGS, MatrixEM, Routing
+from torchcaps.layers.routings import EM, ROUTINGS, MatrixEM, Routing, SelfRouting
 from torchcaps.papers.heinsen2019 import rows as heinsen2019
 from torchcaps.results.claims import Variant, Variants, variants
 from torchcaps.train.recipe import Run, Stage
@@ -22,7 +22,9 @@ LEFT_OUT = {
 }
 # matrix routings have transforms of 4x4; with one row they have 16x16, as many parameters as the others
 FULL: dict[str, Routing] = {"em-full": EM(rows=1), "matrix-em-full": MatrixEM(rows=1)}
-COMPARED: dict[str, str | Routing] = {name: name for name in ROUTINGS if name not in LEFT_OUT} | FULL
+# what the authors' code has beyond the paper's formula
+NORMALISED: dict[str, Routing] = {"self-routing-norm": SelfRouting(bias=True, batch_norm=True)}
+COMPARED: dict[str, str | Routing] = {name: name for name in ROUTINGS if name not in LEFT_OUT} | FULL | NORMALISED
 SMALL = {"channels": 32, "n_types": 8, "n_parts": 16}  # sizes for 16x16 images
 _LARGE_BASELINES = {
     "pooled": {"model": "pooled-net", "model_args": {}, "task": ClassifyLogits()},
@@ -43,7 +45,10 @@ BASELINES = {
     "digits": _SMALL_BASELINES,
 }
 WITHOUT_CAPSULES = tuple(_LARGE_BASELINES)  # names of the baselines, which have no capsules
-ABOUT = {"em-full": "em, 16x16 transforms", "matrix-em-full": "matrix-em, 16x16 transforms"} | {
+ABOUT = {
+    "em-full": "em, 16x16 transforms",
+    "matrix-em-full": "matrix-em, 16x16 transforms",
+    "self-routing-norm": "self-routing, batch norm",
     "pooled": "no capsules: mean pooling",
     "cnn": "no capsules: CNN",
 }
@@ -52,7 +57,7 @@ WITHOUT_FULL = ("fashion", "cifar")  # sets that are compared without the rows o
 # (results/routings/tuning.csv): the higher one for these rows.
 LOW, HIGH = 1e-3, 3e-3
 HIGHER: dict[str, tuple[str, ...]] = {
-    "smallnorb": ("max-min", "matrix-em", "self-attention", "self-routing", "em-full", "pooled"),
+    "smallnorb": ("max-min", "matrix-em", "self-attention", "self-routing", "self-routing-norm", "em-full", "pooled"),
     "like": (
         "dynamic",
         "max-min",
@@ -61,6 +66,7 @@ HIGHER: dict[str, tuple[str, ...]] = {
         "matrix-em",
         "lazy",
         "self-routing",
+        "self-routing-norm",
         "inverted",
         "pooled",
         "cnn",
