@@ -66,6 +66,7 @@ HIGHER: dict[str, tuple[str, ...]] = {
         "matrix-em",
         "lazy",
         "self-routing",
+        "self-routing-norm",
         "inverted",
         "pooled",
         "cnn",
