@@ -66,7 +66,6 @@ HIGHER: dict[str, tuple[str, ...]] = {
         "matrix-em",
         "lazy",
         "self-routing",
-        "self-routing-norm",
         "inverted",
         "pooled",
         "cnn",
