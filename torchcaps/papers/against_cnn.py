@@ -54,7 +54,8 @@ def _beside_uniform(which: str, part: str) -> tuple[Pair, ...]:
 PHOTOS = ("cifar", "fashion")
 # what pages say about photographs beyond the comparison with the control; every routing beside the CNN
 _BETWEEN = (
-    *((name, "pooled") for name in ("dynamic", "self-attention", "max-min", "inverted")),
+    *((name, "pooled") for name in ("dynamic", "self-attention", "max-min", "inverted", "self-routing-norm")),
+    ("self-routing-norm", "self-routing"),
     ("dynamic", "self-attention"),
     ("dynamic", "max-min"),
     ("inverted", "dynamic"),

@@ -25,7 +25,10 @@ def mnist() -> Run:
 
 @reproduces(table="mnist", row="CapsNet, 48 epochs of batches of 64, decoder, double learning rate", metric=_ERROR)
 def mnist_fast() -> Run:
-    """The learning rate is chosen on held-out digits with 26 epochs (results/records/tuning.csv). Not run yet."""
+    """The learning rate is chosen on held-out digits with 26 epochs (results/records/tuning.csv).
+
+    H200, 23 s a seed; 0.34 % error (4 seeds), not surely below the bar.
+    """
     return vary(mnist(), {"epochs": 48, "learning_rate": 2e-3, "schedule": Cosine(warmup=0.05), "ema": 0.0})
 
 
@@ -37,9 +40,10 @@ def smallnorb() -> Run:
 
 @reproduces(table="smallnorb", row="capsules without routing, 30 epochs of batches of 64", metric=_ERROR)
 def smallnorb_fast() -> Run:
-    """The compared network with the least error here, routings/long-smallnorb-uniform, in fewer steps. Not run yet.
+    """The compared network with the least error here, routings/long-smallnorb-uniform, in fewer steps.
 
     20 epochs and twice the learning rate had about the same error on held-out toys (results/records/tuning.csv).
+    H200, 13 s a seed; 1.27 % error (3 seeds).
     """
     changes = {"epochs": 30, "batch": 64, "learning_rate": 1e-3}
     return vary(routings.LONG["long-smallnorb-uniform"](), changes)
