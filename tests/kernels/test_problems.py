@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from problems import ON_GPU, judge, judge_together
+from problems import judge, judge_together
 from torch import Tensor
 
 BUDGET = 8 * torch.finfo(torch.float32).eps  # for an answer of 1 that plain PyTorch hits
@@ -28,9 +28,11 @@ def answering(*errors):
 
 
 @pytest.mark.parametrize("errors", [(0, 0, 0), (0.5, 9, 9), (9, 0.9, 0.9)])
-def test_one_problem_within_its_budget_is_enough_for_the_interpreter_and_most_for_a_gpu(errors):
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_one_problem_within_its_budget_is_enough_for_the_interpreter_and_most_for_a_gpu(errors, on_gpu, monkeypatch):
+    monkeypatch.setattr("problems.ON_GPU", on_gpu)
     make, op = answering(*errors)
-    if ON_GPU and errors[2] > 1:
+    if on_gpu and errors[2] > 1:
         with pytest.raises(AssertionError, match="wanted 2 seeds within the budget"):
             judge(make, seeds=range(3), op=op)
     else:

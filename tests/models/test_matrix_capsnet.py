@@ -20,10 +20,9 @@ def test_parameters(sizes, n):
     assert (model.grid, model.first.out_grid, model.second.out_grid) == ((14, 14), (6, 6), (4, 4))
 
 
-@pytest.mark.parametrize("init", ["paper", "alive"])
-def test_a_fresh_network_is_alive_and_every_parameter_gets_a_gradient(init):
+@pytest.mark.parametrize("start", [{}, {"init": "alive", "density_power": None}], ids=["paper", "alive"])
+def test_a_fresh_network_is_alive_and_every_parameter_gets_a_gradient(start):
     torch.manual_seed(0)
-    start = {"init": init, "density_power": None}
     model, images = MatrixCapsNet((1, 21, 19), 4, **SMALL, **start), torch.randn(4, 1, 21, 19)
     model.calibrate(images)
     found = model(images)

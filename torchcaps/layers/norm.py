@@ -67,8 +67,10 @@ class PoseNorm(SharedBatchNorm):
         """Set the running statistics to those of these poses."""
         training, momentum = self.training, self.momentum
         self.train().momentum = 1.0
-        self(poses, present)
-        self.train(training).momentum = momentum
+        try:
+            self(poses, present)
+        finally:
+            self.train(training).momentum = momentum
 
     def _of_batch(
         self, numbers: Float[Tensor, "*b p c"], counted: Bool[Tensor, "*b p c"]
@@ -76,7 +78,7 @@ class PoseNorm(SharedBatchNorm):
         """Compute and remember mean and variance of what counts, over all processes."""
         if numbers.shape[:-1].numel() * n_processes() == 1:
             raise ValueError(
-                "batch normalisation of poses wants more than one pose of each type in training, got a single sample; "
+                "batch normalisation of poses wants more than one pose of each type to train or calibrate, got one; "
                 "give a larger batch, or call eval() on the model"
             )
         axes = tuple(range(numbers.ndim - 1))
@@ -84,10 +86,9 @@ class PoseNorm(SharedBatchNorm):
         mean = summed(numbers.sum(axes)) / count.clamp(min=1)
         variance = summed((numbers - mean).masked_fill(~counted, 0).square().sum(axes)) / count.clamp(min=1)
         unbiased = variance.detach() * (count / (count - 1).clamp(min=1))
-        # a type that is absent from the batch keeps its statistics
-        known = mean.detach(), unbiased
-        old = self.running_mean, self.running_var
-        self._remember(*(torch.where(count > 0, new, kept) for new, kept in zip(known, old, strict=True)))
+        # a type that is absent from the batch keeps its statistics, and one pose says nothing of a variance
+        new_mean = torch.where(count > 0, mean.detach(), self.running_mean)
+        self._remember(new_mean, torch.where(count > 1, unbiased, self.running_var))
         return mean, variance
 
 

@@ -14,7 +14,7 @@ from torchcaps.layers.norm import PoseNorm
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import SelfRoutingStep, self_routing, self_routing_steps
 
-LOGIT = 0.5  # deviation of the first routing logits, for inputs of length LONG
+LOGIT = 0.5  # deviation of the first routing logits, without the bias
 
 
 class SelfRoutedCapsules(nn.Module):
@@ -66,18 +66,18 @@ class SelfRoutedCapsules(nn.Module):
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
         """Scale both weights: routing logits of deviation 0.5, output poses of length 0.6; return the outputs.
 
-        Activities need no range: they sum to one whatever the inputs. Batch normalisation takes their statistics.
+        Activities need no range: they sum to one whatever the inputs. Batch normalisation takes their statistics. The
+        bias of the logits is left out.
         """
-        if self.norm is not None:
-            activity, poses = self._checked(capsules)
-            self.norm.fit(poses, activity != 0)
-        (step,) = self.steps(capsules)
-        sizes = step.logits.float().square().mean().sqrt(), step.poses.float().square().sum(-1).mean().sqrt()
-        if not all(torch.isfinite(size) and size > 0 for size in sizes):
+        activity, poses = self._checked(capsules)
+        if not poses.isfinite().all() or not poses.any():  # before anything has changed
             raise ValueError(
                 "SelfRoutedCapsules.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
             )
-        self.route.mul_(LOGIT / sizes[0])
+        if self.norm is not None:
+            self.norm.fit(poses, activity != 0)
+        (step,) = self_routing_steps(*self._inputs(capsules), self.weight, self.route)
+        self.route.mul_(LOGIT / step.logits.float().square().mean().sqrt())
         (step,) = self.steps(capsules)
         self.weight.mul_(LENGTH / step.poses.float().square().sum(-1).mean().sqrt())
         return self(capsules)
