@@ -124,6 +124,13 @@ PAIRS: dict[str, tuple[Pair, ...]] = {
             part=LIKE,
         ),
         Pair("affine digits", "RoutingNet, no routing", "routings/like-uniform", "routings/like-cnn", part=LIKE),
+        Pair(
+            "affine digits",
+            "RoutingNet, self-routing, batch norm",
+            "routings/like-self-routing-norm",
+            "routings/like-cnn",
+            part=LIKE,
+        ),
         Pair("affine digits", "ladder by agreement", "jeong2019/like-k50-up", "sabour2017/like-cnn-end", part=LIKE),
         Pair(
             "affine, trained anywhere",
