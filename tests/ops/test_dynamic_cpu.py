@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from torchcaps.ops import COUPLINGS, dynamic_routing, dynamic_routing_backend, recover_couplings
+from torchcaps.ops import COUPLINGS, by_images, dynamic_routing, dynamic_routing_backend, recover_couplings
 from torchcaps.ops.dynamic import cpu, cpu_pairs
 from torchcaps.ops.dynamic.cpu import _blocks
 from torchcaps.ops.testing import compare_routing
@@ -60,7 +60,7 @@ def test_every_way_of_cutting_is_right_in_value_and_gradient(mode, weight, coupl
 def test_the_modes_are_what_they_say(mode, monkeypatch):
     """Otherwise the test above would check one way five times."""
     called = []
-    for function in (cpu._ByImages, cpu._Iteration, cpu_pairs._ByPairs):
+    for function in (by_images._ByImages, cpu._Iteration, cpu_pairs._ByPairs):
         name = function.__name__
         monkeypatch.setattr(
             function, "apply", lambda *args, name=name, apply=function.apply: called.append(name) or apply(*args)

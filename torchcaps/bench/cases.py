@@ -280,6 +280,7 @@ CASES = {
         dynamic(32, 128, 10, backends=_PLAIN),
         em(4, 256, 8, backends=("reference", "blocked")),
         em(4, 5184, 64, backends=("reference", "blocked"), stand_in=em(4, 848, 64)),
+        matrix_em(16, 14, 8, 16, kernel=3, stride=2, backends=("reference", "blocked")),
         local(8, 6, 8, 8, 8, 8, kernel=3),
         squashing(128, 1152, 8),
         code_product(16, 1152, 70, 978),

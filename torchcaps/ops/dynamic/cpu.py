@@ -9,6 +9,7 @@ input, as on ARM, cpu_pairs.py does without them.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -16,9 +17,10 @@ from torch import Tensor
 
 from torchcaps.ops.autograd import full_precision, gradients_of_plain_form, plain_form_wanted
 from torchcaps.ops.backend import inside_transform
+from torchcaps.ops.by_images import add_gradients, by_images, leaf, zeros_where_wanted
 from torchcaps.ops.couplings import coupling_rule
 from torchcaps.ops.dynamic import cpu_pairs, reference
-from torchcaps.ops.dynamic.cpu_pairs import Settings, mark_constant_sum
+from torchcaps.ops.dynamic.cpu_pairs import Settings, sums_that_are_constant
 from torchcaps.ops.squash import squash
 from torchcaps.ops.votes import has_transform_per_pair, n_outputs, votes_of
 
@@ -59,7 +61,8 @@ def routed(poses, weight, bias, n_iters: int, prior, couplings: str, detach: boo
     elif bytes_per_image * len(flat) <= min(block_bytes, LARGEST_BLOCK_BYTES):
         outputs = route(flat, weight, bias, prior, settings)
     elif max(bytes_per_image, block_bytes) <= LARGEST_BLOCK_BYTES:
-        outputs = _ByImages.apply(flat, weight, bias, prior, settings, max(block_bytes // bytes_per_image, 1))
+        n_images, constant = max(block_bytes // bytes_per_image, 1), sums_that_are_constant(settings)
+        outputs = by_images(partial(route, settings=settings), n_images, [flat], [weight, bias, prior], constant)
     else:
         outputs = _by_inputs(flat, weight, bias, prior, settings, bytes_per_input)
     return tuple(part.reshape(*poses.shape[:-2], *part.shape[-2:]) for part in outputs)
@@ -78,40 +81,6 @@ def route(poses: Float[Tensor, "b i d"], weight, bias, prior, settings: Settings
             pose_sum = pose_sum + parents
             logits = logits + (votes @ parents.unsqueeze(-1)).squeeze(-1)
     return parents, pose_sum
-
-
-class _ByImages(torch.autograd.Function):
-    """`route` for a few images at a time, again in the backward pass."""
-
-    @staticmethod
-    def forward(ctx, poses, weight, bias, prior, settings: Settings, n_images: int):
-        ctx.save_for_backward(poses, weight, bias, prior)
-        ctx.settings, ctx.n_images = settings, n_images
-        blocks = [route(block, weight, bias, prior, settings) for block in poses.split(n_images)]
-        return mark_constant_sum(ctx, settings, tuple(torch.cat(parts) for parts in zip(*blocks, strict=True)))
-
-    @staticmethod
-    def backward(ctx, *grads):
-        with full_precision():
-            return *_ByImages._gradients(ctx, grads), None, None
-
-    @staticmethod
-    def _gradients(ctx, grads):
-        inputs = ctx.saved_tensors  # asked for once: `torch.utils.checkpoint` makes them once
-        wanted = ctx.needs_input_grad[:4]
-        if plain_form_wanted(grads):
-            return gradients_of_plain_form(lambda *x: route(*x, ctx.settings), inputs, grads, wanted)
-        poses = inputs[0]
-        shared = [_leaf(tensor, needed) for tensor, needed in zip(inputs[1:], wanted[1:], strict=True)]
-        totals = _zeros_where_wanted((poses, *shared), wanted)
-        for start in range(0, len(poses), ctx.n_images):
-            images = slice(start, start + ctx.n_images)
-            block = [_leaf(poses[images], wanted[0]), *shared]
-            with torch.enable_grad():
-                outputs = route(*block, ctx.settings)
-            block_totals = [totals[0][images] if wanted[0] else None, *totals[1:]]
-            _add_gradients(outputs, [grad[images] for grad in grads], block, wanted, block_totals)
-        return totals
 
 
 def _by_inputs(poses, weight, bias, prior, settings: Settings, bytes_per_input: int) -> tuple[Tensor, Tensor]:
@@ -147,13 +116,13 @@ class _Iteration(torch.autograd.Function):
         wanted, tensors = ctx.needs_input_grad[:4], ctx.saved_tensors
         if plain_form_wanted([grad]):
             return gradients_of_plain_form(lambda *x: [_weighted_sum(*x, ctx.settings)], tensors, [grad], wanted)
-        totals = _zeros_where_wanted(tensors, wanted)
+        totals = zeros_where_wanted(tensors, wanted)
         for images, inputs, rows in _blocks(tensors[0], tensors[1], ctx.bytes_per_input):
             parts = _cut(*tensors, images, inputs, rows)
-            block = [_leaf(x, needed) for x, needed in zip(parts, wanted, strict=True)]
+            block = [leaf(x, needed) for x, needed in zip(parts, wanted, strict=True)]
             with torch.enable_grad():
                 total = _weighted_sum(*block, ctx.settings)
-            _add_gradients([total], [grad[images]], block, wanted, _cut(*totals, images, inputs, rows))
+            add_gradients([total], [grad[images]], block, wanted, _cut(*totals, images, inputs, rows))
         return totals
 
 
@@ -184,22 +153,3 @@ def _cut(poses, weight, prior, pose_sum, images: slice, inputs: slice, rows: sli
     """Take the parts of each tensor that a block touches, as views."""
     parts = (poses, (images, inputs)), (weight, (rows,)), (prior, (inputs,)), (pose_sum, (images,))
     return tuple(None if tensor is None else tensor[where] for tensor, where in parts)
-
-
-def _leaf(tensor: Tensor | None, needed: bool) -> Tensor | None:
-    return None if tensor is None else tensor.detach().requires_grad_(needed)
-
-
-def _zeros_where_wanted(tensors, wanted) -> list[Tensor | None]:
-    return [torch.zeros_like(tensor) if needed else None for tensor, needed in zip(tensors, wanted, strict=True)]
-
-
-def _add_gradients(outputs, grads, inputs, wanted, totals) -> None:
-    """Add the gradient of every input that is wanted to its total."""
-    live = [(x, total) for x, total, needed in zip(inputs, totals, wanted, strict=True) if needed]
-    connected = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if output.requires_grad]
-    outputs, grads = zip(*connected, strict=True)
-    found = torch.autograd.grad(outputs, [x for x, _ in live], grads, allow_unused=True)
-    for (_, total), gradient in zip(live, found, strict=True):
-        if gradient is not None:
-            total += gradient

@@ -82,7 +82,9 @@ class _ByPairs(torch.autograd.Function):
                 kept += [tensor for each in made for tensor in each]
         ctx.save_for_backward(poses, weight, bias, prior, *kept)
         ctx.settings, ctx.n_images = settings, n_images
-        return mark_constant_sum(ctx, settings, tuple(torch.cat(parts) for parts in zip(*outputs, strict=True)))
+        whole = tuple(torch.cat(parts) for parts in zip(*outputs, strict=True))
+        ctx.mark_non_differentiable(*(whole[number] for number in sums_that_are_constant(settings)))
+        return whole
 
     @staticmethod
     def backward(ctx, *grads):
@@ -99,11 +101,9 @@ class _ByPairs(torch.autograd.Function):
         return *found, None, None, None
 
 
-def mark_constant_sum(ctx, settings: Settings, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the outputs; a sum over no iterations has no gradient, like the reference's."""
-    if settings.n_iters == 1:
-        ctx.mark_non_differentiable(outputs[1])
-    return outputs
+def sums_that_are_constant(settings: Settings) -> tuple[int, ...]:
+    """Number the outputs without a gradient: a sum over no iterations has none, like the reference's."""
+    return (1,) if settings.n_iters == 1 else ()
 
 
 def _whole(poses, weight, bias, prior, settings: Settings) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from torchcaps.ops.backend import Implementation, choose
 from torchcaps.ops.conv_routing import LocalGrid
-from torchcaps.ops.matrix_em import reference, triton_op
+from torchcaps.ops.matrix_em import cpu, reference, triton_op
 from torchcaps.ops.matrix_em.reference import MatrixEMRouted
 
 
@@ -58,5 +58,6 @@ def matrix_em_routing_backend(
 
 _IMPLEMENTATIONS = {
     "reference": Implementation(load=lambda: reference.routed),
+    "blocked": Implementation(load=lambda: cpu.routed, refuses=cpu.refuses),
     "triton": Implementation(load=lambda: triton_op.routed, refuses=triton_op.refuses),
 }
