@@ -13,7 +13,7 @@ import torch
 from commands import run as command
 
 from torchcaps.data.augment import Shift
-from torchcaps.data.batches import Records
+from torchcaps.data.batches import Hard, Records
 from torchcaps.papers import RECIPES
 from torchcaps.runtime.environment import noted_signals
 from torchcaps.runtime.metrics_log import read_metrics
@@ -125,6 +125,21 @@ def test_records_and_a_watch_by_steps_go_on_as_they_were(tmp_path, case, stops):
         found.append((tensors_sha256(trained.model.state_dict()), lines))
     assert found[0] == found[1]
     assert [step for step, _, watched in lines if watched is not None] == ([3, 6] if case == "every_steps" else [])
+
+
+def test_hard_images_go_on_as_they_were(tmp_path):
+    """Eight steps an epoch: stopped while images are unseen, at an end, and in an epoch drawn by losses alone."""
+    recipe = RECIPES["smoke/capsnet-plain"].make()
+    stage = replace(recipe.stages[0], hard=Hard(share=0.25), steps=44)
+    run, hashes = replace(recipe, stages=(stage,)), []
+    for number, stops in enumerate([(), (3, 13, 32, 43)]):
+        for stop in (*stops, None):
+            out = tmp_path / str(number)
+            train(run, name="x", seed=1, options=Options(out=out, progress=False, log_every=1, max_steps=stop))
+        found = load_checkpoint(out / "checkpoint.safetensors").tensors
+        hashes.append((tensors_sha256(found), losses(out)))
+    assert hashes[0] == hashes[1]
+    assert found["step/images/known"].isfinite().sum() > 400
 
 
 @pytest.mark.slow

@@ -193,7 +193,8 @@ def _stage(
 ) -> TrainingStep:
     """Train one stage to its end, or until a signal interrupts it."""
     n_steps = n_steps_of(stage, state.data["train"])
-    batches = batches_for(state.data["train"], stage.batch, state.run.augment, device, stage.balanced, stage.records)
+    orders = stage.balanced, stage.records, stage.hard
+    batches = batches_for(state.data["train"], stage.batch, state.run.augment, device, *orders)
     if not found:
         first = batches.at(torch.zeros((), dtype=torch.long, device=device))
         if state.stage == 0 and isinstance(state.model, CalibratedNetwork) and state.model.needs_calibration:
@@ -221,6 +222,7 @@ def _stage(
     with progress_bar(title, n_steps, at, shown) as show, state.clock.phase("training"):
         while at < stop:
             if at % epoch == 0:
+                batches.look()
                 _new_epoch(state, batches)
             batches.before(at % epoch)
             if step.unprepared:

@@ -23,7 +23,7 @@ from torchcaps.data.augment import (
     Warp,
     shape_after,
 )
-from torchcaps.data.batches import Records
+from torchcaps.data.batches import Hard, Records
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.train import splits
@@ -98,6 +98,7 @@ class Stage:
     batch: int = 128
     balanced: bool = False  # draw every class equally often, whatever its number of images
     records: Records | None = None  # the order of record files, all variants of an image in turn
+    hard: Hard | None = None  # show only images whose last loss was large
     learning_rate: float = 1e-3
     schedule: Exponential | Cosine | OneCycle = Exponential()  # noqa: RUF009, frozen
     optimizer: Adam | RAdam | SGD = Adam()  # noqa: RUF009, frozen
@@ -211,7 +212,10 @@ class Run:
         """Estimate the cost as planned images times pixels, to run the cheapest first."""
         about = info(self.data)
         images = sum(
-            stage.batch * stage.steps if stage.steps else stage.epochs * about.n_train for stage in self.stages
+            stage.batch * stage.steps
+            if stage.steps
+            else stage.epochs * (stage.hard.n_images(about.n_train) if stage.hard else about.n_train)
+            for stage in self.stages
         )
         return images * about.shape[1] * about.shape[2]
 
@@ -225,7 +229,7 @@ KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         Run, Stage, Stop, Watch, OwnImages, Exponential, Cosine, OneCycle, Adam, RAdam, SGD,
-        Records, Shift, Anywhere, Crop, Erase, Flip, Light, Standardise, StandardiseFirst, Mixup, Warp,
+        Hard, Records, Shift, Anywhere, Crop, Erase, Flip, Light, Standardise, StandardiseFirst, Mixup, Warp,
         Classify, ClassifyFrozen, ClassifyPairs, ClassifyLogits, ClassifyPairLogits, ClassifyScores, ClassifyLadder,
         ClassifyLikelihood, ClassifySentences, ClassifySpread,
         Reconstruct, Autoencode, LearnExperts, LearnDecoder, LearnRBM, LearnBottleneck,

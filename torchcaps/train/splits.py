@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchcaps.data import Labelled, hold_out, info, load
 from torchcaps.data.subsets import portion, shown
-from torchcaps.train.tasks import Probed, Watched
+from torchcaps.train.tasks import PerImage, Probed, Watched
 
 if TYPE_CHECKING:
     from torchcaps.train.recipe import Run, Stage
@@ -68,6 +68,11 @@ def _check_stage(run: Run, stage: Stage, kind: str, at_hand: list[str]) -> None:
     if stage.watch and not isinstance(stage.task, Watched):
         raise ValueError(
             f"a stage watches {task}, and it has no image_losses(model, answers, labels); give it one, or watch=None"
+        )
+    if stage.hard and not isinstance(stage.task, PerImage):
+        raise ValueError(
+            f"a stage asks {task} for hard images, and it has no losses_per_image(model, batch); "
+            "give it one, or hard=None"
         )
     if stage.stop and stage.stop.part not in at_hand:
         raise ValueError(

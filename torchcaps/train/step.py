@@ -109,7 +109,7 @@ class TrainingStep:
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint needs in addition to the model's own."""
         tensors = {"counter": self.counter, "unread": torch.tensor(self.unread)}
-        tensors |= {f"ema/{name}": tensor for name, tensor in self.ema.items()}
+        tensors |= self._copied()
         tensors |= {f"totals/{name}": tensor for name, tensor in self.totals.items()}
         for name, parameter in self.parameters.items():
             for kind, tensor in self.optimizer.state.get(parameter, {}).items():
@@ -126,9 +126,9 @@ class TrainingStep:
         for name, tensor in sums.items():
             _check(name, tensor, torch.Size())
         self.totals = {name.removeprefix("totals/"): x.to(self.device, torch.float64) for name, x in sums.items()}
-        for name, tensor in self.ema.items():
-            _check(f"ema/{name}", tensors[f"ema/{name}"], tensor.shape)
-            tensor.copy_(tensors[f"ema/{name}"])
+        for name, tensor in self._copied().items():
+            _check(name, tensors[name], tensor.shape)
+            tensor.copy_(tensors[name])
         known = {key.rpartition("/")[2] for key in tensors if key.startswith("optimizer/")}
         for name, parameter in self.parameters.items():
             prefix = f"optimizer/{name}/"
@@ -148,6 +148,13 @@ class TrainingStep:
                     )
                 held[kind].copy_(tensor)
 
+    def _copied(self) -> dict[str, Tensor]:
+        """Name the weight averages and, where hard images are chosen, the losses that this and the next epoch need."""
+        found = {f"ema/{name}": tensor for name, tensor in self.ema.items()}
+        if self.batches.hard:
+            found |= {"images/known": self.batches.known, "images/losses": self.batches.losses}
+        return found
+
     def everything(self) -> dict[str, Tensor]:
         """Return all tensors that a step changes."""
         return self.state() | {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
@@ -158,6 +165,10 @@ class TrainingStep:
             with torch.no_grad():
                 return self.task.updates(self.model, batch)
         with torch.autocast("cuda", torch.bfloat16, enabled=self.casts):
+            if self.batches.hard:
+                losses, each = self.task.losses_per_image(self.model, batch)
+                self.batches.note(self.counter % self.batches.n_steps, each)
+                return losses, {}
             if self.scheduled:
                 return self.task.losses_at(self.model, batch, self.counter, self.n_steps), {}
             return self.task.losses(self.model, batch), {}

@@ -1,6 +1,7 @@
 """Batches that never leave the device: images, overlapping pairs, sentences."""
 
 from torchcaps.data.augment.base import Batch
+from torchcaps.data.batches.hard import Hard
 from torchcaps.data.batches.images import Batches, in_order, in_order_as_trained
 from torchcaps.data.batches.pairs import PairBatch, PairBatches, batches_for, pairs_in_order
 from torchcaps.data.batches.records import Records
@@ -9,6 +10,7 @@ from torchcaps.data.batches.sentences import SentenceBatch, SentenceBatches, sen
 __all__ = [
     "Batch",
     "Batches",
+    "Hard",
     "PairBatch",
     "PairBatches",
     "Records",

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from torchcaps.data import Labelled
 from torchcaps.data.augment.base import Augmentation, Batch, as_seen, finished
 from torchcaps.data.batches.balance import balanced_order, members
+from torchcaps.data.batches.hard import Hard
 from torchcaps.data.batches.records import Records
 
 
@@ -25,6 +26,7 @@ class Batches:
 
     `balanced`: an epoch has its usual length and every class the same share of it; small classes are shown more often.
     `records`: an epoch is every variant of every image, in the order of record files.
+    `hard`: an epoch is a share of the images, chosen by the loss that `note` was last given for each.
 
     Example:
 
@@ -35,6 +37,7 @@ class Batches:
     """
 
     records: Records | None = None
+    hard: Hard | None = None
     own: int | None = None  # images of a batch that are made here, where several processes share it
     columns: Int64[Tensor, "m"] | None = None  # and which those are, with what is mixed in
 
@@ -47,18 +50,46 @@ class Batches:
         *,
         balanced: bool = False,
         records: Records | None = None,
+        hard: Hard | None = None,
     ) -> None:
-        if balanced and records:
-            raise ValueError("record files have an order of their own; give a stage either balanced or records")
+        if bool(balanced) + bool(records) + bool(hard) > 1:
+            raise ValueError(
+                "an epoch has one order: give a stage either balanced or records or hard; got "
+                f"balanced={balanced}, records={records}, hard={hard}"
+            )
+        if hard and (mixing := [each for each in augment if type(each).mix is not Augmentation.mix]):
+            raise ValueError(
+                f"hard images are chosen by the loss of each, and {mixing[0]} mixes several; "
+                "leave it out, or give the stage hard=None"
+            )
         n = len(data.labels)
         if n < batch:
             raise ValueError(f"a batch of {batch} was asked for and there are {n} training images; use a smaller batch")
+        if hard and hard.n_images(n) < batch:
+            raise ValueError(
+                f"a batch of {batch} was asked for and {hard} shows {hard.n_images(n)} of {n} training images; "
+                "use a larger share or a smaller batch"
+            )
         self.images, self.labels = data.images.to(device), data.labels.to(device)
-        self.records, self.augment, self.batch = records, augment, batch
-        self.n_steps = n * (records.n_variants(augment) if records else 1) // batch
+        self.records, self.hard, self.augment, self.batch = records, hard, augment, batch
+        shown = hard.n_images(n) if hard else n * (records.n_variants(augment) if records else 1)
+        self.n_steps = shown // batch
+        if hard:
+            self.losses = torch.full((n,), torch.inf, device=device)  # of each image, when last shown
+            self.known = torch.full((n,), torch.inf)  # on the host: what an epoch is drawn by
         self.by_class = members(data.labels.cpu()) if balanced else None
         # these stay at one address, so that a captured step reads the next epoch's plan
         self.plan = [part.to(device) for part in self._drawn(torch.Generator())]
+
+    def look(self) -> None:
+        """Copy the losses to the host, so that the next epoch is drawn by them. Waits for the device."""
+        if self.hard:
+            self.known.copy_(self.losses)
+
+    def note(self, step: Int64[Tensor, ""], losses: Float[Tensor, "b"]) -> None:
+        """Keep the losses of the images of this step of the epoch, on the device."""
+        order = self.plan[0].index_select(0, step.view(1)).squeeze(0)
+        self.losses.index_copy_(0, order, losses.detach().float())
 
     def new_epoch(self, rng: torch.Generator) -> None:
         """Draw the order and the augmentation of one epoch."""
@@ -72,6 +103,11 @@ class Batches:
         """
         if n == 1:
             return
+        if self.hard:
+            raise ValueError(
+                f"hard images are chosen by the losses of all, and {n} processes know {n} parts of them; "
+                "train in one process, or give the stage hard=None"
+            )
         if unclear := [each for each in self.augment if type(each).mix is not Augmentation.mix and not each.reach]:
             raise ValueError(
                 f"{unclear[0]} mixes images without saying how far it looks: give its class `reach`, "
@@ -111,7 +147,9 @@ class Batches:
         if self.records:
             order, drawn = self.records.draw(len(self.labels), n_used, self.augment, rng)
             return [part.unflatten(0, (self.n_steps, self.batch)) for part in (order, *drawn)]
-        if self.by_class is None:
+        if self.hard:
+            order = self.hard.draw(self.known, n_used, rng)
+        elif self.by_class is None:
             order = torch.randperm(len(self.labels), generator=rng)[:n_used]
         else:
             order = balanced_order(self.by_class, n_used, rng)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchcaps.data import Labelled
 from torchcaps.data.augment import Augmentation
+from torchcaps.data.batches.hard import Hard
 from torchcaps.data.batches.images import Batches
 from torchcaps.data.batches.records import Records
 from torchcaps.data.batches.sentences import SentenceBatches
@@ -66,15 +67,16 @@ def batches_for(
     device: torch.device,
     balanced: bool = False,
     records: Records | None = None,
+    hard: Hard | None = None,
 ) -> Batches:
     """Make the training batches that suit this data."""
     kinds = {PairSource: PairBatches, Sentences: SentenceBatches}
     if type(data) not in kinds:
-        return Batches(data, batch, augment, device, balanced=balanced, records=records)
-    if balanced or records:
+        return Batches(data, batch, augment, device, balanced=balanced, records=records, hard=hard)
+    if balanced or records or hard:
         raise ValueError(
-            "balanced drawing and the order of records are made for images of one class each; give a stage of pairs or "
-            "sentences balanced=False and records=None"
+            "balanced drawing, the order of records and hard images are made for images of one class each; give a "
+            "stage of pairs or sentences balanced=False, records=None and hard=None"
         )
     return kinds[type(data)](data, batch, augment, device)
 

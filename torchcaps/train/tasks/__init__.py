@@ -5,8 +5,8 @@ A task is a frozen dataclass of plain settings, stored with every result. The lo
 Python objects; `backward` must leave gradients in `.grad`. A stage trains only the parameters from `parameters`.
 
 Optional abilities are protocols: `WithoutGradients` (a learning rule without backpropagation), `Scheduled` (a loss that
-changes with the steps), `Probed` and `Watched` (measurements during training), `Extras` and `Study` (further
-measurements at the end).
+changes with the steps), `PerImage` (the loss of each training image), `Probed` and `Watched` (measurements during
+training), `Extras` and `Study` (further measurements at the end).
 """
 
 from collections.abc import Iterator, Sequence
@@ -135,6 +135,20 @@ class Scheduled(Protocol):
 
     def losses_at(self, model: nn.Module, batch: Batch, done: Int64[Tensor, ""], n_steps: int) -> dict[str, Tensor]:
         """Compute what `losses` does, after `done` of `n_steps` steps; `done` lies on the device."""
+
+
+@runtime_checkable
+class PerImage(Protocol):
+    """Task with a loss for each image of a training batch (`Stage.hard`).
+
+    Example:
+
+        from torchcaps.train.tasks.classify import Classify
+        isinstance(Classify(), PerImage), isinstance(Task(), PerImage)  # (True, False)
+    """
+
+    def losses_per_image(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], Float[Tensor, "b"]]:
+        """Compute what `losses` does, and the loss of each image by which hard images are chosen."""
 
 
 @runtime_checkable

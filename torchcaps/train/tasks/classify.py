@@ -36,25 +36,26 @@ class Classify(Task):
         return replace(self, shifts=0)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return self.losses_per_image(model, batch)[0]
+
+    def losses_per_image(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], Float[Tensor, "b"]]:
+        """Compute the losses of a batch, and the margin loss of each image."""
         capsules = model(batch.images)
         check_output(self, capsules, "lengths")
         shown = class_shares(batch, model.n_classes).to(capsules.activity.dtype)
-        margin = model.margin_weight() * margin_loss(capsules.activity, shown).mean()
+        each = margin_loss(capsules.activity, shown)
+        margin = model.margin_weight() * each.mean()
         wrong = 100 * (capsules.activity.argmax(-1) != main_labels(batch)).float().mean()
         if model.decoder is None:
-            return {"loss": margin, "error_percent": wrong, "margin": margin}
+            return {"loss": margin, "error_percent": wrong, "margin": margin}, each
         if batch.shares is not None:
             raise ValueError(
                 "Classify redraws one class and Mixup shows two; build the model without a decoder, or do not mix"
             )
         pictures = model.reconstruct(capsules.poses, batch.labels)
         reconstruction = self.reconstruction_weight * reconstruction_loss(pictures, batch.images).mean()
-        return {
-            "loss": margin + reconstruction,
-            "error_percent": wrong,
-            "margin": margin,
-            "reconstruction": reconstruction,
-        }
+        found = {"loss": margin + reconstruction, "error_percent": wrong, "margin": margin}
+        return found | {"reconstruction": reconstruction}, each
 
     def answer(self, model: nn.Module, batch: Batch) -> Float[Tensor, "b j"]:
         return model(batch.images).activity
