@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
-from torchcaps.ops import by_images, local_grid, matrix_em_routing, matrix_em_routing_backend
+from torchcaps.ops import by_images, dynamic_routing, local_grid, matrix_em_routing, matrix_em_routing_backend
+from torchcaps.ops.dynamic import cpu as dynamic_cpu
 from torchcaps.ops.matrix_em import cpu
 from torchcaps.ops.matrix_em.reference import grid_coordinates
 from torchcaps.ops.testing import compare_routing
@@ -42,8 +44,7 @@ def blocks(monkeypatch):
 @pytest.mark.parametrize("batch", [(5,), (2, 3)])
 def test_blocks_give_what_all_images_at_once_give(two_at_once, kernel, batch):
     args = problem(kernel, batch)
-    fixed = {name: args.pop(name) for name in ("grid", "coordinates")}
-    fixed |= {"inverse_temperature": 0.3, "density_power": 0.5}
+    fixed = {"grid": args.pop("grid"), "inverse_temperature": 0.3, "density_power": 0.5}
     compare_routing(
         lambda backend, **given: matrix_em_routing(**given, **fixed, backend=backend), args, backend="blocked"
     )
@@ -100,7 +101,23 @@ def test_only_what_wants_a_gradient_gets_one(two_at_once, monkeypatch):
     args = problem()
     args["weight"].requires_grad_()
     matrix_em_routing(**args).scores.sum().backward()
-    assert wanted == [(False, False, True, False, False)] and args["weight"].grad.abs().sum() > 0
+    assert wanted == [(False, False, True, False, False, False)] and args["weight"].grad.abs().sum() > 0
+
+
+@pytest.mark.filterwarnings("ignore")  # tracing is deprecated, and warns of every `if`
+@pytest.mark.parametrize("op", ["matrix", "dynamic"])
+def test_auto_takes_the_reference_for_forward_derivatives_and_traces(two_at_once, monkeypatch, op):
+    monkeypatch.setattr(dynamic_cpu, "BLOCK_BYTES", 100)
+    args = problem() if op == "matrix" else {"weight": torch.randn(6, 40, 4, 50)}
+    poses = args.pop("poses") if op == "matrix" else torch.randn(50, 6, 4)
+
+    def route(x):
+        return (matrix_em_routing(poses=x, **args) if op == "matrix" else dynamic_routing(x, **args)).poses
+
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(route(forward_ad.make_dual(poses, torch.ones_like(poses)))).tangent
+    torch.testing.assert_close(found, torch.func.jvp(route, (poses,), (torch.ones_like(poses),))[1])
+    assert isinstance(torch.jit.trace(route, poses, check_trace=False).save_to_buffer(), bytes)
 
 
 def test_auto_takes_blocks_on_a_cpu_and_the_reference_where_they_refuse():

@@ -8,8 +8,19 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from torchcaps.ops.autograd import full_precision, gradients_of_plain_form, plain_form_wanted
+from torchcaps.ops.backend import inside_transform
+
+
+def cannot_be_cut() -> str | None:
+    """Say why a function of images cannot run here for a few of them at a time, or None."""
+    if inside_transform():
+        return "does not run inside torch.func transforms; leave them"
+    if forward_ad._current_level >= 0:  # torch has no public name for it
+        return "has no forward-mode derivatives; leave torch.autograd.forward_ad"
+    return "cannot be traced by torch.jit; use torch.export" if torch.jit.is_tracing() else None
 
 
 def by_images(

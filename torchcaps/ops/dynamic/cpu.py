@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.ops.autograd import full_precision, gradients_of_plain_form, plain_form_wanted
-from torchcaps.ops.backend import inside_transform
-from torchcaps.ops.by_images import add_gradients, by_images, leaf, zeros_where_wanted
+from torchcaps.ops.by_images import add_gradients, by_images, cannot_be_cut, leaf, zeros_where_wanted
 from torchcaps.ops.couplings import coupling_rule
 from torchcaps.ops.dynamic import cpu_pairs, reference
 from torchcaps.ops.dynamic.cpu_pairs import Settings, sums_that_are_constant
@@ -37,8 +36,8 @@ def refuses(poses: Tensor, detach: bool, **args) -> str | None:
         return f"needs tensors on the CPU, got one on {poses.device.type}; move the input"
     if poses.dtype not in (torch.float32, torch.float64):
         return f"computes in float32 or float64, got {poses.dtype}; convert the input"
-    if inside_transform():
-        return "does not run inside torch.func transforms; leave them"
+    if reason := cannot_be_cut():
+        return reason
     return "does not run under autocast; leave the region" if torch.is_autocast_enabled("cpu") else None
 
 

@@ -10,8 +10,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from torchcaps.ops.backend import inside_transform
-from torchcaps.ops.by_images import by_images
+from torchcaps.ops.by_images import by_images, cannot_be_cut
 from torchcaps.ops.conv_routing import LocalGrid
 from torchcaps.ops.matrix_em import reference
 from torchcaps.ops.matrix_em.reference import MatrixEMRouted
@@ -25,8 +24,8 @@ def refuses(poses: Tensor, grid: LocalGrid | None, **args) -> str | None:
         return f"needs tensors on the CPU, got one on {poses.device.type}; move the input"
     if poses.dtype not in (torch.float32, torch.float64):
         return f"computes in float32 or float64, got {poses.dtype}; convert the input"
-    if inside_transform():
-        return "does not run inside torch.func transforms; leave them"
+    if reason := cannot_be_cut():
+        return reason
     return "does not run under autocast; leave the region" if torch.is_autocast_enabled("cpu") else None
 
 
@@ -44,15 +43,20 @@ def routed(
     recompute: bool,
 ) -> MatrixEMRouted:
     """Compute what the reference does, block by block where its votes are more than a block's."""
-    settings = {"n_iters": n_iters, "grid": grid, "coordinates": coordinates}
+    settings = {"n_iters": n_iters, "grid": grid}
     settings |= {"inverse_temperature": inverse_temperature, "density_power": density_power}
+    parameters = weight, beta_use, beta_activate, coordinates
     batch, n_images = scores.shape[:-1], images_of_a_block(poses, weight, grid)
     if prod(batch) <= n_images:
-        return reference.routed(scores, poses, weight, beta_use, beta_activate, recompute=recompute, **settings)
+        return _routed(scores, poses, *parameters, recompute=recompute, **settings)
     of_images = scores.reshape(-1, scores.shape[-1]), poses.reshape(-1, *poses.shape[-3:])
-    route = partial(reference.routed, recompute=False, **settings)  # the backward pass computes a block again anyway
-    parts = by_images(route, n_images, of_images, (weight, beta_use, beta_activate))
+    route = partial(_routed, recompute=False, **settings)  # the backward pass computes a block again anyway
+    parts = by_images(route, n_images, of_images, parameters)
     return MatrixEMRouted(*(part.reshape(*batch, *part.shape[1:]) for part in parts))
+
+
+def _routed(scores, poses, weight, beta_use, beta_activate, coordinates, **settings) -> MatrixEMRouted:
+    return reference.routed(scores, poses, weight, beta_use, beta_activate, coordinates=coordinates, **settings)
 
 
 def images_of_a_block(poses: Tensor, weight: Tensor, grid: LocalGrid | None) -> int:
