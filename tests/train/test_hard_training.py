@@ -10,7 +10,8 @@ from torchcaps.data import Labelled, load
 from torchcaps.data.batches import Batches, Hard
 from torchcaps.ops import margin_loss
 from torchcaps.papers import RECIPES
-from torchcaps.train import Options, train
+from torchcaps.results.verify import check_course
+from torchcaps.train import Options, splits, train
 from torchcaps.train.capture import Before
 from torchcaps.train.evaluate import n_steps_of
 from torchcaps.train.plain import to_plain
@@ -105,6 +106,35 @@ def test_a_typed_and_a_stored_run_are_the_run():
 def test_a_task_without_a_loss_of_each_image_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"asks ClassifyLogits for hard images, and it has no losses_per_image\(model"):
         train(hard_run("smoke/baseline"), name="x", seed=0, options=Options(out=tmp_path, progress=False))
+
+
+class OtherLosses(Classify):
+    def losses(self, model, batch):
+        return super().losses(model, batch)
+
+
+class Rising(Classify):
+    def losses_at(self, model, batch, done, n_steps):
+        return self.losses(model, batch)
+
+
+class OwnImages(OtherLosses):
+    def losses_per_image(self, model, batch):
+        return super().losses_per_image(model, batch)
+
+
+def test_a_task_whose_own_losses_would_not_be_asked_is_refused():
+    data, stage = "generated-16", hard_run().stages[0]
+    for task, name in ((OtherLosses(), "losses"), (Rising(), "losses_at")):
+        with pytest.raises(ValueError, match=rf"has a {name} that losses_per_image\(model, batch\) does not know"):
+            splits.check(replace(hard_run(), data=data, stages=(replace(stage, task=task),)))
+    splits.check(replace(hard_run(), data=data, stages=(replace(stage, task=OwnImages()),)))
+
+
+def test_the_steps_of_a_result_are_checked_by_the_shorter_epoch():
+    run = replace(hard_run(), stages=(replace(hard_run().stages[0], steps=None, epochs=3),))
+    assert check_course({"steps": 48, "curve": [{"step": 48}], "metrics": {}}, run)[0].passed
+    assert not check_course({"steps": 96, "curve": [{"step": 96}], "metrics": {}}, run)[0].passed
 
 
 def test_both_ways_to_the_losses_are_one():

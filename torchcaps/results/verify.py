@@ -191,7 +191,7 @@ def check_course(result: Mapping[str, Any], run: Run | Probe) -> list[Check]:
         counts = result.get("steps", 0), result.get("planned_steps", 0)
         return [Check("steps", counts == (0, 0), f"nothing is trained, the file says {counts[0]:,} of {counts[1]:,}")]
     n = info(run.data).n_train - run.hold_out
-    planned = sum(stage.epochs * (n // stage.batch) if stage.steps is None else stage.steps for stage in run.stages)
+    planned = sum(stage.n_steps(n) for stage in run.stages)
     steps, said = result.get("steps", -1), result.get("planned_steps", planned)
     stopped = any(stage.stop for stage in run.stages) or "planned_steps" in result  # tables tell an unfinished run
     right = said == planned and (steps == planned or (0 <= steps < planned and stopped))

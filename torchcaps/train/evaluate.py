@@ -223,5 +223,4 @@ def _unmixed(state: State, device: torch.device) -> dict[str, dict[str, Tensor]]
 
 def n_steps_of(stage: Stage, data: Labelled) -> int:
     """Compute the number of planned training steps of a stage."""
-    shown = stage.hard.n_images(len(data.labels)) if stage.hard else len(data.labels)
-    return stage.steps if stage.steps is not None else stage.epochs * (shown // stage.batch)
+    return stage.n_steps(len(data.labels))

@@ -117,6 +117,11 @@ class Stage:
         if self.records and self.steps is None:
             raise ValueError("an epoch of records has all variants of all images; give a stage with records its steps")
 
+    def n_steps(self, n_images: int) -> int:
+        """Count the planned steps with so many training images; an epoch of hard images is shorter."""
+        shown = self.hard.n_images(n_images) if self.hard else n_images
+        return self.steps if self.steps is not None else self.epochs * (shown // self.batch)
+
     def quick(self, steps: int, batch: int) -> Stage:
         """Return the stage shortened to a few small steps."""
         return replace(
@@ -211,12 +216,7 @@ class Run:
     def cost(self) -> float:
         """Estimate the cost as planned images times pixels, to run the cheapest first."""
         about = info(self.data)
-        images = sum(
-            stage.batch * stage.steps
-            if stage.steps
-            else stage.epochs * (stage.hard.n_images(about.n_train) if stage.hard else about.n_train)
-            for stage in self.stages
-        )
+        images = sum(stage.batch * stage.n_steps(about.n_train) for stage in self.stages)
         return images * about.shape[1] * about.shape[2]
 
     def execute(self, name: str, seed: int, options: Options) -> Trained:

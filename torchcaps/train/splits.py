@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchcaps.data import Labelled, hold_out, info, load
 from torchcaps.data.subsets import portion, shown
-from torchcaps.train.tasks import PerImage, Probed, Watched
+from torchcaps.train.tasks import PerImage, Probed, Scheduled, Watched
 
 if TYPE_CHECKING:
     from torchcaps.train.recipe import Run, Stage
@@ -57,6 +57,14 @@ def check(run: Run) -> None:
         )
 
 
+def _other_losses(task: type) -> str | None:
+    """Name a method for losses that a task would not be asked by, since `losses_per_image` is."""
+    if issubclass(task, Scheduled):
+        return "losses_at"
+    first = next(each for each in task.__mro__ if {"losses", "losses_per_image"} & vars(each).keys())
+    return None if "losses_per_image" in vars(first) else "losses"
+
+
 def _check_stage(run: Run, stage: Stage, kind: str, at_hand: list[str]) -> None:
     task = type(stage.task).__name__
     if stage.probe_every and kind == "sentences":
@@ -73,6 +81,11 @@ def _check_stage(run: Run, stage: Stage, kind: str, at_hand: list[str]) -> None:
         raise ValueError(
             f"a stage asks {task} for hard images, and it has no losses_per_image(model, batch); "
             "give it one, or hard=None"
+        )
+    if stage.hard and (other := _other_losses(type(stage.task))):
+        raise ValueError(
+            f"a stage asks {task} for hard images, and it has a {other} that losses_per_image(model, batch) does not "
+            "know; give it a losses_per_image of its own, or hard=None"
         )
     if stage.stop and stage.stop.part not in at_hand:
         raise ValueError(
