@@ -1,6 +1,6 @@
 """A function of images that do not influence each other, run for a few of them at a time.
 
-What it makes in between stays near the cache and is never all in memory; the backward pass makes it again. Second
+Its intermediate numbers stay near the cache and are never all in memory; the backward pass makes them again. Second
 derivatives and batched gradients take the function as it is, for all images at once.
 """
 

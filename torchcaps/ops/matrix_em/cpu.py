@@ -1,7 +1,7 @@
 """EM routing of matrix capsules on a CPU, for a few images at a time.
 
-All votes of a batch take 7.7 million numbers an image in the network of Hinton 2018. Those of few images take less
-time too, since they stay nearer to the cache in all iterations.
+All votes of a batch take 7.7 million numbers an image in the network of Hinton 2018. Few images take less time too,
+since their votes stay nearer to the cache in all iterations.
 """
 
 from functools import partial
