@@ -14,8 +14,14 @@ from torchcaps.ops.autograd import full_precision, gradients_of_plain_form, plai
 from torchcaps.ops.backend import inside_transform
 
 
-def cannot_be_cut() -> str | None:
-    """Say why a function of images cannot run here for a few of them at a time, or None."""
+def cannot_be_cut(poses: Tensor) -> str | None:
+    """Say why a function of such poses cannot run here for a few images at a time, or None."""
+    if poses.device.type != "cpu":
+        return f"needs tensors on the CPU, got one on {poses.device.type}; move the input"
+    if poses.dtype not in (torch.float32, torch.float64):
+        return f"computes in float32 or float64, got {poses.dtype}; convert the input"
+    if torch.is_autocast_enabled("cpu"):
+        return "does not run under autocast; leave the region"
     if inside_transform():
         return "does not run inside torch.func transforms; leave them"
     if forward_ad._current_level >= 0:  # torch has no public name for it

@@ -32,13 +32,7 @@ def refuses(poses: Tensor, detach: bool, **args) -> str | None:
     """Say why the blocked backend cannot run these arguments, or None."""
     if detach:
         return "passes gradients through every iteration; leave out detach=True"
-    if poses.device.type != "cpu":
-        return f"needs tensors on the CPU, got one on {poses.device.type}; move the input"
-    if poses.dtype not in (torch.float32, torch.float64):
-        return f"computes in float32 or float64, got {poses.dtype}; convert the input"
-    if reason := cannot_be_cut():
-        return reason
-    return "does not run under autocast; leave the region" if torch.is_autocast_enabled("cpu") else None
+    return cannot_be_cut(poses)
 
 
 def routed(poses, weight, bias, n_iters: int, prior, couplings: str, detach: bool) -> tuple[Tensor, Tensor]:
