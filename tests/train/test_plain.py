@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from torchcaps.layers import SelfRouting
 from torchcaps.papers import RECIPES
 from torchcaps.probes.kinds import Attack, FrozenClassifier, stored
 from torchcaps.results.store import read_result
@@ -70,6 +71,16 @@ def test_a_field_that_is_gone_is_read_only_with_the_value_that_changes_nothing()
     assert unlike(old, run)
     with pytest.raises(ValueError, match=r"has a setting that is gone .*restart"):
         stored_run(old)
+
+
+def test_an_option_of_a_model_s_argument_that_is_newer_has_its_default():
+    run = RECIPES["smoke/routing-net"].make()
+    run = replace(run, model_args=run.model_args | {"routing": SelfRouting(bias=True)})
+    old = to_plain(run)
+    del old["model_args"]["routing"]["batch_norm"]
+    assert stored_run(old) == run and unlike(old, run) == []
+    other = replace(run, model_args=run.model_args | {"routing": SelfRouting(bias=True, batch_norm=True)})
+    assert unlike(old, other) == ["model_args.routing.batch_norm: False, True"]
 
 
 def test_what_is_up_to_date_stays_as_it_is():

@@ -185,6 +185,8 @@ def _completed(stored: Any, like: Any) -> Any:
     """Fill stored plain data with defaults for newer fields, where its kinds match those of `like`."""
     if isinstance(stored, list) and isinstance(like, tuple | list) and len(stored) == len(like):
         return [_completed(*pair) for pair in zip(stored, like, strict=True)]
+    if isinstance(stored, dict) and isinstance(like, dict):  # a model's arguments, some of which have fields
+        return {key: _completed(part, like.get(key)) for key, part in stored.items()}
     if not is_dataclass(like) or not isinstance(stored, dict) or stored.get("kind") != type(like).__name__:
         return stored
     found = {key: _completed(part, getattr(like, key, None)) for key, part in stored.items()}
