@@ -62,13 +62,20 @@ def matrix_em(layer=layers.MatrixCapsules):
         made.calibrate(layers.Capsules.scored(poses, torch.randn(*batch, 6)))
         list(made.steps(poses))
     differentiate(layer(12, 3, grid=(2, 3))(torch.randn(2, 12, 4, 4)))
+    made = layer(6, 3, 2, 4, 5, n_types=2, batch_norm=True)
+    for batch in ((), (2,), (2, 3)):
+        given = layers.Capsules.scored(torch.randn(*batch, 6, 2, 4), torch.randn(*batch, 6))
+        differentiate(made(given))
+    made.calibrate(given)
+    list(made.steps(given))
 
 
 def conv_matrix_em(layer=layers.ConvMatrixCapsules):
-    made, poses = layer((4, 3), 2, 3, stride=2, padding=1), torch.randn(2, 24, 4, 4)
-    differentiate(made(poses))
-    made.calibrate(poses)
-    list(made.steps(poses))
+    for norm in (False, True):
+        made, poses = layer((4, 3), 2, 3, stride=2, padding=1, batch_norm=norm), torch.randn(2, 24, 4, 4)
+        differentiate(made(poses))
+        made.calibrate(poses)
+        list(made.steps(poses))
 
 
 def em(layer=layers.EMCapsules):

@@ -20,6 +20,7 @@ from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, matrices
 from torchcaps.layers.initialisation import LONG, SHORT, check_init
 from torchcaps.layers.inputs import check_pose_dtype
+from torchcaps.layers.norm import CapsuleNorm
 from torchcaps.layers.sizes import check_grid, check_sizes
 from torchcaps.ops import (
     LocalGrid,
@@ -40,7 +41,9 @@ PRICE = 1.0  # score of a parent that explains nothing, with a minus; one that e
 
 
 class _MatrixLayer(nn.Module):
-    """Weights and betas of both layers; a subclass says who sees whom by `_field`."""
+    """Weights and betas of both layers; a subclass says who sees whom by `_field`, and owns the `norm`, if any."""
+
+    norm: CapsuleNorm | None
 
     def __init__(
         self,
@@ -84,37 +87,65 @@ class _MatrixLayer(nn.Module):
 
     def steps(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Iterator[MatrixEMStep]:
         """Yield every routing iteration, with the assignments of children to parents; for figures."""
-        return matrix_em_routing_steps(**self._arguments(capsules))
+        return matrix_em_routing_steps(**self._arguments(*self._inputs(capsules)))
 
     @torch.no_grad()
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i r d"]) -> Capsules:
-        """Scale the transforms for poses of size 1 and set beta_use for scores around 0; return the outputs."""
-        size = self._route(capsules).poses.float().square().mean().sqrt()
-        if not torch.isfinite(size) or size == 0:
-            raise ValueError(
-                f"{type(self).__name__}.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
-            )
-        self.weight.div_(size)
-        self.beta_use.copy_(-self._route(capsules).variances.log().mean() / 2 - self.gain)
-        return scale_until_alive(self, capsules, lambda factor: self.beta_use.sub_(factor - 1))
+        """Scale the transforms for poses of size 1 and set beta_use for scores around 0; return the outputs.
+
+        Batch normalisation takes the statistics of the inputs first, and normalises by them.
+        """
+        if self.norm is None:
+            return self._scale(capsules)
+        scores, poses = self._checked(capsules)
+        self._check_size(poses[scores != -INF].float().square().mean().sqrt())  # before anything has changed
+        self.norm.fit(scores, poses)
+        training = self.norm.training
+        self.norm.eval()  # processes may differ in the number of passes, and must not wait for each other
+        try:
+            return self._scale(capsules)
+        finally:
+            self.norm.train(training)
 
     def backend_here(self, compiling: bool = False, n_images: int = 1) -> str:
         """Return the backend that routing uses for so many images on the device of the weights."""
         poses = self.weight.new_empty(1, self.n_in, self.rows, self.weight.shape[-2]).expand(n_images, -1, -1, -1)
-        return matrix_em_routing_backend(**self._arguments(poses), compiling=compiling)
+        return matrix_em_routing_backend(**self._arguments(*self._checked(poses)), compiling=compiling)
+
+    def _scale(self, capsules: Capsules | Tensor) -> Capsules:
+        """Calibrate to the inputs as they are normalised now."""
+        size = self._route(capsules).poses.float().square().mean().sqrt()
+        self._check_size(size)
+        self.weight.div_(size)
+        self.beta_use.copy_(-self._route(capsules).variances.log().mean() / 2 - self.gain)
+        return scale_until_alive(self, capsules, lambda factor: self.beta_use.sub_(factor - 1))
+
+    def _check_size(self, size: Tensor) -> None:
+        if not torch.isfinite(size) or size == 0:
+            raise ValueError(
+                f"{type(self).__name__}.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
+            )
 
     def _warmth(self) -> float:
         """Compute the inverse temperature of the last iteration."""
         return self.inverse_temperature * (1 - RISE**self.n_iters)
 
     def _route(self, capsules: Capsules | Tensor) -> MatrixEMRouted:
-        return matrix_em_routing(**self._arguments(capsules), recompute=self.recompute)
+        return matrix_em_routing(**self._arguments(*self._inputs(capsules)), recompute=self.recompute)
 
-    def _arguments(self, capsules: Capsules | Tensor) -> dict:
-        """Check the capsules and return the arguments of the op."""
+    def _inputs(self, capsules: Capsules | Tensor) -> tuple[Float[Tensor, "*b i"], Float[Tensor, "*b i r d"]]:
+        """Return scores and poses as they are routed: normalised, if the layer does so."""
+        scores, poses = self._checked(capsules)
+        return (scores, poses) if self.norm is None else self.norm(scores, poses)
+
+    def _checked(self, capsules: Capsules | Tensor) -> tuple[Float[Tensor, "*b i"], Float[Tensor, "*b i r d"]]:
+        """Return scores and checked matrix poses; plain poses are certain."""
         poses = matrices(type(self).__name__, capsules, self.n_in, self.rows, self.weight.shape[-2])
         check_pose_dtype(type(self).__name__, poses, self.weight.dtype)
-        scores = capsules.logit if isinstance(capsules, Capsules) else poses.new_full(poses.shape[:-2], INF)
+        return capsules.logit if isinstance(capsules, Capsules) else poses.new_full(poses.shape[:-2], INF), poses
+
+    def _arguments(self, scores: Float[Tensor, "*b i"], poses: Float[Tensor, "*b i r d"]) -> dict:
+        """Return the arguments of the op."""
         return self._field() | {
             "scores": scores,
             "poses": poses,
@@ -134,6 +165,7 @@ class MatrixCapsules(_MatrixLayer):
     `inverse_temperature`: the paper's 0.01 for all layers, or None: as the sizes want it.
     `density_power` below the paper's 1 makes assignments softer; None: as stacks want it, or 1 if `init` is "paper",
     with transforms near the identity. `recompute` takes less memory in eager training, and more time.
+    `batch_norm` normalises poses and scores of the inputs per type, which is not in the paper.
 
     Example:
 
@@ -156,6 +188,7 @@ class MatrixCapsules(_MatrixLayer):
         density_power: float | None = None,
         recompute: bool = False,
         init: str = "alive",
+        batch_norm: bool = False,
     ) -> None:
         check_sizes("MatrixCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out, rows=rows)
         if grid is not None:
@@ -176,6 +209,7 @@ class MatrixCapsules(_MatrixLayer):
         super().__init__(n_in, rows, n_iters, shape, n_in, n_out, inverse_temperature, density_power, init)
         self.recompute = recompute
         self.n_out = n_out
+        self.norm = CapsuleNorm(n_weights, rows * d_in) if batch_norm else None
         coordinates = None if grid is None else grid_coordinates(*grid)
         self.register_buffer("coordinates", coordinates, persistent=False)
 
@@ -191,7 +225,7 @@ class ConvMatrixCapsules(_MatrixLayer):
     """Each output sees a local grid of inputs: n_in_types · grid -> n_out_types · `out_grid`, (type, row, column).
 
     Each offset has its own transform per pair of types, shared by all places. A child is divided among all parents, of
-    every type and place, that see it.
+    every type and place, that see it. `batch_norm` normalises the inputs as in `MatrixCapsules`.
 
     Example:
 
@@ -216,6 +250,7 @@ class ConvMatrixCapsules(_MatrixLayer):
         density_power: float | None = None,
         recompute: bool = False,
         init: str = "alive",
+        batch_norm: bool = False,
     ) -> None:
         check_grid("ConvMatrixCapsules", grid)
         check_sizes(
@@ -241,6 +276,7 @@ class ConvMatrixCapsules(_MatrixLayer):
         self.recompute = recompute
         self.n_in_types, self.out_grid, self.places = n_in_types, tables.shape, tables.places
         self.n_out = n_out_types * prod(self.out_grid)
+        self.norm = CapsuleNorm(n_in_types, rows * d_in) if batch_norm else None
         for name in ("seen", "reach", "slot", "users"):
             self.register_buffer(name, getattr(tables, name).to(self.weight.device), persistent=False)
 

@@ -1,4 +1,4 @@
-"""Batch normalisation of poses, and of batches that are split among processes."""
+"""Batch normalisation of poses and scores, and of batches that are split among processes."""
 
 import torch
 from einops import rearrange, repeat
@@ -62,15 +62,9 @@ class PoseNorm(SharedBatchNorm):
         normal = normal.masked_fill(~counted, 0).to(poses.dtype)
         return rearrange(normal, "... p (n d) -> ... (n p) d", n=self.n_types)
 
-    @torch.no_grad()
     def fit(self, poses: Float[Tensor, "*b i d"], present: Bool[Tensor, "*b i"]) -> None:
         """Set the running statistics to those of these poses."""
-        training, momentum = self.training, self.momentum
-        self.train().momentum = 1.0
-        try:
-            self(poses, present)
-        finally:
-            self.train(training).momentum = momentum
+        fit_statistics(self, poses, present)
 
     def _of_batch(
         self, numbers: Float[Tensor, "*b p c"], counted: Bool[Tensor, "*b p c"]
@@ -90,6 +84,49 @@ class PoseNorm(SharedBatchNorm):
         new_mean = torch.where(count > 0, mean.detach(), self.running_mean)
         self._remember(new_mean, torch.where(count > 1, unbiased, self.running_var))
         return mean, variance
+
+
+class CapsuleNorm(nn.Module):
+    """Batch normalisation of scores and poses, for each type over samples and places. Returns both.
+
+    Capsules follow each other by type. A score of -inf masks a capsule, which counts for nothing and stays masked. A
+    score of +inf stays too and only its pose counts. Poses are vectors or matrices of `d` numbers.
+    """
+
+    def __init__(self, n_types: int, d: int) -> None:
+        super().__init__()
+        self.scores, self.poses = PoseNorm(n_types, 1), PoseNorm(n_types, d)
+
+    def forward(
+        self, scores: Float[Tensor, "*b i"], poses: Float[Tensor, "*b i d"] | Float[Tensor, "*b i r d"]
+    ) -> tuple[Tensor, Tensor]:
+        numbers, finite, flat, present = _counted(scores, poses)
+        normal = self.scores(numbers, finite).squeeze(-1)
+        return torch.where(finite, normal, scores), self.poses(flat, present).reshape(poses.shape)
+
+    def fit(self, scores: Float[Tensor, "*b i"], poses: Float[Tensor, "*b i d"] | Float[Tensor, "*b i r d"]) -> None:
+        """Set the running statistics to those of these capsules."""
+        numbers, finite, flat, present = _counted(scores, poses)
+        self.scores.fit(numbers, finite)
+        self.poses.fit(flat, present)
+
+
+def _counted(scores: Tensor, poses: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return scores and poses as vectors, each with what of them counts. The rest is 0: a masked pose may hold NaN."""
+    finite, present = scores.isfinite(), scores != -torch.inf
+    flat = poses.flatten(scores.ndim).masked_fill(~present.unsqueeze(-1), 0)
+    return scores.masked_fill(~finite, 0).unsqueeze(-1), finite, flat, present
+
+
+@torch.no_grad()
+def fit_statistics(norm: nn.modules.batchnorm._BatchNorm, *inputs: Tensor) -> None:
+    """Set the running statistics of a batch norm to those of these inputs."""
+    training, momentum = norm.training, norm.momentum
+    norm.train().momentum = 1.0
+    try:
+        norm(*inputs)
+    finally:
+        norm.train(training).momentum = momentum
 
 
 def share_statistics(model: nn.Module) -> nn.Module:

@@ -93,7 +93,7 @@ class EM:
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixEM:
-    """EM routing of matrix capsules (Hinton 2018); poses are matrices of `rows` rows.
+    """EM routing of matrix capsules (Hinton 2018); poses are matrices of `rows` rows. The paper has no `batch_norm`.
 
     Example:
 
@@ -105,6 +105,7 @@ class MatrixEM:
     n_iters: int = 3
     rows: int = 4
     density_power: float | None = None  # the paper's is 1; None: as the sizes want it
+    batch_norm: bool = False
 
     def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> MatrixCapsules:
         if d_in % self.rows or d_out % self.rows:
@@ -113,7 +114,7 @@ class MatrixEM:
                 "change the sizes, or give MatrixEM(rows=...)"
             )
         sizes = (self.rows, d_in // self.rows, d_out // self.rows)
-        options = {"density_power": self.density_power, "n_types": n_types}
+        options = {"density_power": self.density_power, "batch_norm": self.batch_norm, "n_types": n_types}
         return MatrixCapsules(n_in, n_out, *sizes, self.n_iters, **options)
 
 
