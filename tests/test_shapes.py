@@ -189,9 +189,10 @@ def pooled_net(model=models.PooledNet):
 
 
 def matrix_capsnet(model=models.MatrixCapsNet):
-    made, images = model((1, 17, 18), 3, channels=4, n_types=(2, 3, 2)), torch.rand(2, 1, 17, 18)
-    made.calibrate(images)
-    differentiate(made(images))
+    for norm in (False, True):
+        made, images = model((1, 17, 18), 3, channels=4, n_types=(2, 3, 2), batch_norm=norm), torch.rand(2, 1, 17, 18)
+        made.calibrate(images)
+        differentiate(made(images))
 
 
 def em_capsnet(model=models.EMCapsNet):

@@ -20,10 +20,24 @@ def test_parameters(sizes, n):
     assert (model.grid, model.first.out_grid, model.second.out_grid) == ((14, 14), (6, 6), (4, 4))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "n"), [({}, 319_946), ({"channels": 64, "n_types": (8, 16, 16)}, 70_042)], ids=["310K", "68K"]
+)
+def test_parameters_with_batch_norm(sizes, n):
+    """Two for each map of the convolution and for each score and pose dimension of a type; three biases go."""
+    with torch.device("meta"):
+        model = MatrixCapsNet((2, 32, 32), 5, batch_norm=True, **sizes)
+    assert sum(parameter.numel() for parameter in model.parameters()) == n
+    assert [layer.norm.scores.n_types for layer in (model.first, model.second, model.classes)] == [
+        *sizes.get("n_types", (32, 32, 32))
+    ]
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "norm"])
 @pytest.mark.parametrize("start", [{}, {"init": "alive", "density_power": None}], ids=["paper", "alive"])
-def test_a_fresh_network_is_alive_and_every_parameter_gets_a_gradient(start):
+def test_a_fresh_network_is_alive_and_every_parameter_gets_a_gradient(start, norm):
     torch.manual_seed(0)
-    model, images = MatrixCapsNet((1, 21, 19), 4, **SMALL, **start), torch.randn(4, 1, 21, 19)
+    model, images = MatrixCapsNet((1, 21, 19), 4, **SMALL, **start, batch_norm=norm), torch.randn(4, 1, 21, 19)
     model.calibrate(images)
     found = model(images)
     assert found.poses.shape == (4, 4, 4, 4) and found.activity.shape == (4, 4)
@@ -31,6 +45,29 @@ def test_a_fresh_network_is_alive_and_every_parameter_gets_a_gradient(start):
     spread_loss(found.activity, torch.eye(4)).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.norm() > 1e-5, name
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_calibration_takes_the_statistics_of_its_batch(mode):
+    """Images of any scale and brightness give the same layers, which are alive in training and in evaluation."""
+    found = []
+    for factor, shift in ((1, 0), (100, 30)):
+        torch.manual_seed(0)
+        model = MatrixCapsNet((1, 21, 19), 4, **SMALL, batch_norm=True).train(mode)
+        images = torch.randn(16, 1, 21, 19) * factor + shift
+        model.calibrate(images)
+        assert {part.training for part in model.modules()} == {mode}
+        found.append([layer.weight.detach() for layer in (model.first, model.second, model.classes)])
+        for part in (True, False):
+            assert 0.2 < model.train(part)(images).activity.median() < 0.7
+    torch.testing.assert_close(*found, rtol=1e-2, atol=1e-3)
+
+
+def test_batch_norm_leaves_the_default_alone():
+    torch.manual_seed(0)
+    model = MatrixCapsNet((1, 21, 19), 4, **SMALL)
+    assert model.norm is None and not [name for name in model.state_dict() if "norm" in name]
+    assert {name for name in model.state_dict() if name.endswith("bias")} == {"conv.bias", "poses.bias", "scores.bias"}
 
 
 def test_images_that_are_too_small_are_refused():
@@ -55,6 +92,13 @@ def test_exports_with_any_number_of_images():
     images = torch.randn(3, 1, 17, 17)
     program = torch.export.export(model, (torch.randn(2, 1, 17, 17),), dynamic_shapes=({0: torch.export.Dim("b")},))
     torch.testing.assert_close(program.module()(images).score, model(images).score)
+
+
+def test_compiles_as_one_graph_with_batch_norm(fresh_dynamo):
+    model, images = MatrixCapsNet((1, 17, 17), 3, **SMALL, n_iters=2, batch_norm=True), torch.randn(4, 1, 17, 17)
+    model.calibrate(images)
+    compiled = torch.compile(model, fullgraph=True, dynamic=False, backend="eager")
+    torch.testing.assert_close(compiled(images).score, model(images).score, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ B, C and D are `n_types`. A = B = C = D = 32 on smallNORB, cut to 32x32: 317,194
 A = 64, B = 8, C = D = 16: 68,754 (68K).
 """
 
+import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch.nn.functional import relu
 from torchcaps.layers import Capsules
 from torchcaps.layers.calibration import calibrate
 from torchcaps.layers.matrix_em import ConvMatrixCapsules, MatrixCapsules
+from torchcaps.layers.norm import fit_statistics
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 
 KERNEL, STRIDE = 5, 2  # for the convolution on the image
@@ -25,7 +27,8 @@ class MatrixCapsNet(nn.Module):
     `n_types` of the primary capsules and of the two convolutional capsule layers. `inverse_temperature` of the routing:
     0.01 for all layers, or None: as the sizes of each layer want it. `density_power` below the paper's 1 makes
     assignments softer and training steadier; None: as the sizes want it. `init` "paper" starts transforms near the
-    identity, "alive" at random. `recompute` saves memory in eager training and takes time.
+    identity, "alive" at random. `recompute` saves memory in eager training and takes time. `batch_norm`, which is not
+    in the paper, normalises the maps of the first convolution and the inputs of every capsule layer.
 
     Example:
 
@@ -48,6 +51,7 @@ class MatrixCapsNet(nn.Module):
         density_power: float | None = 1.0,
         init: str = "paper",
         recompute: bool = False,
+        batch_norm: bool = False,
     ) -> None:
         super().__init__()
         self.image, self.n_classes = checked_image("MatrixCapsNet", image), checked_classes("MatrixCapsNet", n_classes)
@@ -59,11 +63,13 @@ class MatrixCapsNet(nn.Module):
                 f"MatrixCapsNet wants images of at least {least}x{least}, got {self.image[1]}x{self.image[2]}; "
                 "give larger images"
             )
-        self.conv = nn.Conv2d(self.image[0], channels, KERNEL, STRIDE)
-        self.poses = nn.Conv2d(channels, self.n_primary * rows * rows, 1)
-        self.scores = nn.Conv2d(channels, self.n_primary, 1)
+        # batch normalisation would subtract the biases of all three
+        self.conv = nn.Conv2d(self.image[0], channels, KERNEL, STRIDE, bias=not batch_norm)
+        self.norm = nn.BatchNorm2d(channels) if batch_norm else None
+        self.poses = nn.Conv2d(channels, self.n_primary * rows * rows, 1, bias=not batch_norm)
+        self.scores = nn.Conv2d(channels, self.n_primary, 1, bias=not batch_norm)
         rule = {"n_iters": n_iters, "inverse_temperature": inverse_temperature, "density_power": density_power}
-        rule |= {"recompute": recompute, "init": init}
+        rule |= {"recompute": recompute, "init": init, "batch_norm": batch_norm}
         sizes = (rows, rows, rows)
         self.first = ConvMatrixCapsules(self.grid, n_types[0], n_types[1], *sizes, FIELD, 2, **rule)
         self.second = ConvMatrixCapsules(self.first.out_grid, n_types[1], n_types[2], *sizes, FIELD, **rule)
@@ -74,12 +80,22 @@ class MatrixCapsNet(nn.Module):
 
     def primary_capsules(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """Compute the primary capsules, ordered (type, row, column) over `grid`."""
-        check_images("MatrixCapsNet", images, self.image, self.conv.weight.dtype)
-        maps = relu(self.conv(images))
+        maps = self._convolved(images)
+        maps = relu(maps if self.norm is None else self.norm(maps))
         dtype = self.first.weight.dtype  # back from autocast
         poses = rearrange(self.poses(maps), "b (n r d) h w -> b (n h w) r d", r=self.rows, d=self.rows)
         return Capsules.scored(poses.to(dtype), rearrange(self.scores(maps), "b n h w -> b (n h w)").to(dtype))
 
+    @torch.no_grad()
     def calibrate(self, images: Float[Tensor, "b c h w"]) -> None:
-        """Scale every layer to a first batch; the training loop does it before the first step."""
+        """Scale every layer to a first batch; the training loop does it before the first step.
+
+        Batch normalisation uses the statistics of this batch, as it will in training.
+        """
+        if self.norm is not None:
+            fit_statistics(self.norm, self._convolved(images))
         calibrate(self, images)
+
+    def _convolved(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b maps rows columns"]:
+        check_images("MatrixCapsNet", images, self.image, self.conv.weight.dtype)
+        return self.conv(images)
