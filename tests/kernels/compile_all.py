@@ -85,9 +85,10 @@ def convolve_forward() -> None:
 
 
 def conv_relu(c: int = 1, channels: int = 256, kernel: int = 9, batch: int = 128) -> None:
-    n, wide = batch * (29 - kernel) ** 2, c * kernel**2 // 8 * 8 + 8
-    maps = torch.empty(n, channels, dtype=BFLOAT16)
-    relu_op.conv_relu_backward(maps, maps, torch.empty(n, wide, dtype=BFLOAT16))
+    images, weight = torch.empty(batch, c, 28, 28), torch.empty(channels, c, kernel, kernel)
+    bias = torch.empty(channels)
+    maps = relu_op.conv_relu(images, weight, bias, 1, True)
+    relu_op.conv_relu_backward(maps, maps, images, weight, 1)
 
 
 def silu_sums(channels: int, dtype: torch.dtype = BFLOAT16) -> None:

@@ -1,4 +1,4 @@
-"""A first convolution with its ReLU, whose gradient is one kernel, against relu(conv2d)."""
+"""A first convolution with its ReLU, one kernel in each direction, against relu(conv2d)."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch.nn.functional import conv2d, relu
 
 from torchcaps.ops import convolve_relu, without_kernels
 from torchcaps.ops.conv_relu import triton_op
-from torchcaps.ops.conv_relu.triton_op import conv_relu_backward
+from torchcaps.ops.conv_relu.triton_op import conv_relu, conv_relu_backward
 from torchcaps.ops.gpus import LARGE, forced_tiles
 from torchcaps.ops.testing import compare_routing
 
@@ -122,10 +122,15 @@ def test_compiled_the_gradients_are_the_same(rng, device, fresh_dynamo):
 
 def test_values_that_are_not_finite_stay(device):
     """A run stops at its first loss that is not finite. ReLU passes the gradient of a NaN."""
-    maps = torch.tensor([-1.0, 0.0, torch.nan, 1.0], device=device)[:, None].expand(4, 64)
-    both = conv_relu_backward(torch.ones_like(maps), maps, torch.ones(4, 8, device=device))
-    assert both.eq(2.0).all()
-    assert conv_relu_backward(maps, maps, torch.ones(4, 8, device=device)).isnan().all()
+    maps = torch.tensor([-1.0, 0.0, torch.nan, 1.0], device=device)[None, None, :, None].expand(1, 1, 4, 64)
+    images, weight = torch.ones(1, 1, 1, 4, device=device), torch.ones(64, 1, 1, 1, device=device)
+    assert conv_relu_backward(torch.ones_like(maps), maps, images, weight, 1).eq(2.0).all()
+    assert conv_relu_backward(maps, maps, images, weight, 1).isnan().all()
+    found = conv_relu(
+        images.new_tensor([-1.0, 1.0, torch.nan, torch.inf]).view(images.shape), weight, weight[:, 0, 0, 0], 1, False
+    )
+    assert found[0, 0, :2].tolist() == [[0.0] * 64, [2.0] * 64]
+    assert found[0, 0, 2].isnan().all() and found[0, 0, 3].isinf().all()
 
 
 def test_second_derivatives_are_refused_with_the_way_out(rng, device):
@@ -141,7 +146,7 @@ def test_second_derivatives_are_refused_with_the_way_out(rng, device):
     [
         ({"weight": (60, 1, 2, 2)}, "a multiple of 64 filters"),
         ({"images": (1, 1, 16, 16), "weight": (64, 1, 16, 16)}, "patches of at most 255 values"),
-        ({"images": (17, 1, 4, 4)}, "at most 2,000 bytes together"),
+        ({"images": (17, 1, 11, 11)}, "at most 2,000 values and places together"),
         ({"weight": (64, 1, 5, 5)}, "one image or more, as large as the kernel"),
         ({"weight": (64, 2, 2, 2)}, "a weight .* of as many channels"),
         ({"images": (0, 1, 4, 4)}, "one image or more"),

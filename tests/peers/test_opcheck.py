@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import torchcaps  # noqa: F401  registers the ops
-from torchcaps.ops.conv_relu.triton_op import conv_relu_backward
+from torchcaps.ops.conv_relu.triton_op import conv_relu, conv_relu_backward
 from torchcaps.ops.convolution.triton_op import (
     convolve_strided,
     convolve_strided_backward,
@@ -97,8 +97,12 @@ def convolution_weight_backward() -> tuple:
     return grad, images, weight, stride
 
 
+def relu() -> tuple:
+    return torch.rand(2, 2, 4, 5).to(DEVICE), normal(64, 2, 3, 3), normal(64), 1, False
+
+
 def relu_backward() -> tuple:
-    return normal(5, 64), normal(5, 64).relu(), normal(5, 8)
+    return normal(2, 2, 3, 64), normal(2, 2, 3, 64).relu(), torch.rand(2, 2, 4, 5).to(DEVICE), normal(64, 2, 3, 3), 1
 
 
 def silu() -> tuple:
@@ -136,6 +140,7 @@ CASES = {
         convolution_weight_backward,
         False,
     ),
+    "torchcaps::conv_relu": (conv_relu, relu, True),
     "torchcaps::conv_relu_backward": (conv_relu_backward, relu_backward, False),
     "torchcaps::conv_silu_sums": (conv_silu_sums, conv_silu, True),
     "torchcaps::conv_silu_sums_backward": (conv_silu_sums_backward, conv_silu_backward, False),
