@@ -85,10 +85,10 @@ def convolve_forward() -> None:
 
 
 def conv_relu(c: int = 1, channels: int = 256, kernel: int = 9, batch: int = 128) -> None:
-    images, weight = torch.empty(batch, c, 28, 28), torch.empty(channels, c, kernel, kernel)
-    bias = torch.empty(channels)
-    maps = relu_op.conv_relu(images, weight, bias, 1, True)
-    relu_op.conv_relu_backward(maps, maps, images, weight, 1)
+    stripes = relu_op.stripes_of(torch.empty(batch, c, 28, 28), kernel, 1, BFLOAT16)
+    filters = relu_op.filters_of(torch.empty(channels, c, kernel, kernel), torch.empty(channels), stripes.shape[-1])
+    maps = relu_op.conv_relu(stripes, filters.to(BFLOAT16), 1)
+    relu_op.conv_relu_backward(maps, maps, stripes, kernel, 1)
 
 
 def silu_sums(channels: int, dtype: torch.dtype = BFLOAT16) -> None:

@@ -123,13 +123,12 @@ def test_compiled_the_gradients_are_the_same(rng, device, fresh_dynamo):
 def test_values_that_are_not_finite_stay(device):
     """A run stops at its first loss that is not finite. ReLU passes the gradient of a NaN."""
     maps = torch.tensor([-1.0, 0.0, torch.nan, 1.0], device=device)[None, None, :, None].expand(1, 1, 4, 64)
-    images, weight = torch.ones(1, 1, 1, 4, device=device), torch.ones(64, 1, 1, 1, device=device)
-    assert conv_relu_backward(torch.ones_like(maps), maps, images, weight, 1).eq(2.0).all()
-    assert conv_relu_backward(maps, maps, images, weight, 1).isnan().all()
-    found = conv_relu(
-        images.new_tensor([-1.0, 1.0, torch.nan, torch.inf]).view(images.shape), weight, weight[:, 0, 0, 0], 1, False
-    )
-    assert found[0, 0, :2].tolist() == [[0.0] * 64, [2.0] * 64]
+    stripes, filters = torch.ones(1, 1, 4, 16, device=device), torch.ones(1, 16, 64, device=device)
+    assert conv_relu_backward(torch.ones_like(maps), maps, stripes, 1, 1).eq(2.0).all()
+    assert conv_relu_backward(maps, maps, stripes, 1, 1).isnan().all()
+    values = maps.new_tensor([-1.0, 1.0, torch.nan, torch.inf])[None, None, :, None]
+    found = conv_relu(values.expand_as(stripes).contiguous(), filters, 1)
+    assert found[0, 0, :2].tolist() == [[0.0] * 64, [16.0] * 64]
     assert found[0, 0, 2].isnan().all() and found[0, 0, 3].isinf().all()
 
 
@@ -145,8 +144,9 @@ def test_second_derivatives_are_refused_with_the_way_out(rng, device):
     ("change", "reason"),
     [
         ({"weight": (60, 1, 2, 2)}, "a multiple of 64 filters"),
-        ({"images": (1, 1, 16, 16), "weight": (64, 1, 16, 16)}, "patches of at most 255 values"),
-        ({"images": (17, 1, 11, 11)}, "at most 2,000 values and places together"),
+        ({"images": (1, 1, 32, 32), "weight": (64, 1, 32, 2)}, "filters of about 256 values"),
+        ({"images": (1, 4, 16, 16), "weight": (64, 4, 2, 16)}, "less than 64 in a row"),
+        ({"images": (17, 1, 4, 4)}, "at most 2,000 values together"),
         ({"weight": (64, 1, 5, 5)}, "one image or more, as large as the kernel"),
         ({"weight": (64, 2, 2, 2)}, "a weight .* of as many channels"),
         ({"images": (0, 1, 4, 4)}, "one image or more"),

@@ -1,5 +1,6 @@
 """A network's first convolution with its ReLU: which implementation runs."""
 
+import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
@@ -22,7 +23,7 @@ def convolve_relu(
     """Compute relu(convolve(images, weight, bias, stride, padding)).
 
     The kernels are for a network's first layer in bfloat16. They take few channels and give no gradient of the images.
-    Patches and the gradient before the ReLU are never written.
+    Neither patches nor the gradient before the ReLU are ever written.
     """
     args = {"images": images, "weight": weight, "bias": bias, "stride": stride, "padding": padding}
     return _IMPLEMENTATIONS[choose("convolve_relu", _IMPLEMENTATIONS, backend, images, args)].load()(**args)
@@ -33,10 +34,11 @@ def _plain(images: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: i
 
 
 def _with_kernels(images: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
-    """Compute what `_plain` does on CUDA; the kernels round weight and bias as autocast does."""
+    """Compute what `_plain` does on CUDA; stripes and filters are rounded as autocast does."""
     around = pad(images, [padding] * 4) if padding else images
-    maps = triton_op.conv_relu(around, weight, bias, stride, in_bfloat16(images, weight))
-    return rearrange(maps, "b h w k -> b k h w")
+    dtype = torch.bfloat16 if in_bfloat16(images, weight) else images.dtype
+    stripes = triton_op.stripes_of(around, weight.shape[3], stride, dtype)
+    return rearrange(triton_op.ConvRelu.apply(stripes, weight, bias, stride), "b p q k -> b k p q")
 
 
 _IMPLEMENTATIONS = {

@@ -1,14 +1,17 @@
-"""A first convolution with ReLU, as one kernel in each direction: the op that torch sees, and its launches.
+"""A first convolution with ReLU, as one kernel in each direction: the ops that torch sees, and their launches.
 
-For the first layer of a network: the images want no gradient and get none. Patches and the gradient before the ReLU are
-never written: they are 9 and 26 MB in CapsNet at batch 128. Backward leaves partial sums, which are added in a fixed
-order.
+For the first layer of a network: the images want no gradient and get none. No patches are written, but stripes, which
+hold what a place sees of one row: 2 MB in CapsNet at batch 128, where patches are 9. The gradient before the ReLU,
+26 MB there, is not written either. Backward leaves partial sums, which are added in a fixed order.
 """
 
 from math import prod
 
 import torch
+from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchcaps.ops.backend import INTERPRETED, cannot_multiply, cannot_span_devices, is_exporting
 from torchcaps.ops.convolution import in_bfloat16
@@ -18,11 +21,12 @@ from torchcaps.ops.kernel_op import kernel_op, launch
 from torchcaps.ops.partial_sums import add_up
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
-MOST_TAPS = 255  # values of a patch; the bias is one more
-FORWARD = {"ROWS": 64, "STAGES": 2, "num_warps": 8}
+WIDEST = 64  # values of a stripe
+MOST_VALUES = 256  # of the rows of a kernel that are one product
+MOST = 2**31 - 1  # values that are counted in 32 bits
+FORWARD = {"ROWS": 64, "STAGES": 3, "num_warps": 4}
 BACKWARD = {"ROWS": 32, "STAGES": 3, "num_warps": 8}
 CHANNELS = 128  # of a tile
-MOST = 2**31 - 1  # places, and values of the images: they are counted in 32 bits
 
 
 def refuses(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> str | None:
@@ -43,84 +47,116 @@ def refuses(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, pa
 
 def _cannot_cut(images: Tensor, weight: Tensor, stride: int, padding: int) -> str | None:
     """Say why there are no tiles for these shapes, or None."""
-    if prod(weight.shape[1:]) > MOST_TAPS or len(weight) % BLOCK or len(weight) == 0:
-        taken = f"patches of at most {MOST_TAPS} values, and a multiple of {BLOCK} filters"
+    k, c, rows, columns = weight.shape
+    wide = _wide(c * columns)
+    if k % BLOCK or k == 0 or wide > WIDEST or _main(rows) * wide > MOST_VALUES:
+        taken = f"a multiple of {BLOCK} filters of about {MOST_VALUES} values, less than {WIDEST} in a row"
         return f"takes {taken}, got a weight {list(weight.shape)}; use a smaller kernel, or another number of filters"
-    sizes = [size + 2 * padding for size in images.shape[2:]]
-    if min(_places(sizes, weight, stride)) < 1 or not images.numel():
+    h, w = (size + 2 * padding for size in images.shape[2:])
+    p, q = (h - rows) // stride + 1, (w - columns) // stride + 1
+    if min(p, q) < 1 or not images.numel():
         return f"takes one image or more, as large as the kernel, got {list(images.shape)}; give others"
-    if max(prod(images.shape[:2]) * prod(sizes), len(images) * prod(_places(sizes, weight, stride))) > MOST:
-        return f"takes images of at most {MOST:,} values and places together, got {list(images.shape)}; give fewer"
+    if len(images) * h * q * wide > MOST:
+        return f"takes stripes of at most {MOST:,} values together, got {list(images.shape)}; give fewer images"
     return None
 
 
-def _places(sizes: list[int] | torch.Size, weight: Tensor, stride: int) -> list[int]:
-    """Count rows and columns of the maps of images of such sizes."""
-    return [(size - kernel) // stride + 1 for size, kernel in zip(sizes, weight.shape[2:], strict=True)]
+def _wide(n: int) -> int:
+    """Count the values of a stripe: what a place sees of a row, the 1 of the bias, and zeros."""
+    return max(16, next_power_of_2(n + 1))  # a product's least step
 
 
-def _maps(images, weight, bias, stride, low):
-    places = _places(images.shape[2:], weight, stride)
-    return images.new_empty(len(images), *places, len(weight), dtype=torch.bfloat16 if low else images.dtype)
+def _main(rows: int) -> int:
+    """Count the rows of a kernel that are one product backward: the largest power of two."""
+    return next_power_of_2(rows + 1) // 2
+
+
+class ConvRelu(torch.autograd.Function):
+    """relu(convolution + bias) [b p q k], in the dtype of the stripes; they get no gradient.
+
+    Gradients of weight and bias are in their own dtypes, unrounded.
+    """
+
+    @staticmethod
+    def forward(stripes: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+        return conv_relu(stripes, filters_of(weight, bias, stripes.shape[-1]).to(stripes.dtype), stride)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        stripes, weight, bias, ctx.stride = inputs
+        ctx.save_for_backward(output, stripes)
+        ctx.shape, ctx.dtypes = weight.shape, (weight.dtype, bias.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        _, c, rows, columns = ctx.shape
+        # contiguous here: a compiled program writes it so at once
+        both = conv_relu_backward(grad.contiguous(), *ctx.saved_tensors, rows, ctx.stride)
+        # laid out as the weight: else autograd copies it once more
+        of_weight = rearrange(both[:, : c * columns], "y (c x) k -> k c y x", c=c).contiguous()
+        return None, of_weight.to(ctx.dtypes[0]), both[0, c * columns].to(ctx.dtypes[1]), None
+
+
+def stripes_of(
+    images: Float[Tensor, "b c h w"], columns: int, stride: int, dtype: torch.dtype
+) -> Float[Tensor, "b h q wide"]:
+    """Write out what every place sees of every row, with the 1 of the bias; compiled, it is one small kernel."""
+    seen = rearrange(images.unfold(3, columns, stride), "b c h q x -> b h q (c x)")
+    n = seen.shape[-1]
+    return pad(pad(seen, (0, 1), value=1.0), (0, _wide(n) - n - 1)).to(dtype)
+
+
+def filters_of(weight: Float[Tensor, "k c y x"], bias: Float[Tensor, "k"], wide: int) -> Float[Tensor, "y wide k"]:
+    """Lay out the filters as stripes are; the bias is the weight of the 1 in a kernel's first row."""
+    rows = rearrange(weight, "k c y x -> y (c x) k")
+    last = pad(bias[None, None], (0, 0, 0, 0, 0, len(rows) - 1))
+    both = torch.cat([rows, last], 1)
+    return pad(both, (0, 0, 0, wide - both.shape[1]))
+
+
+def _maps(stripes, filters, stride):
+    n, h, q, _ = stripes.shape
+    return stripes.new_empty(n, (h - len(filters)) // stride + 1, q, filters.shape[-1])
 
 
 @kernel_op("torchcaps::conv_relu", _maps)
-def conv_relu(images: Tensor, weight: Tensor, bias: Tensor, stride: int, low: bool) -> Tensor:
-    """Compute relu(convolution + bias), [b p q k]; `low`: in bfloat16, to which all inputs are rounded."""
+def conv_relu(stripes: Tensor, filters: Tensor, stride: int) -> Tensor:
+    """Compute relu(stripes x filters), [b h q wide] and [y wide k], added up over the rows: [b p q k]."""
     from torchcaps.ops.conv_relu import triton_kernels as kernels
 
-    images, weight, bias = (x.contiguous() for x in (images, weight, bias))
-    maps = _maps(images, weight, bias, stride, low)
-    programs, numbers, sizes = _cut(images, weight, maps.shape[1:3], stride, FORWARD)
-    launch(kernels.conv_relu_forward, programs)(images, weight, bias, maps, *numbers, **sizes)
+    stripes, filters = stripes.contiguous(), filters.contiguous()
+    maps = _maps(stripes, filters, stride)
+    (_, h, q, wide), (rows, _, k) = stripes.shape, filters.shape
+    n, block = prod(maps.shape[:3]), widest(k, CHANNELS)
+    launch(kernels.conv_relu_forward, (ceil_div(n, FORWARD["ROWS"]), k // block))(
+        stripes, filters, maps, n, h, maps.shape[1], q, stride, Y=rows, WIDE=wide, K=k, BK=block, **FORWARD
+    )
     return maps
 
 
-def _gradients(grad, maps, images, weight, stride):
-    return weight.new_empty((prod(weight.shape[1:]) + 1, len(weight)), dtype=torch.float32)
+def _gradients(grad, maps, stripes, rows, stride):
+    return maps.new_empty((rows, stripes.shape[-1], maps.shape[-1]), dtype=torch.float32)
 
 
 @kernel_op("torchcaps::conv_relu_backward", _gradients)
-def conv_relu_backward(grad: Tensor, maps: Tensor, images: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """Compute the gradients of weight and bias in float32, [taps + 1, k] together; the values of weight are not read."""
+def conv_relu_backward(grad: Tensor, maps: Tensor, stripes: Tensor, rows: int, stride: int) -> Tensor:
+    """Compute the gradient of the filters in float32, [y wide k]; `rows`: of the kernel."""
     from torchcaps.ops.conv_relu import triton_kernels as kernels
 
-    grad, maps, images = (x.contiguous() for x in (grad, maps, images))
-    both = _gradients(grad, maps, images, weight, stride)
-    programs, numbers, sizes = _cut(images, weight, maps.shape[1:3], stride, BACKWARD)
-    partial = both.new_empty(programs[0], *both.shape)
-    launch(kernels.conv_relu_gradients, programs)(grad, maps, images, partial, *numbers, **sizes)
-    add_up(partial, both)
-    return both
-
-
-def _cut(
-    images: Tensor, weight: Tensor, places: torch.Size, stride: int, sizes: dict[str, int]
-) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
-    """Choose the grid of programs; return the kernels' numbers and sizes, too."""
-    k, c, rows, columns = weight.shape
-    n = len(images) * prod(places)
-    taps = max(16, next_power_of_2(c * rows * columns + 1))  # a product's least step
-    # a product with many taps takes fewer channels, for it has to fit into shared memory
-    block = widest(k, min(CHANNELS, 128 * CHANNELS // taps))
-    programs = min(ceil_div(n, sizes["ROWS"]), tiles_on(images.device).multiprocessors), k // block
-    sizes = sizes | {"C": c, "Y": rows, "X": columns, "TAPS": taps, "K": k, "BK": block}
-    return programs, (n, *images.shape[2:], *places, stride), sizes
-
-
-def _keep(ctx, inputs, output) -> None:
-    images, weight, bias, ctx.stride, _ = inputs
-    ctx.save_for_backward(output, images, weight)
-    ctx.dtype = bias.dtype
-
-
-def _backward(ctx, grad):
-    maps, images, weight = ctx.saved_tensors
-    # contiguous here: a compiled program writes it so at once
-    both = conv_relu_backward(grad.contiguous(), maps, images, weight, ctx.stride)
-    # laid out as the weight: else autograd copies it once more
-    of_weight = both[:-1].t().contiguous().view(weight.shape)
-    return None, of_weight.to(weight.dtype), both[-1].to(ctx.dtype), None, None
+    grad, maps, stripes = (x.contiguous() for x in (grad, maps, stripes))
+    found = _gradients(grad, maps, stripes, rows, stride)
+    (_, h, q, wide), (_, p, _, k) = stripes.shape, maps.shape
+    n, main = prod(maps.shape[:3]), _main(rows)
+    # a product with many values takes fewer channels, for it has to fit into shared memory
+    block = widest(k, min(CHANNELS, 128 * CHANNELS // (main * wide)))
+    programs = min(ceil_div(n, BACKWARD["ROWS"]), tiles_on(grad.device).multiprocessors)
+    partial = found.new_empty(programs, *found.shape)
+    launch(kernels.conv_relu_gradients, (programs, k // block))(
+        grad, maps, stripes, partial, n, h, p, q, stride,
+        MAIN=main, REST=next_power_of_2(max(rows - main, 1)), Y=rows, WIDE=wide, K=k, BK=block, **BACKWARD,
+    )  # fmt: skip
+    add_up(partial, found)
+    return found
 
 
 def _refuse_second(ctx, *grads):
@@ -129,5 +165,4 @@ def _refuse_second(ctx, *grads):
     )
 
 
-conv_relu.register_autograd(_backward, setup_context=_keep)
 conv_relu_backward.register_autograd(_refuse_second)
