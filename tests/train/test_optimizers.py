@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchcaps.papers import RECIPES
 from torchcaps.train import Options
 from torchcaps.train import train as train_run
-from torchcaps.train.optimizers import SGD, Adam, RAdam, RectifiedAdam, _OneProgramAdam
+from torchcaps.train.optimizers import SGD, Adam, OneProgramAdam, RAdam, RectifiedAdam
 from torchcaps.train.plain import from_plain, to_plain
 from torchcaps.train.recipe import KINDS, Stage
 from torchcaps.train.schedules import Cosine, OneCycle
@@ -62,7 +62,7 @@ def programs(function) -> list:
     return graphs
 
 
-@pytest.mark.parametrize(("kind", "n_programs"), [(_OneProgramAdam, 1), (torch.optim.Adam, 2)])
+@pytest.mark.parametrize(("kind", "n_programs"), [(OneProgramAdam, 1), (torch.optim.Adam, 2)])
 def test_adam_and_what_follows_are_one_program(kind, n_programs):
     weight = nn.Parameter(torch.ones(3))
     weight.grad, average = torch.ones(3), torch.zeros(3)
@@ -82,8 +82,8 @@ def test_compiled_it_is_the_adam_of_pytorch(gradients):
     theirs = train(lambda parameters: torch.optim.Adam(parameters, rate, betas, fused=True), gradients)
     made = []
 
-    def ours_of(parameters: list[nn.Parameter]) -> _OneProgramAdam:
-        made.append(_OneProgramAdam(parameters, rate, betas, foreach=True, capturable=True))
+    def ours_of(parameters: list[nn.Parameter]) -> OneProgramAdam:
+        made.append(OneProgramAdam(parameters, rate, betas, foreach=True, capturable=True))
         made[0].step = torch.compile(made[0].step, backend="eager")
         return made[0]
 
@@ -101,7 +101,7 @@ def test_adam_shrinks_matrices_and_leaves_vectors(on_gpu):
     matrix, vector = (nn.Parameter(torch.ones(shape)) for shape in ((2, 2), (2,)))
     rate, settings = torch.tensor(0.01), Adam(l2=2e-7)
     if on_gpu:
-        optimizer = _OneProgramAdam(settings._groups([matrix, vector]), rate, foreach=True, capturable=True)
+        optimizer = OneProgramAdam(settings._groups([matrix, vector]), rate, foreach=True, capturable=True)
         optimizer.step = torch.compile(optimizer.step, backend="eager", fullgraph=True)
     else:
         optimizer = settings.make([matrix, vector], [rate])

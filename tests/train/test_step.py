@@ -14,7 +14,7 @@ from torchcaps.papers import RECIPES
 from torchcaps.runtime.distributed import Team
 from torchcaps.train.capture import Before, capture, first_step
 from torchcaps.train.checkpoint import tensors_sha256
-from torchcaps.train.optimizers import _OneProgramAdam
+from torchcaps.train.optimizers import OneProgramAdam
 from torchcaps.train.step import WARM_UP, TrainingStep
 from torchcaps.train.tasks import WithoutGradients
 
@@ -283,7 +283,7 @@ def test_optimiser_and_average_are_one_program(recipe, monkeypatch):
     graphs = []
     step = make_step(recipe, ema=0.9)
     if isinstance(step.optimizer, torch.optim.Adam):  # the one that a GPU has
-        step.optimizer = _OneProgramAdam(step.parameters.values(), step.now[0], foreach=True, capturable=True)
+        step.optimizer = OneProgramAdam(step.parameters.values(), step.now[0], foreach=True, capturable=True)
     step.gradients()
     step.update = torch.compile(
         step._update, dynamic=False, backend=lambda graph, inputs: graphs.append(graph) or graph.forward

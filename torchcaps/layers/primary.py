@@ -27,6 +27,8 @@ class PrimaryCapsules(nn.Module):
         list(layer(torch.randn(4, 256, 20, 20)).poses.shape)  # [4, 1152, 8]
     """
 
+    ROUNDED = ("weight",)
+
     def __init__(
         self,
         c_in: int,
@@ -56,7 +58,7 @@ class PrimaryCapsules(nn.Module):
             else:
                 do = "add the batch axis: features.unsqueeze(0)" if features.ndim == 3 else "give a batch of features"
             raise ValueError(f"PrimaryCapsules expects features [b, {c_in}, height, width], got {came}; {do}")
-        check_dtype("PrimaryCapsules", "features", features, self.weight.dtype)
+        check_dtype("PrimaryCapsules", "features", features, self.bias.dtype)
         # columns first, the order of pad
         around = [n for size in (features.shape[3], features.shape[2]) for n in self._around(size)]
         cut = convolve(pad(features, around) if any(around) else features, self.weight, stride=self.stride) / self.share
@@ -65,7 +67,7 @@ class PrimaryCapsules(nn.Module):
         # the channels of one type form a pose; a plain view would make a "capsule" of eight neighbouring pixels
         poses = rearrange(cut, "b (n d) h w -> b (n h w) d", d=self.d_out)
         # back from autocast: lengths near 1 are compared from here on and need more than eight bits
-        return Capsules.of(squash(poses.to(self.weight.dtype)))
+        return Capsules.of(squash(poses.to(self.bias.dtype)))
 
     @torch.no_grad()
     def calibrate(self, features: Float[Tensor, "b c h w"]) -> Capsules:

@@ -34,6 +34,7 @@ class Before:
             else:
                 tensor.zero_()
         self.step.look_up()
+        self.step.round_weights()
         self.step.first_bad.fill_(-1)
         torch.set_rng_state(self.random_state)
         if self.random_state_of_gpu is not None:
@@ -70,7 +71,7 @@ def capture(step: TrainingStep) -> None:
         for _ in range(WARM_UP - 1):
             step.once()
     torch.cuda.current_stream().wait_stream(side)
-    step.optimizer.zero_grad(set_to_none=True)
+    step.zero_grad()
     step.graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(step.graph):
         step.once()

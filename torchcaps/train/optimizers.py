@@ -13,6 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from torchcaps.train.rounded import RoundedWeight
+
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
@@ -44,7 +46,7 @@ class Adam:
         """Build the optimiser; `now` are device tensors that hold the scalars of the current step."""
         groups, betas = self._groups(list(parameters)), (self.beta1, self.beta2)
         if now[0].is_cuda:
-            return _OneProgramAdam(groups, now[0], betas, self.epsilon, foreach=True, capturable=True)
+            return OneProgramAdam(groups, now[0], betas, self.epsilon, foreach=True, capturable=True)
         return torch.optim.Adam(groups, now[0], betas, self.epsilon, fused=True)
 
     def _groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
@@ -109,20 +111,48 @@ class SGD:
         return MomentumSGD(parameters, now, self)
 
 
-class _OneProgramAdam(torch.optim.Adam):
+class OneProgramAdam(torch.optim.Adam):
     """PyTorch's Adam, compiled as one program with what follows it, such as an average of the weights.
 
     PyTorch's own step ends a compiled program before and after itself, so the average would read all weights again.
     """
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.rounded: list[list[tuple[RoundedWeight, list[Tensor]]]] = [[] for _ in self.param_groups]
+
+    def take(self, weights: Iterable[RoundedWeight]) -> None:
+        """Update these weights by the gradients of their rounded copies, and write the copies."""
+        groups = [{id(parameter) for parameter in group["params"]} for group in self.param_groups]
+        for weight in weights:
+            state = self.state[weight.parameter]
+            if not state:  # as PyTorch creates it for a parameter with a gradient
+                state["step"] = torch.zeros((), device=weight.parameter.device)
+                state |= {kind: torch.zeros_like(weight.parameter) for kind in ("exp_avg", "exp_avg_sq")}
+            kept = [state[kind] for kind in ("exp_avg", "exp_avg_sq", "step")]
+            (group,) = (number for number, held in enumerate(groups) if id(weight.parameter) in held)
+            self.rounded[group].append((weight, kept))
+
     @torch.no_grad()
     def step(self) -> None:
-        for group in self.param_groups:
+        for group, rounded in zip(self.param_groups, self.rounded, strict=True):
             parts: list[list[Tensor]] = [[] for _ in range(6)]  # parameters, gradients and what is kept of them
             self._init_group(group, *parts)
+            parameters, gradients, means, squares, _, counts = parts
+            for weight, (mean, square, count) in rounded:
+                gradient = weight.gradient()
+                if gradient is not None:
+                    parameters.append(weight.parameter)
+                    gradients.append(gradient)
+                    means.append(mean)
+                    squares.append(square)
+                    counts.append(count)
             settings = {name: group[name] for name in ("amsgrad", "lr", "weight_decay", "eps", "maximize")}
             settings |= {"foreach": group["foreach"], "capturable": group["capturable"]}
             adam(*parts, beta1=group["betas"][0], beta2=group["betas"][1], **settings)
+            # one by one: TorchInductor then writes each copy in the kernel that writes its weight
+            for weight, _ in rounded:
+                weight.round()
 
 
 class _OnDevice:

@@ -18,6 +18,8 @@ from torchcaps.layers import ConvMatrixCapsules, EMCapsules, ExpertCapsules, Mat
 from torchcaps.ops.backend import many_programs
 from torchcaps.runtime.distributed import ALONE, Team, mean_of_all, naming_the_lost
 from torchcaps.train.capture import WARM_UP, Before, capture, first_step
+from torchcaps.train.optimizers import OneProgramAdam
+from torchcaps.train.rounded import RoundedWeight, in_place, rounded_weights
 from torchcaps.train.tasks import Scheduled, WithoutGradients
 
 if TYPE_CHECKING:
@@ -57,10 +59,11 @@ class TrainingStep:
         self.plan = [torch.tensor(column, device=device) for column in zip(*rows, strict=True)]
         self.now = [column[0].clone() for column in self.plan]
         self.optimizer = stage.optimizer.make(self.parameters.values(), self.now)
+        self.rounded = self._rounded()
         self.ema_decay = stage.ema
         averaged = _floats(model) if stage.ema else {}
         self.ema = {name: tensor.detach().clone() for name, tensor in averaged.items()}
-        self.averages = _in_order(self.parameters.values(), averaged, self.ema)
+        self.averages = _in_order(self._updated(), averaged, self.ema)
         self.totals: dict[str, Tensor] = {}  # sums of the losses since the last read_means
         self.unread = 0
         # first step with a loss that is not finite; -1: none
@@ -72,6 +75,18 @@ class TrainingStep:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.n_images = stage.batch // team.size
         self.routing = self.describe_routing()
+
+    def _rounded(self) -> list[RoundedWeight]:
+        """Find the weights whose rounded copies the step uses. Several processes average gradients as they are."""
+        if not self.casts or self.team.size > 1 or not isinstance(self.optimizer, OneProgramAdam):
+            return []
+        return rounded_weights(self.model, self.parameters.values())
+
+    def _updated(self) -> list[nn.Parameter]:
+        """List the trained parameters in the order in which the optimiser updates them."""
+        last = [weight.parameter for weight in self.rounded]
+        held = {id(parameter) for parameter in last}
+        return [parameter for parameter in self.parameters.values() if id(parameter) not in held] + last
 
     @property
     def casts(self) -> bool:
@@ -96,6 +111,7 @@ class TrainingStep:
     def prepare(self) -> None:
         """Compile and capture the step, if that is left to do; weights and random state stay as they are."""
         if self.unprepared:
+            self.round_weights()
             capture(self)
 
     def read_means(self) -> dict[str, float]:
@@ -147,6 +163,7 @@ class TrainingStep:
                         else tensor.to(self.device, torch.float32, copy=True)  # its fused update takes no other
                     )
                 held[kind].copy_(tensor)
+        self.round_weights()
 
     def _copied(self) -> dict[str, Tensor]:
         """Name the weight averages and, where hard images are chosen, the losses that this and the next epoch need."""
@@ -180,14 +197,20 @@ class TrainingStep:
 
     def gradients(self) -> dict[str, Tensor]:
         """Run forward and backward on the current batch only; the benchmark times this part separately."""
-        self.optimizer.zero_grad(set_to_none=True)
-        with many_programs():
+        self.zero_grad()
+        with many_programs(), in_place(self.rounded):
             batch, losses, gradients = self.forward()
         if self.backpropagates:
             self.task.backward(self.model, batch, losses)
         for name, gradient in gradients.items():
             self.parameters[name].grad = gradient
         return losses
+
+    def zero_grad(self) -> None:
+        """Let go of all gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for weight in self.rounded:
+            weight.low.grad = None
 
     def _together(self) -> None:
         # random draws inside the network differ between processes; the generator stored in a checkpoint stays equal
@@ -223,6 +246,8 @@ class TrainingStep:
         for name in losses:
             if name not in self.totals:
                 self.totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
+        if self.rounded and not any(self.optimizer.rounded):
+            self.optimizer.take(self.rounded)
         with many_programs():
             self.update(losses)
 
@@ -251,6 +276,11 @@ class TrainingStep:
         at = self.counter.clamp(0, len(self.plan[0]) - 1)
         for number, value in zip(self.now, self._numbers_at(at), strict=True):
             number.copy_(value)
+
+    def round_weights(self) -> None:
+        """Round the weights that the step reads rounded, after anything but a step has changed them."""
+        for weight in self.rounded:
+            weight.round()
 
     def describe_routing(self) -> str:
         """Describe the routing backend of this step in words, for the log."""

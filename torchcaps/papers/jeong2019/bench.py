@@ -108,7 +108,7 @@ def _forward_and_backward(step: TrainingStep, device: torch.device) -> Callable[
     with torch.cuda.stream(side):
         step.gradients()
     torch.cuda.current_stream(device).wait_stream(side)
-    step.optimizer.zero_grad(set_to_none=True)
+    step.zero_grad()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step.gradients()
