@@ -9,7 +9,7 @@ The authors' released code has what the paper leaves out: L2 of 2e-7 on weights 
 crop, which nearly undoes the light, and up to two million steps. The rows `*-l2*` have the first two.
 """
 
-from torchcaps.data.augment import Crop, Light, Standardise, StandardiseFirst
+from torchcaps.data.augment import Crop, Light, Mixup, Standardise, StandardiseFirst
 from torchcaps.results.claims import Variant, reproduces, variants
 from torchcaps.train.optimizers import Adam
 from torchcaps.train.recipe import Run, Stage, Watch
@@ -47,6 +47,15 @@ LEARNS = variants(
     {
         "smallnorb-soft": Variant("EM routing, 3 iterations, soft assignments", _SOFT, printed=1.8, beside=(CROPS,)),
         "smallnorb-r2": Variant("EM routing, 2 iterations", _TWO, printed=2.2, beside=(CROPS,)),
+        "smallnorb-r2-norm": Variant(
+            "EM routing, 2 iterations, batch norm", _TWO | {"batch_norm": True}, printed=2.2, beside=(CROPS,)
+        ),
+        "smallnorb-r2-norm-mixup": Variant(
+            "EM routing, 2 iterations, batch norm, mixup",
+            _TWO | {"batch_norm": True, "augment": (*_AUGMENT, Mixup(0.5))},
+            printed=2.2,
+            beside=(CROPS,),
+        ),
         "smallnorb-r2-l2": Variant(
             "EM routing, 2 iterations, L2 and crops as in the authors' code", _TWO | _L2, printed=2.2, beside=(CROPS,)
         ),
