@@ -84,11 +84,12 @@ def convolve_forward() -> None:
     )
 
 
-def conv_relu(c: int = 1, channels: int = 256, kernel: int = 9, batch: int = 128) -> None:
-    stripes = relu_op.stripes_of(torch.empty(batch, c, 28, 28), kernel, 1, BFLOAT16)
-    filters = relu_op.filters_of(torch.empty(channels, c, kernel, kernel), torch.empty(channels), stripes.shape[-1])
+def conv_relu(c: int = 1, channels: int = 256, kernel: tuple[int, int] = (9, 9), batch: int = 128) -> None:
+    rows, columns = kernel
+    stripes = relu_op.stripes_of(torch.empty(batch, c, 28, 28), columns, 1, BFLOAT16)
+    filters = relu_op.filters_of(torch.empty(channels, c, *kernel), torch.empty(channels), stripes.shape[-1])
     maps = relu_op.conv_relu(stripes, filters.to(BFLOAT16), 1)
-    relu_op.conv_relu_backward(maps, maps, stripes, kernel, 1)
+    relu_op.conv_relu_backward(maps, maps, stripes, rows, c * columns + 1, 1)
 
 
 def silu_sums(channels: int, dtype: torch.dtype = BFLOAT16) -> None:
@@ -123,8 +124,9 @@ def everything() -> None:
     convolve()
     convolve(batch=1)
     conv_relu()
-    conv_relu(c=3, batch=32)  # the largest patches
-    conv_relu(channels=64, kernel=3)
+    for c, kernel in ((1, (31, 15)), (3, (15, 9)), (7, (7, 8))):  # the largest products with stripes of 16, 32, 64
+        conv_relu(c=c, kernel=kernel, batch=32)
+    conv_relu(channels=64, kernel=(3, 3))
     for channels in (16, 64, 96, 256):
         silu_sums(channels)
     for c, channels in ((4, 64), (3, 64), (7, 32), (3, 16)):

@@ -15,10 +15,12 @@ SMALL = [
     (2, 1, 7, 8, 64, 3, 4, 1, 0),
     (3, 2, 6, 9, 128, 3, 3, 2, 1),
     (1, 1, 3, 3, 64, 1, 1, 1, 0),
-    (1, 3, 9, 10, 64, 9, 9, 1, 0),  # a patch of more than 128 values
-    (2, 3, 5, 5, 192, 2, 2, 1, 2),
-    (1, 2, 5, 4, 64, 2, 2, 1, 0),  # eight values: a row of patches needs no zeros but for the bias
+    (1, 3, 9, 10, 64, 9, 9, 1, 0),  # stripes of 32 values
+    (2, 3, 5, 5, 192, 2, 2, 1, 2),  # as many rows as one product has
+    (3, 1, 7, 15, 64, 3, 15, 1, 0),  # a stripe without zeros
+    (1, 3, 8, 9, 64, 7, 5, 1, 0),  # three rows for the second product
 ]
+LARGE_STRIPES = pytest.param((1, 7, 9, 9, 64, 7, 8, 1, 0), marks=pytest.mark.slow)  # of 64 values
 
 
 def tensors(rng, device, n, c, h, w, k, rows, columns):
@@ -41,7 +43,7 @@ def judge(args, stride, padding, dtype=torch.float32):
     return compare_routing(op, args, backend="triton", dtype=dtype)
 
 
-@pytest.mark.parametrize("sizes", SMALL, ids=str)
+@pytest.mark.parametrize("sizes", [*SMALL, LARGE_STRIPES], ids=str)
 def test_value_and_gradients_are_right(rng, device, sizes):
     if device == "cuda":
         pytest.skip("float32 products are TF32 on a GPU, where only bfloat16 gets here")
@@ -124,8 +126,8 @@ def test_values_that_are_not_finite_stay(device):
     """A run stops at its first loss that is not finite. ReLU passes the gradient of a NaN."""
     maps = torch.tensor([-1.0, 0.0, torch.nan, 1.0], device=device)[None, None, :, None].expand(1, 1, 4, 64)
     stripes, filters = torch.ones(1, 1, 4, 16, device=device), torch.ones(1, 16, 64, device=device)
-    assert conv_relu_backward(torch.ones_like(maps), maps, stripes, 1, 1).eq(2.0).all()
-    assert conv_relu_backward(maps, maps, stripes, 1, 1).isnan().all()
+    assert conv_relu_backward(torch.ones_like(maps), maps, stripes, 1, 16, 1).eq(2.0).all()
+    assert conv_relu_backward(maps, maps, stripes, 1, 16, 1).isnan().all()
     values = maps.new_tensor([-1.0, 1.0, torch.nan, torch.inf])[None, None, :, None]
     found = conv_relu(values.expand_as(stripes).contiguous(), filters, 1)
     assert found[0, 0, :2].tolist() == [[0.0] * 64, [16.0] * 64]
@@ -144,8 +146,8 @@ def test_second_derivatives_are_refused_with_the_way_out(rng, device):
     ("change", "reason"),
     [
         ({"weight": (60, 1, 2, 2)}, "a multiple of 64 filters"),
-        ({"images": (1, 1, 32, 32), "weight": (64, 1, 32, 2)}, "filters of about 256 values"),
-        ({"images": (1, 4, 16, 16), "weight": (64, 4, 2, 16)}, "less than 64 in a row"),
+        ({"images": (1, 1, 32, 32), "weight": (64, 1, 32, 2)}, "at most 31 rows"),
+        ({"images": (1, 4, 16, 16), "weight": (64, 4, 2, 16)}, "at most 63 values in a row"),
         ({"images": (17, 1, 4, 4)}, "at most 2,000 values together"),
         ({"weight": (64, 1, 5, 5)}, "one image or more, as large as the kernel"),
         ({"weight": (64, 2, 2, 2)}, "a weight .* of as many channels"),

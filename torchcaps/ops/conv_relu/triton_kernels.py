@@ -36,10 +36,10 @@ def conv_relu_forward(
 @triton.jit
 def conv_relu_gradients(
     grad, maps, stripes, partial, n, h, p, q, stride,
-    MAIN: tl.constexpr, REST: tl.constexpr, Y: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, BK: tl.constexpr,
-    ROWS: tl.constexpr, STAGES: tl.constexpr,
+    MAIN: tl.constexpr, REST: tl.constexpr, Y: tl.constexpr, WIDE: tl.constexpr, USED: tl.constexpr, K: tl.constexpr,
+    BK: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute this program's part of the gradient of the filters, [y wide k].
+    """Compute this program's part of the gradient of the filters, [y used k], without the zeros of a stripe.
 
     MAIN rows of the kernel are one product; REST, the power of two that covers those left, are another.
     """
@@ -55,9 +55,13 @@ def conv_relu_gradients(
         corner = stripes + corner_of(row, h, p, q, stride, WIDE)[:, None]
         seen = tl.load(corner + (first // WIDE * (q * WIDE) + first % WIDE)[None, :], mask=there, other=0.0)
         total = tl.dot(tl.trans(seen), g, total)
-        known = there & (second < Y * WIDE)[None, :]
-        seen = tl.load(corner + (second // WIDE * (q * WIDE) + second % WIDE)[None, :], mask=known, other=0.0)
-        left = tl.dot(tl.trans(seen), g, left)
-    found = partial + tl.program_id(0) * (Y * WIDE * K) + k[None, :]
-    tl.store(found + first[:, None] * K, total)
-    tl.store(found + second[:, None] * K, left, mask=(second < Y * WIDE)[:, None])
+        if Y > MAIN:
+            known = there & (second < Y * WIDE)[None, :]
+            seen = tl.load(corner + (second // WIDE * (q * WIDE) + second % WIDE)[None, :], mask=known, other=0.0)
+            left = tl.dot(tl.trans(seen), g, left)
+    found = partial + tl.program_id(0).to(tl.int64) * (Y * USED * K) + k[None, :]
+    used = (first % WIDE < USED)[:, None]
+    tl.store(found + (first // WIDE * USED + first % WIDE)[:, None] * K, total, mask=used)
+    if Y > MAIN:
+        used = ((second % WIDE < USED) & (second < Y * WIDE))[:, None]
+        tl.store(found + (second // WIDE * USED + second % WIDE)[:, None] * K, left, mask=used)

@@ -22,17 +22,19 @@ from torchcaps.ops.partial_sums import add_up
 from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 WIDEST = 64  # values of a stripe
-MOST_VALUES = 256  # of the rows of a kernel that are one product
+MOST_VALUES = 256  # of a product backward
 MOST = 2**31 - 1  # values that are counted in 32 bits
 FORWARD = {"ROWS": 64, "STAGES": 3, "num_warps": 4}
 BACKWARD = {"ROWS": 32, "STAGES": 3, "num_warps": 8}
 CHANNELS = 128  # of a tile
+SHARE = 1  # multiprocessors for each program of a tile of channels, backward
 
 
 def refuses(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> str | None:
     """Say why the kernels cannot run these arguments, or None."""
-    if bias is None or images.ndim != 4 or weight.ndim != 4 or images.shape[1] != weight.shape[1]:
-        return "takes images [b c h w], a weight [k c y x] of as many channels, and a bias; give those"
+    fits = bias is not None and images.ndim == weight.ndim == 4 and images.shape[1] == weight.shape[1]
+    if not fits or bias.shape != weight.shape[:1] or stride < 1:
+        return "takes images [b c h w], a weight [k c y x] of as many channels, a bias [k] and a stride; give those"
     if reason := cannot_multiply(images) or cannot_span_devices((images, weight, bias)):
         return reason
     # on a GPU products of float32 would be rounded to TF32
@@ -49,9 +51,12 @@ def _cannot_cut(images: Tensor, weight: Tensor, stride: int, padding: int) -> st
     """Say why there are no tiles for these shapes, or None."""
     k, c, rows, columns = weight.shape
     wide = _wide(c * columns)
-    if k % BLOCK or k == 0 or wide > WIDEST or _main(rows) * wide > MOST_VALUES:
-        taken = f"a multiple of {BLOCK} filters of about {MOST_VALUES} values, less than {WIDEST} in a row"
+    if k % BLOCK or k == 0 or wide > WIDEST:
+        taken = f"a multiple of {BLOCK} filters of at most {WIDEST - 1} values in a row"
         return f"takes {taken}, got a weight {list(weight.shape)}; use a smaller kernel, or another number of filters"
+    if _main(rows) * wide > MOST_VALUES:
+        taken = f"filters of at most {2 * MOST_VALUES // wide - 1} rows of so many values"
+        return f"takes {taken}, got a weight {list(weight.shape)}; use a smaller kernel"
     h, w = (size + 2 * padding for size in images.shape[2:])
     p, q = (h - rows) // stride + 1, (w - columns) // stride + 1
     if min(p, q) < 1 or not images.numel():
@@ -91,10 +96,10 @@ class ConvRelu(torch.autograd.Function):
     def backward(ctx, grad):
         _, c, rows, columns = ctx.shape
         # contiguous here: a compiled program writes it so at once
-        both = conv_relu_backward(grad.contiguous(), *ctx.saved_tensors, rows, ctx.stride)
-        # laid out as the weight: else autograd copies it once more
-        of_weight = rearrange(both[:, : c * columns], "y (c x) k -> k c y x", c=c).contiguous()
-        return None, of_weight.to(ctx.dtypes[0]), both[0, c * columns].to(ctx.dtypes[1]), None
+        both = conv_relu_backward(grad.contiguous(), *ctx.saved_tensors, rows, c * columns + 1, ctx.stride)
+        # laid out as the weight mostly is: else autograd copies it once more
+        of_weight = rearrange(both[:, :-1], "y (c x) k -> k c y x", c=c).contiguous()
+        return None, of_weight.to(ctx.dtypes[0]), both[0, -1].to(ctx.dtypes[1]), None
 
 
 def stripes_of(
@@ -134,26 +139,27 @@ def conv_relu(stripes: Tensor, filters: Tensor, stride: int) -> Tensor:
     return maps
 
 
-def _gradients(grad, maps, stripes, rows, stride):
-    return maps.new_empty((rows, stripes.shape[-1], maps.shape[-1]), dtype=torch.float32)
+def _gradients(grad, maps, stripes, rows, used, stride):
+    return maps.new_empty((rows, used, maps.shape[-1]), dtype=torch.float32)
 
 
 @kernel_op("torchcaps::conv_relu_backward", _gradients)
-def conv_relu_backward(grad: Tensor, maps: Tensor, stripes: Tensor, rows: int, stride: int) -> Tensor:
-    """Compute the gradient of the filters in float32, [y wide k]; `rows`: of the kernel."""
+def conv_relu_backward(grad: Tensor, maps: Tensor, stripes: Tensor, rows: int, used: int, stride: int) -> Tensor:
+    """Compute the gradient of the filters in float32, [y used k]: their `rows`, and what is `used` of a stripe."""
     from torchcaps.ops.conv_relu import triton_kernels as kernels
 
     grad, maps, stripes = (x.contiguous() for x in (grad, maps, stripes))
-    found = _gradients(grad, maps, stripes, rows, stride)
+    found = _gradients(grad, maps, stripes, rows, used, stride)
     (_, h, q, wide), (_, p, _, k) = stripes.shape, maps.shape
     n, main = prod(maps.shape[:3]), _main(rows)
     # a product with many values takes fewer channels, for it has to fit into shared memory
     block = widest(k, min(CHANNELS, 128 * CHANNELS // (main * wide)))
-    programs = min(ceil_div(n, BACKWARD["ROWS"]), tiles_on(grad.device).multiprocessors)
+    programs = min(ceil_div(n, BACKWARD["ROWS"]), max(1, tiles_on(grad.device).multiprocessors // SHARE))
     partial = found.new_empty(programs, *found.shape)
     launch(kernels.conv_relu_gradients, (programs, k // block))(
         grad, maps, stripes, partial, n, h, p, q, stride,
-        MAIN=main, REST=next_power_of_2(max(rows - main, 1)), Y=rows, WIDE=wide, K=k, BK=block, **BACKWARD,
+        MAIN=main, REST=next_power_of_2(max(rows - main, 1)), Y=rows, WIDE=wide, USED=used, K=k, BK=block,
+        **BACKWARD,
     )  # fmt: skip
     add_up(partial, found)
     return found

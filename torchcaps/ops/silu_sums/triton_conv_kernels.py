@@ -6,8 +6,17 @@ The maps before SiLU exist in registers alone: backward computes them again from
 import triton
 import triton.language as tl
 
-from torchcaps.ops.convolution.triton_patches import gather
 from torchcaps.ops.silu_sums.triton_kernels import sigmoid
+
+
+@triton.jit
+def gather(images, row, tap, n, h, w, p, q, stride, C: tl.constexpr, Y: tl.constexpr, X: tl.constexpr):
+    """Load patches [taps rows]; neighbouring threads take neighbouring places, which lie together in memory."""
+    place = row % (p * q)
+    corner = row // (p * q) * (C * h * w) + place // q * stride * w + place % q * stride
+    at = tap // (Y * X) * (h * w) + tap % (Y * X) // X * w + tap % X
+    there = (tap < C * Y * X)[:, None] & (row < n)[None, :]
+    return tl.load(images + at[:, None] + corner[None, :], mask=there, other=0.0)
 
 
 @triton.jit
