@@ -217,7 +217,7 @@ def test_a_routing_by_options_has_the_norm_and_a_stack_is_calibrated_in_evaluati
         assert 0.2 <= stack.train(mode)(given).activity.median() <= 0.7
 
 
-def test_several_processes_share_its_statistics():
+def test_it_is_left_as_it_is_where_processes_share_statistics():
     layer = made("local")
     norms = layer.norm.scores, layer.norm.poses
     assert (share_statistics(layer).norm.scores, layer.norm.poses) == norms  # which sum over processes themselves

@@ -20,7 +20,7 @@ from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, matrices
 from torchcaps.layers.initialisation import LONG, SHORT, check_init
 from torchcaps.layers.inputs import check_pose_dtype
-from torchcaps.layers.norm import CapsuleNorm
+from torchcaps.layers.norm import CapsuleNorm, kept_if_refused
 from torchcaps.layers.sizes import check_grid, check_sizes
 from torchcaps.ops import (
     LocalGrid,
@@ -97,15 +97,12 @@ class _MatrixLayer(nn.Module):
         """
         if self.norm is None:
             return self._scale(capsules)
-        scores, poses = self._checked(capsules)
-        self._check_size(poses[scores != -INF].float().square().mean().sqrt())  # before anything has changed
-        self.norm.fit(scores, poses)
-        training = self.norm.training
-        self.norm.eval()  # processes may differ in the number of passes, and must not wait for each other
-        try:
+        with kept_if_refused(self):
+            scores, poses = self._checked(capsules)
+            self._check_size(poses[scores != -INF].float().square().mean().sqrt())
+            self.norm.fit(scores, poses)
+            self.norm.eval()  # processes may differ in the number of passes, and must not wait for each other
             return self._scale(capsules)
-        finally:
-            self.norm.train(training)
 
     def backend_here(self, compiling: bool = False, n_images: int = 1) -> str:
         """Return the backend that routing uses for so many images on the device of the weights."""
@@ -123,7 +120,8 @@ class _MatrixLayer(nn.Module):
     def _check_size(self, size: Tensor) -> None:
         if not torch.isfinite(size) or size == 0:
             raise ValueError(
-                f"{type(self).__name__}.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
+                f"{type(self).__name__}.calibrate: the inputs are all zero or not finite"
+                f"{' or do not vary' if self.norm else ''}; give a batch of real inputs"
             )
 
     def _warmth(self) -> float:

@@ -1,5 +1,8 @@
 """Batch normalisation of poses and scores, and of batches that are split among processes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float
@@ -90,7 +93,7 @@ class CapsuleNorm(nn.Module):
     """Batch normalisation of scores and poses, for each type over samples and places. Returns both.
 
     Capsules follow each other by type. A score of -inf masks a capsule, which counts for nothing and stays masked. A
-    score of +inf stays too and only its pose counts. Poses are vectors or matrices of `d` numbers.
+    score of +inf stays too and only its pose counts. Poses are vectors or matrices of `d` dimensions.
     """
 
     def __init__(self, n_types: int, d: int) -> None:
@@ -112,7 +115,7 @@ class CapsuleNorm(nn.Module):
 
 
 def _counted(scores: Tensor, poses: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return scores and poses as vectors, each with what of them counts. The rest is 0: a masked pose may hold NaN."""
+    """Return scores and poses as vectors, each with the mask of what counts; the rest, which may be NaN, is 0."""
     finite, present = scores.isfinite(), scores != -torch.inf
     flat = poses.flatten(scores.ndim).masked_fill(~present.unsqueeze(-1), 0)
     return scores.masked_fill(~finite, 0).unsqueeze(-1), finite, flat, present
@@ -121,12 +124,29 @@ def _counted(scores: Tensor, poses: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
 @torch.no_grad()
 def fit_statistics(norm: nn.modules.batchnorm._BatchNorm, *inputs: Tensor) -> None:
     """Set the running statistics of a batch norm to those of these inputs."""
+    for kept, start in ((norm.running_mean, 0.0), (norm.running_var, 1.0)):
+        kept.masked_fill_(~kept.isfinite(), start)  # a share of 0 of a NaN is a NaN
     training, momentum = norm.training, norm.momentum
     norm.train().momentum = 1.0
     try:
         norm(*inputs)
     finally:
         norm.train(training).momentum = momentum
+
+
+@contextmanager
+def kept_if_refused(model: nn.Module) -> Iterator[None]:
+    """Put back what a model holds if the block refuses its inputs by a ValueError, and in any case its modes."""
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    modes = [(layer, layer.training) for layer in model.modules()]
+    try:
+        yield
+    except ValueError:
+        model.load_state_dict(before)
+        raise
+    finally:
+        for layer, mode in modes:
+            layer.training = mode
 
 
 def share_statistics(model: nn.Module) -> nn.Module:

@@ -93,7 +93,9 @@ class EM:
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixEM:
-    """EM routing of matrix capsules (Hinton 2018); poses are matrices of `rows` rows. The paper has no `batch_norm`.
+    """EM routing of matrix capsules (Hinton 2018); poses are matrices of `rows` rows.
+
+    `batch_norm`, which is not in the paper, normalises poses and scores of the inputs per type.
 
     Example:
 

@@ -14,7 +14,7 @@ from torch.nn.functional import relu
 from torchcaps.layers import Capsules
 from torchcaps.layers.calibration import calibrate
 from torchcaps.layers.matrix_em import ConvMatrixCapsules, MatrixCapsules
-from torchcaps.layers.norm import fit_statistics
+from torchcaps.layers.norm import fit_statistics, kept_if_refused
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 
 KERNEL, STRIDE = 5, 2  # for the convolution on the image
@@ -92,10 +92,11 @@ class MatrixCapsNet(nn.Module):
 
         Batch normalisation uses the statistics of this batch, as it will in training.
         """
-        if self.norm is not None:
-            fit_statistics(self.norm, self._convolved(images))
-        calibrate(self, images)
+        with kept_if_refused(self):
+            if self.norm is not None:
+                fit_statistics(self.norm, self._convolved(images))
+            calibrate(self, images)
 
-    def _convolved(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b maps rows columns"]:
+    def _convolved(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k p q"]:
         check_images("MatrixCapsNet", images, self.image, self.conv.weight.dtype)
         return self.conv(images)
