@@ -86,7 +86,7 @@ def convolve_forward() -> None:
 
 def conv_relu(c: int = 1, channels: int = 256, kernel: tuple[int, int] = (9, 9), batch: int = 128) -> None:
     rows, columns = kernel
-    stripes = relu_op.stripes_of(torch.empty(batch, c, 28, 28), columns, 1, BFLOAT16)
+    stripes = relu_op.stripes_of(torch.empty(batch, c, 19 + rows, 19 + columns), columns, 1, BFLOAT16)
     filters = relu_op.filters_of(torch.empty(channels, c, *kernel), torch.empty(channels), stripes.shape[-1])
     maps = relu_op.conv_relu(stripes, filters.to(BFLOAT16), 1)
     relu_op.conv_relu_backward(maps, maps, stripes, rows, c * columns + 1, 1)
