@@ -30,10 +30,11 @@ def test_places_share_the_transforms_of_their_type(device):
     judge(lambda seed: em_problem("njde", device, batch=(2,), i=6, r=1, seed=seed), 2)
 
 
+# not two inputs to five outputs: there float32 loses digits in plain PyTorch too, and which loses more is chance
 SIZES = [
     {"batch": (1,), "i": 1, "j": 1, "r": 1, "d": 1, "e": 1},
     {"i": 1, "j": 3, "r": 1, "d": 5, "e": 5},
-    {"batch": (1,), "i": 2, "j": 5, "r": 4, "d": 4, "e": 4},
+    {"batch": (1,), "i": 6, "j": 5, "r": 4, "d": 4, "e": 4},
     {"batch": (), "i": 7, "j": 2, "r": 3, "d": 1, "e": 1},
     {"batch": (2, 1, 2), "i": 4, "j": 2, "r": 1, "d": 2, "e": 1},
 ]
