@@ -27,7 +27,6 @@ MOST = 2**31 - 1  # values that are counted in 32 bits
 FORWARD = {"ROWS": 64, "STAGES": 3, "num_warps": 4}
 BACKWARD = {"ROWS": 32, "STAGES": 3, "num_warps": 8}
 CHANNELS = 128  # of a tile
-SHARE = 1  # multiprocessors for each program of a tile of channels, backward
 
 
 def refuses(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> str | None:
@@ -154,7 +153,7 @@ def conv_relu_backward(grad: Tensor, maps: Tensor, stripes: Tensor, rows: int, u
     n, main = prod(maps.shape[:3]), _main(rows)
     # a product with many values takes fewer channels, for it has to fit into shared memory
     block = widest(k, min(CHANNELS, 128 * CHANNELS // (main * wide)))
-    programs = min(ceil_div(n, BACKWARD["ROWS"]), max(1, tiles_on(grad.device).multiprocessors // SHARE))
+    programs = min(ceil_div(n, BACKWARD["ROWS"]), tiles_on(grad.device).multiprocessors)
     partial = found.new_empty(programs, *found.shape)
     launch(kernels.conv_relu_gradients, (programs, k // block))(
         grad, maps, stripes, partial, n, h, p, q, stride,
