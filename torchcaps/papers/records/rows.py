@@ -4,13 +4,12 @@ The first row of a set is a network of another table, unchanged, as the entry to
 but the data. Choose their settings on held-out images (`torchcaps tune`), never by the test error.
 """
 
-from torchcaps.data.augment import Shift, Warp
 from torchcaps.papers.digits import stratified
 from torchcaps.papers.heinsen2019 import rows as heinsen2019
 from torchcaps.papers.routings import rows as routings
 from torchcaps.papers.sabour2017.rows import mnist_r3_recon_64_torch_init
 from torchcaps.results.claims import reproduces
-from torchcaps.train.recipe import Run, Stage
+from torchcaps.train.recipe import Run
 from torchcaps.train.schedules import Cosine
 from torchcaps.train.vary import vary
 
@@ -31,19 +30,6 @@ def mnist_fast() -> Run:
     H200, 23 s a seed; 0.34 % error (4 seeds), not surely below the bar.
     """
     return vary(mnist(), {"epochs": 48, "learning_rate": 2e-3, "schedule": Cosine(warmup=0.05), "ema": 0.0})
-
-
-@reproduces(table="mnist", row="capsules without routing on warped digits", metric=_AVERAGED)
-def mnist_quick() -> Run:
-    """The network on which routings are compared, small batches of warped digits, averaged weights."""
-    stage = Stage(epochs=40, batch=128, learning_rate=3e-3, schedule=Cosine(warmup=0.05), ema=0.999)
-    return Run(
-        data="mnist",
-        model="routing-net",
-        model_args={"routing": "uniform"},
-        augment=(Warp(turn=0.15, slant=0.15, stretch=0.1), Shift(2)),
-        stages=(stage,),
-    )
 
 
 @reproduces(table="smallnorb", row="EM routing, 50 epochs of batches of 20, averaged weights", metric=_AVERAGED)
