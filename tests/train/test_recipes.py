@@ -53,8 +53,8 @@ SMALL = {
     "rbm": {"channels": 8, "width": 12},
 }
 # Steps whose losses every CPU agrees on, where not on all of them, and how far the losses after them may differ.
-# Ladders keep the most active capsules: rounding may keep another where two are nearly equal, and then the losses differ
-# by 0.2 %; for so many steps the activities that decide lie 1e-5 apart at least, a hundred times what rounding does.
+# Ladders keep the most active capsules: rounding may keep another where two are nearly equal, and then losses differ by
+# 0.2 %; for so many steps the activities that decide lie 1e-5 apart at least, a hundred times what rounding does.
 # Scores of EM routing start at 0, and so do most of its gradients, which Adam scales up whatever their size: what
 # rounding does grows tenfold a step, from the fourth on. Inverted routing normalises every pose: there it grows
 # threefold a step. The network of self-attention has batch norm on its four convolutions: there it jumps at the tenth.
