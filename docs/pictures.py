@@ -179,7 +179,8 @@ def of_results(paper: ModuleType, name: str) -> Any:
 
 DRAWN = (agreement, em, masks, couplings, overlap)
 OF_RESULTS = {"depth": (depth_rows, "depth")} | {
-    f"routings-{which}": (routing_rows, f"{which}-error-against-time") for which in ("digits", "smallnorb", "like")
+    f"routings-{which}": (routing_rows, f"{which}-error-against-time")
+    for which in ("cifar", "fashion", "smallnorb", "like", "digits")
 }
 PICTURES: dict[str, Callable[[], Any]] = {draw.__name__: draw for draw in DRAWN} | {
     name: partial(of_results, *given) for name, given in OF_RESULTS.items()

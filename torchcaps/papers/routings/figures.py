@@ -19,6 +19,7 @@ else:
     Axes = Figure = Any  # matplotlib is imported when something is drawn
 
 APART = 0.062  # of the height, between two labels
+FAR, CLOSE = (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9)  # digits at ticks
 CAPTION = (
     "Test error against the time of a training step on {set}; the lower left is best. A dot is the mean over seeds, "
     "its bar their range. One stem and one training for all; orange has no capsules."
@@ -55,7 +56,8 @@ def _drawn(rows: list[Measured]) -> Figure:
 
 def _ticks(values: list[float]) -> list[float]:
     """Return round numbers from below the least value to above the largest; 0.001 is the least on a log axis."""
-    steps = [digit * 10.0**power for power in range(-3, 6) for digit in (1, 1.5, 2, 3, 5, 7)]
+    digits = CLOSE if max(values) < 3 * min(values) else FAR
+    steps = [digit * 10.0**power for power in range(-3, 6) for digit in digits]
     low = max((step for step in steps if step <= min(values)), default=steps[0])
     high = min((step for step in steps if step >= max(values)), default=steps[-1])
     return [step for step in steps if low <= step <= high]
