@@ -111,7 +111,7 @@ def test_rows_watch_what_they_are_not_judged_by_alone():
     watching = {name: stage.watch.part for name, run in runs.items() for stage in run.stages if stage.watch}
     of_tests = [name for name, part in watching.items() if part == "test"]
     kinds = ("", "-capsnet", "-cnn", "-float32", "-mixup-half", "-cnn-mixup-half", "-r2")
-    of_matrices = ("", "-small", "-soft", "-r2", "-r2-l2", "-r2-l2-long", "-l2-long")
+    of_matrices = ("", "-small", "-soft", "-r2", "-r2-norm-mixup", "-r2-l2", "-r2-l2-long", "-l2-long")
     wanted = {
         "heinsen2019/smallnorb": kinds,
         "hinton2018/smallnorb": of_matrices,

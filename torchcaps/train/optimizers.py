@@ -115,6 +115,13 @@ class OneProgramAdam(torch.optim.Adam):
     """PyTorch's Adam, compiled as one program with what follows it, such as an average of the weights.
 
     PyTorch's own step ends a compiled program before and after itself, so the average would read all weights again.
+
+    Example:
+
+        layer = torch.nn.Linear(2, 1)
+        adam = OneProgramAdam(layer.parameters(), lr=1e-3, foreach=True)
+        layer(torch.ones(1, 2)).sum().backward()
+        adam.step()
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -17,16 +17,7 @@ from torch import Tensor, nn
 
 @dataclass(eq=False)
 class RoundedWeight:
-    """A weight, the bfloat16 copy of it that gets the gradient, and the layers and names under which it is used.
-
-    Example:
-
-        from torchcaps import PrimaryCapsules
-        layer = PrimaryCapsules(c_in=8, n_types=2, d_out=4)
-        (weight,) = rounded_weights(layer, layer.parameters())
-        with in_place([weight]):
-            layer.weight.dtype  # torch.bfloat16
-    """
+    """A weight, the bfloat16 copy of it that gets the gradient, and the layers and names under which it is used."""
 
     parameter: nn.Parameter
     low: nn.Parameter
