@@ -1,14 +1,18 @@
 """Weights that the update rounds: a step on a CPU that stands for a GPU's, with and without them."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
 
 from tests.train.test_step import make_step
 from torchcaps import Decoder, PrimaryCapsules
+from torchcaps.runtime.distributed import Team
 from torchcaps.train import optimizers
 from torchcaps.train import step as steps
 from torchcaps.train.rounded import in_place, rounded_weights
+from torchcaps.train.tasks.classify import Classify
 
 autocast = torch.autocast
 
@@ -17,7 +21,7 @@ autocast = torch.autocast
 def as_on_gpu(monkeypatch):
     """Autocast rounds on this CPU, and Adam is the one that a GPU has."""
     monkeypatch.setattr(steps.TrainingStep, "casts", True)
-    monkeypatch.setattr(torch, "autocast", lambda kind, dtype, enabled=True: autocast("cpu", dtype, enabled))
+    monkeypatch.setattr(torch, "autocast", lambda kind, dtype=None, enabled=True: autocast("cpu", dtype, enabled))
 
     def make(self, parameters, now):
         return optimizers.OneProgramAdam(self._groups(list(parameters)), now[0], foreach=False)
@@ -59,6 +63,26 @@ def test_a_run_is_the_same_bit_by_bit(pair, settings):
     assert all(not torch.equal(tensor, begun[name]) for name, tensor in step.model.state_dict().items())
 
 
+def test_a_captured_run_is_the_same_with_weights_changed_before(pair, graphs, monkeypatch):
+    """The warm-up changes copies and leaves gradients; then everything is put back."""
+    left: list[torch.Tensor | None] = []
+    both = step, plain = pair(ema=0.9)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: left.extend(weight.low.grad for weight in step.rounded) or 1)
+    monkeypatch.setattr(steps.TrainingStep, "unprepared", property(lambda self: self.graph is None))
+    for each in both:
+        with torch.no_grad():
+            for parameter in each.parameters.values():
+                parameter.mul_(0.5)
+        each.prepare()
+    assert left[:4] == [None] * 4  # a graph keeps the addresses of its own gradients
+    for weight in step.rounded:
+        assert torch.equal(weight.low, weight.parameter.to(torch.bfloat16))
+    for _ in range(3):
+        step()
+        plain()
+    assert same(step, plain) and step.read_means() == plain.read_means()
+
+
 @pytest.mark.parametrize("of_rounded", [False, True])
 def test_a_run_is_resumed_with_and_without_them(pair, of_rounded):
     first, plain = pair()
@@ -91,6 +115,27 @@ def test_a_weight_changed_by_others_is_rounded_again(as_on_gpu):
         step.rounded[0].parameter.add_(1.0)
     step.load_state(step.state())
     assert torch.equal(step.rounded[0].low, step.rounded[0].parameter.to(torch.bfloat16))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipped(Classify):
+    def backward(self, model, batch, losses):
+        super().backward(model, batch, losses)
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
+
+
+def test_there_are_none_where_somebody_else_reads_the_gradients(as_on_gpu):
+    """A task of its own way backward, another optimiser, or other processes."""
+    assert len(make_step().rounded) == 4
+    assert not make_step(task=Clipped()).rounded
+    assert not make_step(optimizer=optimizers.RAdam()).rounded
+    assert not make_step(team=Team(size=2)).rounded
+
+
+def test_a_frozen_weight_is_none_of_them():
+    layer = PrimaryCapsules(2, 2, 2)
+    layer.weight.requires_grad_(False)
+    assert not rounded_weights(layer, layer.parameters())
 
 
 def test_they_are_what_layers_list_and_is_trained_in_float32():

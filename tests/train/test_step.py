@@ -1,8 +1,6 @@
 """Warming up and capturing a step leaves no trace, here with a graph that replays by calling the step again."""
 
-from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +9,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torchcaps.data import load
 from torchcaps.data.batches import Batches
 from torchcaps.papers import RECIPES
-from torchcaps.runtime.distributed import Team
+from torchcaps.runtime.distributed import ALONE, Team
 from torchcaps.train.capture import Before, capture, first_step
 from torchcaps.train.checkpoint import tensors_sha256
 from torchcaps.train.optimizers import OneProgramAdam
@@ -26,30 +24,15 @@ each_optimizer = pytest.mark.parametrize(
 )
 
 
-def make_step(recipe: str = "smoke/capsnet", n_steps: int = 6, device: torch.device = CPU, **changed) -> TrainingStep:
+def make_step(
+    recipe: str = "smoke/capsnet", n_steps: int = 6, device: torch.device = CPU, team: Team = ALONE, **changed
+) -> TrainingStep:
     run = RECIPES[recipe].make()
     torch.manual_seed(0)
     batches = Batches(load(run.data, "train"), 16, run.augment, device)
     batches.new_epoch(torch.Generator().manual_seed(0))
     stage = next((stage for stage in run.stages if isinstance(stage.task, WithoutGradients)), run.stages[0])
-    return TrainingStep(replace(stage, **changed), run.build().to(device), batches, n_steps, device)
-
-
-@pytest.fixture
-def graphs(monkeypatch):
-    """Stand-ins for CUDA's streams and graphs. Counts how often a step really ran."""
-    calls = []
-    once = TrainingStep.once
-    monkeypatch.setattr(TrainingStep, "once", lambda self: calls.append(1) or once(self))
-    stream = SimpleNamespace(wait_stream=lambda other: None)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda which: nullcontext())
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: object())
-    monkeypatch.setattr(torch.cuda, "graph", lambda which: nullcontext())
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.get_rng_state())
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: torch.set_rng_state(state))
-    return calls
+    return TrainingStep(replace(stage, **changed), run.build().to(device), batches, n_steps, device, team)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ class PrimaryCapsules(nn.Module):
         list(layer(torch.randn(4, 256, 20, 20)).poses.shape)  # [4, 1152, 8]
     """
 
-    ROUNDED = ("weight",)
+    ROUNDED = ("weight",)  # train/rounded.py; a subclass that uses it twice sets ()
 
     def __init__(
         self,

@@ -2,7 +2,8 @@
 
 Autocast rounds every weight before the forward pass and widens its gradient behind the backward pass: two more kernels
 that read and write all of it. Here the update writes the rounded weight along with the weight, and reads the gradient
-as it came. The numbers are the same.
+as it came. The numbers are the same where a step uses the weight once. A layer lists such weights in `ROUNDED`, and may
+find their bfloat16 copies in their places.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class RoundedWeight:
 
 
 def rounded_weights(model: nn.Module, trained: Iterable[nn.Parameter]) -> list[RoundedWeight]:
-    """Find the trained weights that layers list in ROUNDED: autocast rounds them in their only use."""
+    """Find the weights to train that layers list in ROUNDED: autocast would round them in their only use."""
     wanted, found = {id(parameter) for parameter in trained}, dict[int, RoundedWeight]()
     for layer in model.modules():
         for path in getattr(layer, "ROUNDED", ()):
             owner, _, name = path.rpartition(".")
             place = layer.get_submodule(owner)
             parameter = getattr(place, name)
-            if id(parameter) not in wanted or parameter.dtype != torch.float32:
+            if id(parameter) not in wanted or not parameter.requires_grad or parameter.dtype != torch.float32:
                 continue
             if id(parameter) not in found:
                 low = nn.Parameter(parameter.detach().to(torch.bfloat16))

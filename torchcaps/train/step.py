@@ -20,7 +20,7 @@ from torchcaps.runtime.distributed import ALONE, Team, mean_of_all, naming_the_l
 from torchcaps.train.capture import WARM_UP, Before, capture, first_step
 from torchcaps.train.optimizers import OneProgramAdam
 from torchcaps.train.rounded import RoundedWeight, in_place, rounded_weights
-from torchcaps.train.tasks import Scheduled, WithoutGradients
+from torchcaps.train.tasks import Scheduled, Task, WithoutGradients
 
 if TYPE_CHECKING:
     from torchcaps.train.recipe import Stage
@@ -31,7 +31,8 @@ ROUTED = EMCapsules | ExpertCapsules | RoutedCapsules | MatrixCapsules | ConvMat
 class TrainingStep:
     """Callable training step. All changing state is in device tensors, so no step waits for the host.
 
-    It holds the model's tensors from now on: move or convert the model before.
+    It holds the model's tensors from now on: move or convert the model before. Call `round_weights()` after you have
+    changed weights between two steps.
 
     Example:
 
@@ -77,13 +78,17 @@ class TrainingStep:
         self.routing = self.describe_routing()
 
     def _rounded(self) -> list[RoundedWeight]:
-        """Find the weights whose rounded copies the step uses. Several processes average gradients as they are."""
-        if not self.casts or self.team.size > 1 or not isinstance(self.optimizer, OneProgramAdam):
+        """Find the weights whose rounded copies the step uses. Several processes average gradients as they are.
+
+        A task with a `backward` of its own expects to find the gradients, or to leave them, in `.grad`.
+        """
+        own_backward = type(self.task).backward is not Task.backward
+        if not self.casts or own_backward or self.team.size > 1 or not isinstance(self.optimizer, OneProgramAdam):
             return []
         return rounded_weights(self.model, self.parameters.values())
 
     def _updated(self) -> list[nn.Parameter]:
-        """List the trained parameters in the order in which the optimiser updates them."""
+        """List the trained parameters as the optimiser does: rounded ones last. Then one kernel also averages them."""
         last = [weight.parameter for weight in self.rounded]
         held = {id(parameter) for parameter in last}
         return [parameter for parameter in self.parameters.values() if id(parameter) not in held] + last
@@ -111,7 +116,6 @@ class TrainingStep:
     def prepare(self) -> None:
         """Compile and capture the step, if that is left to do; weights and random state stay as they are."""
         if self.unprepared:
-            self.round_weights()
             capture(self)
 
     def read_means(self) -> dict[str, float]:
@@ -246,6 +250,7 @@ class TrainingStep:
         for name in losses:
             if name not in self.totals:
                 self.totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
+        # not before: load_state refuses a checkpoint that lacks a state which the optimiser has already
         if self.rounded and not any(self.optimizer.rounded):
             self.optimizer.take(self.rounded)
         with many_programs():
