@@ -168,11 +168,12 @@ def test_calibration_fits_the_statistics_first_and_leaves_activities_alive(name,
     torch.testing.assert_close(layer.train()(given).activity, found.activity, rtol=0, atol=0.05)
 
 
-@pytest.mark.parametrize("value", [0.0, float("nan")])
-def test_a_refused_calibration_changes_nothing(value):
-    layer = made("types")
+@pytest.mark.parametrize("value", [0.0, 3.3, float("nan")])
+@EVERY
+def test_a_refused_calibration_changes_nothing(name, value):
+    layer = made(name)
     before = {name: part.clone() for name, part in layer.state_dict().items()}
-    with pytest.raises(ValueError, match=r"MatrixCapsules\.calibrate: the inputs are all zero or not finite"):
+    with pytest.raises(ValueError, match=r"Capsules\.calibrate: the inputs are all zero, not finite, or constant"):
         layer.calibrate(torch.full((32, 8, 2, 2), value))
     torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
     assert layer.norm.training
@@ -217,7 +218,7 @@ def test_a_routing_by_options_has_the_norm_and_a_stack_is_calibrated_in_evaluati
         assert 0.2 <= stack.train(mode)(given).activity.median() <= 0.7
 
 
-def test_it_is_left_as_it_is_where_processes_share_statistics():
+def test_sharing_statistics_leaves_it_as_it_is():
     layer = made("local")
     norms = layer.norm.scores, layer.norm.poses
     assert (share_statistics(layer).norm.scores, layer.norm.poses) == norms  # which sum over processes themselves

@@ -109,11 +109,11 @@ def test_compiles_as_one_graph():
     torch.testing.assert_close(compiled(images).score, model(images).score, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("value", [torch.nan, 0.0])
+@pytest.mark.parametrize("value", [torch.nan, 0.0, 0.37])
 def test_a_refused_calibration_of_batch_norm_changes_nothing(value):
     model = MatrixCapsNet((1, 21, 19), 4, channels=4, n_types=(2, 3, 2), batch_norm=True)
     before = {name: part.clone() for name, part in model.state_dict().items()}
-    with pytest.raises(ValueError, match="the inputs are all zero or not finite or do not vary; give a batch"):
+    with pytest.raises(ValueError, match="the inputs are all zero, not finite, or constant; give a batch"):
         model.calibrate(torch.full((8, 1, 21, 19), value))
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     model.norm.running_mean.fill_(torch.nan)  # as after a training step on such images

@@ -20,7 +20,7 @@ from torchcaps.layers.calibration import scale_until_alive
 from torchcaps.layers.capsules import Capsules, checked_types, matrices
 from torchcaps.layers.initialisation import LONG, SHORT, check_init
 from torchcaps.layers.inputs import check_pose_dtype
-from torchcaps.layers.norm import CapsuleNorm, kept_if_refused
+from torchcaps.layers.norm import CapsuleNorm, check_varied, kept_if_refused
 from torchcaps.layers.sizes import check_grid, check_sizes
 from torchcaps.ops import (
     LocalGrid,
@@ -98,9 +98,8 @@ class _MatrixLayer(nn.Module):
         if self.norm is None:
             return self._scale(capsules)
         with kept_if_refused(self):
-            scores, poses = self._checked(capsules)
-            self._check_size(poses[scores != -INF].float().square().mean().sqrt())
-            self.norm.fit(scores, poses)
+            self.norm.fit(*self._checked(capsules))
+            check_varied(type(self).__name__, self.norm.poses)
             self.norm.eval()  # processes may differ in the number of passes, and must not wait for each other
             return self._scale(capsules)
 
@@ -112,17 +111,13 @@ class _MatrixLayer(nn.Module):
     def _scale(self, capsules: Capsules | Tensor) -> Capsules:
         """Calibrate to the inputs as they are normalised now."""
         size = self._route(capsules).poses.float().square().mean().sqrt()
-        self._check_size(size)
+        if not torch.isfinite(size) or size == 0:
+            raise ValueError(
+                f"{type(self).__name__}.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
+            )
         self.weight.div_(size)
         self.beta_use.copy_(-self._route(capsules).variances.log().mean() / 2 - self.gain)
         return scale_until_alive(self, capsules, lambda factor: self.beta_use.sub_(factor - 1))
-
-    def _check_size(self, size: Tensor) -> None:
-        if not torch.isfinite(size) or size == 0:
-            raise ValueError(
-                f"{type(self).__name__}.calibrate: the inputs are all zero or not finite"
-                f"{' or do not vary' if self.norm else ''}; give a batch of real inputs"
-            )
 
     def _warmth(self) -> float:
         """Compute the inverse temperature of the last iteration."""

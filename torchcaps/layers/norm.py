@@ -1,6 +1,6 @@
 """Batch normalisation of poses and scores, and of batches that are split among processes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -57,35 +57,31 @@ class PoseNorm(SharedBatchNorm):
         self.n_types, self.d = n_types, d
 
     def forward(self, poses: Float[Tensor, "*b i d"], present: Bool[Tensor, "*b i"]) -> Float[Tensor, "*b i d"]:
-        counted = repeat(present, "... (n p) -> ... p (n d)", n=self.n_types, d=self.d)
-        numbers = rearrange(poses, "... (n p) d -> ... p (n d)", n=self.n_types)
-        numbers = numbers.to(torch.promote_types(poses.dtype, torch.float32))
+        numbers, counted = self._by_type(poses, present)
         mean, variance = self._of_batch(numbers, counted) if self.training else (self.running_mean, self.running_var)
         normal = (numbers - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
         normal = normal.masked_fill(~counted, 0).to(poses.dtype)
         return rearrange(normal, "... p (n d) -> ... (n p) d", n=self.n_types)
 
     def fit(self, poses: Float[Tensor, "*b i d"], present: Bool[Tensor, "*b i"]) -> None:
-        """Set the running statistics to those of these poses."""
-        fit_statistics(self, poses, present)
+        """Set the running statistics to those of these poses, which every process has alike."""
+        numbers, counted = self._by_type(poses, present)
+        _check_several(numbers.shape[:-1].numel())
+        fit_statistics(self, numbers, counted)
+
+    def _by_type(self, poses: Tensor, present: Tensor) -> tuple[Float[Tensor, "*b p c"], Bool[Tensor, "*b p c"]]:
+        """Return the numbers of each place, by type and dimension, and which of them count."""
+        counted = repeat(present, "... (n p) -> ... p (n d)", n=self.n_types, d=self.d)
+        numbers = rearrange(poses, "... (n p) d -> ... p (n d)", n=self.n_types)
+        return numbers.to(torch.promote_types(poses.dtype, torch.float32)), counted
 
     def _of_batch(
         self, numbers: Float[Tensor, "*b p c"], counted: Bool[Tensor, "*b p c"]
     ) -> tuple[Float[Tensor, "c"], Float[Tensor, "c"]]:
         """Compute and remember mean and variance of what counts, over all processes."""
-        if numbers.shape[:-1].numel() * n_processes() == 1:
-            raise ValueError(
-                "batch normalisation of poses wants more than one pose of each type to train or calibrate, got one; "
-                "give a larger batch, or call eval() on the model"
-            )
-        axes = tuple(range(numbers.ndim - 1))
-        count = summed(counted.sum(axes).to(numbers.dtype))
-        mean = summed(numbers.sum(axes)) / count.clamp(min=1)
-        variance = summed((numbers - mean).masked_fill(~counted, 0).square().sum(axes)) / count.clamp(min=1)
-        unbiased = variance.detach() * (count / (count - 1).clamp(min=1))
-        # a type that is absent from the batch keeps its statistics, and one pose says nothing of a variance
-        new_mean = torch.where(count > 0, mean.detach(), self.running_mean)
-        self._remember(new_mean, torch.where(count > 1, unbiased, self.running_var))
+        _check_several(numbers.shape[:-1].numel() * n_processes())
+        mean, variance, count = _moments(numbers, counted, summed)
+        self._remember(*_known(self, mean.detach(), variance.detach(), count))
         return mean, variance
 
 
@@ -122,16 +118,50 @@ def _counted(scores: Tensor, poses: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 @torch.no_grad()
-def fit_statistics(norm: nn.modules.batchnorm._BatchNorm, *inputs: Tensor) -> None:
-    """Set the running statistics of a batch norm to those of these inputs."""
+def fit_statistics(
+    norm: nn.modules.batchnorm._BatchNorm, numbers: Float[Tensor, "*b c"], counted: Bool[Tensor, "*b c"]
+) -> None:
+    """Set the running statistics of a batch norm to those of the numbers that count; every process has the same."""
     for kept, start in ((norm.running_mean, 0.0), (norm.running_var, 1.0)):
-        kept.masked_fill_(~kept.isfinite(), start)  # a share of 0 of a NaN is a NaN
-    training, momentum = norm.training, norm.momentum
-    norm.train().momentum = 1.0
-    try:
-        norm(*inputs)
-    finally:
-        norm.train(training).momentum = momentum
+        kept.masked_fill_(~kept.isfinite(), start)
+    mean, variance = _known(norm, *_moments(numbers, counted, lambda total: total))
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_(variance)
+    norm.num_batches_tracked += 1
+
+
+def check_varied(who: str, norm: nn.modules.batchnorm._BatchNorm) -> None:
+    """Refuse to calibrate to inputs whose statistics differ from a constant's by rounding alone."""
+    rounding = 8 * torch.finfo(norm.running_var.dtype).eps
+    if not norm.running_var.sum() > rounding**2 * norm.running_mean.square().sum():  # nor is NaN
+        raise ValueError(
+            f"{who}.calibrate: the inputs are all zero, not finite, or constant; give a batch of real inputs"
+        )
+
+
+def _check_several(n: int) -> None:
+    if n == 1:
+        raise ValueError(
+            "batch normalisation of poses wants more than one pose of each type to train or calibrate, got one; "
+            "give a larger batch, or call eval() on the model"
+        )
+
+
+def _moments(
+    numbers: Float[Tensor, "*b c"], counted: Bool[Tensor, "*b c"], added: Callable[[Tensor], Tensor]
+) -> tuple[Float[Tensor, "c"], Float[Tensor, "c"], Float[Tensor, "c"]]:
+    """Compute mean, variance and number of what counts; `added` adds up the sums of all processes."""
+    axes = tuple(range(numbers.ndim - 1))
+    count = added(counted.sum(axes).to(numbers.dtype))
+    mean = added(numbers.sum(axes)) / count.clamp(min=1)
+    variance = added((numbers - mean).masked_fill(~counted, 0).square().sum(axes)) / count.clamp(min=1)
+    return mean, variance, count
+
+
+def _known(norm: nn.modules.batchnorm._BatchNorm, mean: Tensor, variance: Tensor, count: Tensor) -> tuple[Tensor, ...]:
+    """Return mean and unbiased variance, those so far where none or one counted, which says nothing of a variance."""
+    unbiased = variance * (count / (count - 1).clamp(min=1))
+    return torch.where(count > 0, mean, norm.running_mean), torch.where(count > 1, unbiased, norm.running_var)
 
 
 @contextmanager

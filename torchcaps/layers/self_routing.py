@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchcaps.layers.capsules import NEAR, Capsules, checked_types, flat_poses
 from torchcaps.layers.initialisation import LENGTH, LONG
 from torchcaps.layers.inputs import check_pose_dtype
-from torchcaps.layers.norm import PoseNorm
+from torchcaps.layers.norm import PoseNorm, check_varied, kept_if_refused
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import SelfRoutingStep, self_routing, self_routing_steps
 
@@ -74,8 +74,16 @@ class SelfRoutedCapsules(nn.Module):
             raise ValueError(
                 "SelfRoutedCapsules.calibrate: the inputs are all zero or not finite; give a batch of real inputs"
             )
-        if self.norm is not None:
+        if self.norm is None:
+            return self._scale(capsules)
+        with kept_if_refused(self):
             self.norm.fit(poses, activity != 0)
+            check_varied("SelfRoutedCapsules", self.norm)
+            self.norm.eval()  # processes may differ in the number of passes, and must not wait for each other
+            return self._scale(capsules)
+
+    def _scale(self, capsules: Capsules | Tensor) -> Capsules:
+        """Scale both weights to the inputs as they are normalised now."""
         (step,) = self_routing_steps(*self._inputs(capsules), self.weight, self.route)
         self.route.mul_(LOGIT / step.logits.float().square().mean().sqrt())
         (step,) = self.steps(capsules)

@@ -14,7 +14,7 @@ from torch.nn.functional import relu
 from torchcaps.layers import Capsules
 from torchcaps.layers.calibration import calibrate
 from torchcaps.layers.matrix_em import ConvMatrixCapsules, MatrixCapsules
-from torchcaps.layers.norm import fit_statistics, kept_if_refused
+from torchcaps.layers.norm import check_varied, fit_statistics, kept_if_refused
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 
 KERNEL, STRIDE = 5, 2  # for the convolution on the image
@@ -94,7 +94,9 @@ class MatrixCapsNet(nn.Module):
         """
         with kept_if_refused(self):
             if self.norm is not None:
-                fit_statistics(self.norm, self._convolved(images))
+                maps = rearrange(self._convolved(images), "b k p q -> (b p q) k")
+                fit_statistics(self.norm, maps, torch.ones_like(maps, dtype=torch.bool))
+                check_varied("MatrixCapsNet", self.norm)
             calibrate(self, images)
 
     def _convolved(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k p q"]:
