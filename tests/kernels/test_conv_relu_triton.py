@@ -152,15 +152,26 @@ def test_second_derivatives_are_refused_with_the_way_out(rng, device):
         ({"weight": (64, 1, 5, 5)}, "one image or more, as large as the kernel"),
         ({"weight": (64, 2, 2, 2)}, "a weight .* of as many channels"),
         ({"images": (0, 1, 4, 4)}, "one image or more"),
+        ({"bias": (63,)}, r"a bias \[k\], got \[1, 1, 4, 4\], \[64, 1, 2, 2\], \[63\]; "),
+        ({"stride": 0}, "one stride of at least 1 for both axes, got 0; "),
+        ({"stride": (1, 1)}, r"one stride of at least 1 for both axes, got \(1, 1\); "),
     ],
     ids=str,
 )
 def test_what_the_kernels_cannot_take_is_refused_with_the_reason(monkeypatch, device, change, reason):
     monkeypatch.setattr(triton_op, "MOST", 2_000)
-    shapes = {"images": (1, 1, 4, 4), "weight": (64, 1, 2, 2)} | change
+    shapes = {"images": (1, 1, 4, 4), "weight": (64, 1, 2, 2), "stride": 1} | change
+    stride, bias = shapes.pop("stride"), shapes.pop("bias", shapes["weight"][:1])
     args = low_or_not({name: torch.zeros(shape, device=device) for name, shape in shapes.items()}, device)
     with pytest.raises(ValueError, match=reason):
-        convolve_relu(*args, torch.zeros(shapes["weight"][0], device=device), backend="triton")
+        convolve_relu(*args, torch.zeros(bias, device=device), stride, backend="triton")
+
+
+def test_programs_to_export_are_refused_with_the_way_out(rng, monkeypatch, device):
+    monkeypatch.setattr(triton_op, "is_exporting", lambda: True)
+    images, weight, bias = low_or_not(tensors(rng, device, 1, 1, 4, 4, 64, 2, 2), device)
+    with pytest.raises(ValueError, match=r"is for training, .*; leave out backend='triton'"):
+        convolve_relu(images, weight, bias, backend="triton")
 
 
 def test_images_that_want_a_gradient_and_regions_without_kernels_take_the_plain_way(rng, device):

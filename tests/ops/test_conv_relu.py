@@ -34,6 +34,17 @@ def test_a_kernel_that_cannot_run_is_refused_with_the_reason(rng):
         convolve_relu(*tensors(rng, torch.float64), backend="triton")
 
 
+@pytest.mark.parametrize(("channels", "columns", "stride"), [(1, 4, 1), (3, 2, 2), (2, 7, 3)])
+def test_stripes_times_filters_added_over_rows_are_the_convolution(rng, channels, columns, stride):
+    images, bias = torch.randn(2, channels, 9, 10, generator=rng), torch.randn(64, generator=rng)
+    weight = torch.randn(64, channels, 3, columns, generator=rng)
+    stripes = triton_op.stripes_of(images, columns, stride, torch.float32)
+    filters = triton_op.filters_of(weight, bias, stripes.shape[-1])
+    rows = stripes.unfold(1, len(filters), stride)  # [b p q wide y]
+    found = torch.einsum("bpqwy,ywk->bkpq", rows, filters)
+    torch.testing.assert_close(found, conv2d(images, weight, bias, stride), rtol=1e-4, atol=1e-4)
+
+
 @pytest.fixture
 def as_on_cuda(monkeypatch):
     """A stand-in for CUDA: the way is chosen as there."""

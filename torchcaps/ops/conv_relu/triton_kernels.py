@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def corner_of(row, h, p, q, stride, WIDE: tl.constexpr):
-    """Find the first of the stripes that places see."""
+    """Compute the offset of the first stripe that each place sees."""
     place = row % (p * q)
     return ((row // (p * q) * h + place // q * stride) * q + place % q) * WIDE
 

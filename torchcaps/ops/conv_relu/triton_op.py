@@ -32,8 +32,11 @@ CHANNELS = 128  # of a tile
 def refuses(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> str | None:
     """Say why the kernels cannot run these arguments, or None."""
     fits = bias is not None and images.ndim == weight.ndim == 4 and images.shape[1] == weight.shape[1]
-    if not fits or bias.shape != weight.shape[:1] or stride < 1:
-        return "takes images [b c h w], a weight [k c y x] of as many channels, a bias [k] and a stride; give those"
+    if not fits or bias.shape != weight.shape[:1]:
+        came = ", ".join("none" if part is None else f"{list(part.shape)}" for part in (images, weight, bias))
+        return f"takes images [b c h w], a weight [k c y x] of as many channels and a bias [k], got {came}; give those"
+    if not isinstance(stride, int) or stride < 1:
+        return f"takes one stride of at least 1 for both axes, got {stride}; give that"
     if reason := cannot_multiply(images) or cannot_span_devices((images, weight, bias)):
         return reason
     # on a GPU products of float32 would be rounded to TF32
