@@ -124,6 +124,12 @@ def matrix_capsnet() -> Run:
     return Run(data="generated", model="matrix-capsnet", model_args=args, augment=(Crop(18),), stages=(stage,))
 
 
+def matrix_capsnet_norm() -> Run:
+    """The same with batch normalisation before every routing."""
+    run = matrix_capsnet()
+    return replace(run, model_args=run.model_args | {"batch_norm": True})
+
+
 def sparsecaps() -> Run:
     """Unsupervised latent capsules with rank mask and boosts, which change within the few steps."""
     small = _SMALL | {"n_latent": 6, "frequencies": (0.1, 0.25), "boost_every": 5}
