@@ -100,7 +100,10 @@ def bench_ladder(
 @app.command("routings")
 def bench_routings(
     names: Annotated[
-        list[str], typer.Argument(help="a set (smallnorb, like or digits) or rows such as smallnorb-em", metavar="NAME")
+        list[str],
+        typer.Argument(
+            help="a set (cifar, fashion, smallnorb, like or digits) or rows such as smallnorb-em", metavar="NAME"
+        ),
     ],
     device: Device = "auto",
     steps: Annotated[int, typer.Option(help="timed training steps, in chunks of 10")] = 100,
