@@ -63,15 +63,16 @@ release-files: .venv/done
 	git archive --format=tar.gz -o dist/tables.tar.gz HEAD results bench README.md docs/papers docs/do-capsules-beat-cnns.md
 	$(BIN)/python -c "from torchcaps.pretrained import entries, file_of; [print(file_of(n)) for n, e in entries().items() if not e.ships]" | xargs -I FILE cp FILE dist/
 
-# constraints by the environment, not by -c: so they hold for what builds the package, too
+# constraints by the environment, not by -c: so they hold for what builds the package, too. Python compiles what it
+# imports; to compile all of PyTorch ahead takes a minute.
 .venv/done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[experiments,sentences,export,play,hub,docs,dev]'
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install -q --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[experiments,sentences,export,play,hub,docs,dev]'
 	touch $@
 
 # beside the rest, because Triton's interpreter wants an older numpy than they have
 .venv/kernels/done: .venv/done constraints-kernels.txt
-	$(BIN)/pip install -q --upgrade --target .venv/kernels -r constraints-kernels.txt
+	$(BIN)/pip install -q --no-compile --upgrade --target .venv/kernels -r constraints-kernels.txt
 	touch $@
 
 clean:
