@@ -20,7 +20,7 @@ from torchcaps.integrations.export import (
     plan,
     to_onnx,
 )
-from torchcaps.layers import SelfRouting
+from torchcaps.layers import Dynamic, SelfRouting
 from torchcaps.models import MODELS, SENTENCE_MODELS
 from torchcaps.papers import RECIPES
 from torchcaps.train.recipe import Run
@@ -78,9 +78,10 @@ def test_an_onnx_file_names_its_axes_and_classes_and_answers_as_the_model_does(t
 
 
 @pytest.mark.slow
-def test_poses_are_normalised_by_running_statistics_in_onnx(tmp_path, onnxruntime):
+@pytest.mark.parametrize("routing", [Dynamic(batch_norm=True), SelfRouting(bias=True, batch_norm=True)])
+def test_poses_are_normalised_by_running_statistics_in_onnx(tmp_path, onnxruntime, routing):
     run = RECIPES["smoke/routing-net"].make()
-    run = replace(run, model_args=run.model_args | {"routing": SelfRouting(bias=True, batch_norm=True)})
+    run = replace(run, model_args=run.model_args | {"routing": routing})
     model = run.build()
     model.calibrate(torch.rand(16, *run.sizes()[0]))
     assert export_onnx(model.eval(), run, tmp_path / "net.onnx").largest <= TOLERANCE

@@ -29,6 +29,7 @@ from torchcaps.ops.squash import direction
 INF = float("inf")
 VECTOR_LAYERS = {
     "routed": lambda: RoutedCapsules(6, 3, 8, 5),
+    "routed, normalised": lambda: RoutedCapsules(6, 3, 8, 5, batch_norm=True),
     "conv": lambda: ConvRoutedCapsules((1, 3), 2, 3, 8, 5, kernel=1),
     "lazy": lambda: LazyRoutedCapsules(6, 3, 8, 5),
     "ladder": lambda: LadderCapsules(6, 3, 8, 5, n_kept=2),

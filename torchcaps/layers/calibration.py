@@ -78,11 +78,12 @@ def scale_votes(
     poses: Float[Tensor, "*b i d"],
     route_once: Callable[[Tensor], Tensor],
     wanted: float,
+    inputs: Capsules | Tensor | None = None,
 ) -> Capsules:
     """Scale `layer.weight` so that sums of votes have the length that the initialisation plans with.
 
     `route_once` routes poses without bias: by one iteration, or by all where the plan is for the last sums. Then scale
-    on until the median activity is in range.
+    on until the median activity is in range. `inputs`: what the layer takes, if it makes the poses from it.
     """
     size = poses.float().square().sum(-1).mean().sqrt()
     if not torch.isfinite(size) or size == 0:
@@ -92,7 +93,7 @@ def scale_votes(
     # routed at length 1: squash loses what is much shorter
     sums = length(unsquash(route_once((poses / size).to(poses.dtype)))).square().mean().sqrt() * size
     layer.weight.mul_(wanted * LENGTH / sums)
-    return scale_until_alive(layer, poses, lambda factor: layer.weight.mul_(factor))
+    return scale_until_alive(layer, poses if inputs is None else inputs, lambda factor: layer.weight.mul_(factor))
 
 
 def scale_until_alive(layer: nn.Module, inputs: Any, scale: Callable[[float], Any], n_tries: int = 40) -> Capsules:

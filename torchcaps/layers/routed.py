@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_votes
 from torchcaps.layers.capsules import Capsules, vectors
 from torchcaps.layers.initialisation import (
     ASSUMED,
+    LENGTH,
     Lengths,
     alive_bias,
     alive_lengths,
@@ -19,6 +20,7 @@ from torchcaps.layers.initialisation import (
     is_aligned,
 )
 from torchcaps.layers.inputs import check_pose_dtype
+from torchcaps.layers.norm import PoseNorm, check_varied, kept_if_refused
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import (
     RoutingStep,
@@ -59,7 +61,8 @@ class RoutedCapsules(nn.Module):
     `sharing` of the transforms: `none` one per pair, `places` one per input type and output (give `n_types`), `inputs`
     one per output, `all` a single one. `learn_prior`: the initial logits are parameters. `n_in` None: any number of
     inputs, if the weights do not depend on it; the layer then starts as for 64 inputs, so call `calibrate` before
-    training. `init`: one of `INITS`; deep networks need "alive", and `calibrate` where `bias` is False.
+    training. `init`: one of `INITS`; deep networks need "alive", and `calibrate` where `bias` is False. `batch_norm`
+    normalises the poses of the inputs for each transform, which is in no paper; call `calibrate` before training.
 
     Example:
 
@@ -83,6 +86,7 @@ class RoutedCapsules(nn.Module):
         detach: bool = False,
         backend: str = "auto",
         init: str = "alive",
+        batch_norm: bool = False,
     ) -> None:
         super().__init__()
         coupling_rule(couplings)
@@ -92,7 +96,8 @@ class RoutedCapsules(nn.Module):
         self.couplings, self.detach, self.backend = couplings, detach, backend
         self.weight = nn.Parameter(torch.empty(_weight_shape(n_in, n_out, d_in, d_out, sharing, n_types)))
         if init == "alive":
-            std = alive_std(n_in or ASSUMED, n_out, d_out, n_iters, couplings, bias)
+            longer = d_in**0.5 / LENGTH if batch_norm else 1.0
+            std = alive_std(n_in or ASSUMED, n_out, d_out, n_iters, couplings, bias) / longer
         else:
             std = (n_out / ((n_in or n_out) * d_in)) ** 0.5
         nn.init.normal_(self.weight, std=std)
@@ -101,6 +106,7 @@ class RoutedCapsules(nn.Module):
                 "RoutedCapsules: with one transform for all, only the bias tells the outputs apart; keep bias=True"
             )
         self.bias = nn.Parameter(self._first_bias(init, sharing)) if bias else None
+        self.norm = PoseNorm(len(self.weight) if self.weight.ndim == 4 else 1, d_in) if batch_norm else None
         if (learn_prior or couplings == "random") and n_in is None:
             raise ValueError(
                 "RoutedCapsules: prior logits are one per input and output; give n_in, or use couplings without them"
@@ -116,27 +122,42 @@ class RoutedCapsules(nn.Module):
             self.register_buffer("prior", prior)
 
     def forward(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
-        poses = self._checked(capsules)
+        poses = self._inputs(capsules)
         return Capsules.of(
             dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule()).poses
         )
 
     @torch.no_grad()
     def calibrate(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
-        """Scale the transforms so that these inputs give a median activity of 0.2 to 0.7; return the outputs."""
+        """Scale the transforms so that these inputs give a median activity of 0.2 to 0.7; return the outputs.
+
+        Batch normalisation takes the statistics of the inputs first, and normalises by them.
+        """
+        poses = self._checked(capsules)
+        if self.norm is None:
+            return self._scale(poses)
+        with kept_if_refused(self):
+            self.norm.fit(poses, _present(poses))
+            check_varied("RoutedCapsules", self.norm)
+            self.norm.eval()  # processes may differ in the number of passes, and must not wait for each other
+            return self._scale(poses)
+
+    def _scale(self, inputs: Float[Tensor, "*b i d"]) -> Capsules:
+        """Calibrate to the inputs as they are normalised now."""
         rule = self._rule() | {"backend": self.backend}
         wanted = self._lengths(self.bias is not None).sum
         n_iters = self.n_iters if is_aligned(self.n_out, self.n_iters, self.couplings) else 1
         return scale_votes(
             self,
-            self._checked(capsules),
+            self._inputs(inputs),
             lambda poses: dynamic_routing(poses, self.weight, None, n_iters, **rule).poses,
             wanted,
+            inputs,
         )
 
     def with_couplings(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Coupled:
         """Route with any backend and also return the last couplings, for figures."""
-        poses = self._checked(capsules)
+        poses = self._inputs(capsules)
         routed = dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule())
         with torch.no_grad():
             couplings = recover_couplings(
@@ -151,7 +172,7 @@ class RoutedCapsules(nn.Module):
         groups: str = "places",
     ) -> Supported:
         """Route and also return the support: each group's largest coupling (`routing_support`), summed over groups."""
-        poses = self._checked(capsules)
+        poses = self._inputs(capsules)
         routed = dynamic_routing(poses, self.weight, self.bias, self.n_iters, backend=self.backend, **self._rule())
         with torch.no_grad():
             rule = {"prior": self.prior, "couplings": self.couplings, "groups": groups}
@@ -160,7 +181,7 @@ class RoutedCapsules(nn.Module):
 
     def steps(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Iterator[RoutingStep]:
         """Yield every routing iteration, for figures."""
-        return dynamic_routing_steps(self._checked(capsules), self.weight, self.bias, self.n_iters, **self._rule())
+        return dynamic_routing_steps(self._inputs(capsules), self.weight, self.bias, self.n_iters, **self._rule())
 
     def backend_here(self, compiling: bool = False, n_images: int = 1) -> str:
         """Return the backend that routing uses for so many images on the device of the weights."""
@@ -186,10 +207,20 @@ class RoutedCapsules(nn.Module):
     def _rule(self) -> dict:
         return {"prior": self.prior, "couplings": self.couplings, "detach": self.detach}
 
-    def _checked(self, capsules: Capsules | Tensor) -> Tensor:
+    def _inputs(self, capsules: Capsules | Tensor) -> Float[Tensor, "*b i d"]:
+        """Return the poses as they are routed: normalised, if the layer does so."""
+        poses = self._checked(capsules)
+        return poses if self.norm is None else self.norm(poses, _present(poses))
+
+    def _checked(self, capsules: Capsules | Tensor) -> Float[Tensor, "*b i d"]:
         poses = vectors("RoutedCapsules", capsules, self.n_in, self.d_in)
         check_pose_dtype("RoutedCapsules", poses, self.weight.dtype)
         return poses
+
+
+def _present(poses: Float[Tensor, "*b i d"]) -> Bool[Tensor, "*b i"]:
+    """Tell which capsules are there; a pose of zeros is an absent one."""
+    return (poses != 0).any(-1)
 
 
 def _weight_shape(

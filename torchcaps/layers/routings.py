@@ -49,6 +49,8 @@ class Routing(Protocol):
 class Dynamic:
     """Routing by agreement (Sabour 2017); `couplings` name the rule, one of `COUPLINGS`.
 
+    `batch_norm`, which is not in the paper, normalises the poses of the inputs per type.
+
     Example:
 
         layer = CapsuleLayer(32, 10, 8, 16, routing=Dynamic(n_iters=1, couplings="max-min"))
@@ -58,10 +60,12 @@ class Dynamic:
     loss: ClassVar[str] = "margin"
     n_iters: int = 3
     couplings: str = "softmax"
+    batch_norm: bool = False
 
     def build(self, n_in: int, n_out: int, d_in: int, d_out: int, n_types: int | None = None) -> RoutedCapsules:
+        options = {"couplings": self.couplings, "batch_norm": self.batch_norm}
         shared = {"sharing": _sharing(n_types), "n_types": n_types}
-        return RoutedCapsules(n_in, n_out, d_in, d_out, self.n_iters, couplings=self.couplings, **shared)
+        return RoutedCapsules(n_in, n_out, d_in, d_out, self.n_iters, **options, **shared)
 
 
 @dataclass(frozen=True, kw_only=True)
