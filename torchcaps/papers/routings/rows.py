@@ -7,7 +7,7 @@ Two more rows on smallNORB are trained as the EM network of Heinsen 2019.
 
 from torchcaps.data.augment import Augmentation, Crop, Flip, Light, Shift, Standardise
 from torchcaps.data.augment.warp import Warp
-from torchcaps.layers.routings import EM, ROUTINGS, MatrixEM, Routing, SelfRouting
+from torchcaps.layers.routings import EM, ROUTINGS, Dynamic, MatrixEM, Routing, SelfRouting
 from torchcaps.papers.heinsen2019 import rows as heinsen2019
 from torchcaps.results.claims import Variant, Variants, variants
 from torchcaps.train.recipe import Run, Stage
@@ -22,8 +22,12 @@ LEFT_OUT = {
 }
 # matrix routings have transforms of 4x4; with one row they have 16x16, as many parameters as the others
 FULL: dict[str, Routing] = {"em-full": EM(rows=1), "matrix-em-full": MatrixEM(rows=1)}
-# what the authors' code has beyond the paper's formula
-NORMALISED: dict[str, Routing] = {"self-routing-norm": SelfRouting(bias=True, batch_norm=True)}
+# what the authors' code of self-routing has beyond its paper's formula; batch norm alone for two others
+NORMALISED: dict[str, Routing] = {
+    "self-routing-norm": SelfRouting(bias=True, batch_norm=True),
+    "uniform-norm": Dynamic(couplings="uniform", n_iters=1, batch_norm=True),
+    "dynamic-norm": Dynamic(batch_norm=True),
+}
 COMPARED: dict[str, str | Routing] = {name: name for name in ROUTINGS if name not in LEFT_OUT} | FULL | NORMALISED
 SMALL = {"channels": 32, "n_types": 8, "n_parts": 16}  # sizes for 16x16 images
 _LARGE_BASELINES = {
@@ -49,6 +53,8 @@ ABOUT = {
     "em-full": "em, 16x16 transforms",
     "matrix-em-full": "matrix-em, 16x16 transforms",
     "self-routing-norm": "self-routing, batch norm",
+    "uniform-norm": "uniform, batch norm",
+    "dynamic-norm": "dynamic, batch norm",
     "pooled": "no capsules: mean pooling",
     "cnn": "no capsules: CNN",
 }
