@@ -6,8 +6,8 @@ from statistics import mean
 import pytest
 import torch
 
-from torchcaps.data import fingerprint, load
-from torchcaps.papers import RECIPES
+from torchcaps.data import DataError, fingerprint, load
+from torchcaps.papers import RECIPES, against_cnn
 from torchcaps.papers.against_cnn import PAIRS, Pair, check_intervals, paired_path, read_intervals, refresh, table_of
 from torchcaps.results.compare import compare
 from torchcaps.results.paired import interval, paired, predictions_sha256
@@ -101,6 +101,27 @@ def test_a_stored_interval_of_other_predictions_is_called_stale(tmp_path, monkey
     assert "stale" in table_of("papers", tmp_path)
     paired_path(tmp_path).unlink()
     assert "stale" in table_of("papers", tmp_path)
+
+
+def test_current_intervals_are_kept_where_the_data_is_not_there(tmp_path, monkeypatch):
+    pair = Pair("digits", "CapsNet", "smoke/capsnet-plain", "smoke/baseline")
+    monkeypatch.setitem(PAIRS, "papers", (pair,))
+    monkeypatch.setitem(PAIRS, "ours", ())
+    for name in (pair.capsules, pair.baseline):
+        write_result(result_path(tmp_path, name, 0), result_of(name, 0, 1))
+    refresh(tmp_path)
+    written = paired_path(tmp_path).read_bytes()
+
+    def missing(*args, **kwargs):
+        raise DataError("generated-16 is not here")
+
+    monkeypatch.setattr(against_cnn, "paired", missing)
+    refresh(tmp_path)
+    assert paired_path(tmp_path).read_bytes() == written
+    write_result(result_path(tmp_path, pair.baseline, 0), result_of(pair.baseline, 0, 2, 3))
+    with pytest.raises(DataError, match="is not here"):
+        refresh(tmp_path)
+    assert paired_path(tmp_path).read_bytes() == written
 
 
 @pytest.mark.parametrize("pair", ALL, ids=lambda pair: f"{pair.capsules} {pair.baseline.split('/')[1]}")

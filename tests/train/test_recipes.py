@@ -79,7 +79,7 @@ COUNTS = {
     "mazzia2021": (7, 7),
     "tsai2020": (2, 2),
     "depth": (13, 13),
-    "routings": (83, 83),
+    "routings": (79, 79),
     "records": (6, 6),
     "smoke": (33, 0),
 }

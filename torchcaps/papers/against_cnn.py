@@ -2,6 +2,7 @@
 
 Intervals need the labels of the test sets, so results/paired.csv stores them, with the hash of the predictions that
 they were computed from; `python -m torchcaps.papers.against_cnn` computes them anew from the data in TORCHCAPS_DATA.
+Where data is missing it keeps those of unchanged predictions.
 """
 
 import csv
@@ -183,16 +184,23 @@ def paired_path(results: Path) -> Path:
 
 
 def refresh(results: Path, root: Path | None = None) -> None:
-    """Compute the interval of every pair and write results/paired.csv."""
+    """Compute the interval of every pair and write results/paired.csv; keep what is current where data is missing."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(FIELDS)
+    stored = read_intervals(results)
     loaded: Loaded = {}
     for pair in _all_pairs():
         both = pair.results(results)
         if not all(both):
             continue  # not run yet
-        writer.writerow(_line(pair, both, root, loaded).values())
+        try:
+            line = _line(pair, both, root, loaded)
+        except DataError:
+            line = stored.get((pair.capsules, pair.baseline, pair.part))
+            if line is None or line["predictions_sha256"] != _hash(pair, both):
+                raise
+        writer.writerow(line[name] for name in FIELDS)
     write_whole(paired_path(results), (NOTE + text.getvalue()).encode())
 
 

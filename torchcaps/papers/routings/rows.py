@@ -22,13 +22,16 @@ LEFT_OUT = {
 }
 # matrix routings have transforms of 4x4; with one row they have 16x16, as many parameters as the others
 FULL: dict[str, Routing] = {"em-full": EM(rows=1), "matrix-em-full": MatrixEM(rows=1)}
-# what the authors' code of self-routing has beyond its paper's formula; batch norm alone for two others
+# what the authors' code has beyond the paper's formula
+AS_RELEASED: dict[str, Routing] = {"self-routing-norm": SelfRouting(bias=True, batch_norm=True)}
+# how much of that is the norm's alone
 NORMALISED: dict[str, Routing] = {
-    "self-routing-norm": SelfRouting(bias=True, batch_norm=True),
     "uniform-norm": Dynamic(couplings="uniform", n_iters=1, batch_norm=True),
     "dynamic-norm": Dynamic(batch_norm=True),
 }
-COMPARED: dict[str, str | Routing] = {name: name for name in ROUTINGS if name not in LEFT_OUT} | FULL | NORMALISED
+COMPARED: dict[str, str | Routing] = (
+    {name: name for name in ROUTINGS if name not in LEFT_OUT} | FULL | AS_RELEASED | NORMALISED
+)
 SMALL = {"channels": 32, "n_types": 8, "n_parts": 16}  # sizes for 16x16 images
 _LARGE_BASELINES = {
     "pooled": {"model": "pooled-net", "model_args": {}, "task": ClassifyLogits()},
@@ -58,7 +61,8 @@ ABOUT = {
     "pooled": "no capsules: mean pooling",
     "cnn": "no capsules: CNN",
 }
-WITHOUT_FULL = ("fashion", "cifar")  # sets that are compared without the rows of 16x16 transforms
+# sets that are compared without these rows
+WITHOUT = dict.fromkeys(("fashion", "cifar"), (*FULL, *NORMALISED))
 # Chosen from 1e-3 and 3e-3 on held-out images, smallNORB in float32, affine digits on warped training digits
 # (results/routings/tuning.csv): the higher one for these rows.
 LOW, HIGH = 1e-3, 3e-3
@@ -89,7 +93,7 @@ SETS = {
 }
 # by set: routings, then baselines
 NAMES = {
-    which: tuple(name for name in (*COMPARED, *WITHOUT_CAPSULES) if not (which in WITHOUT_FULL and name in FULL))
+    which: tuple(name for name in (*COMPARED, *WITHOUT_CAPSULES) if name not in WITHOUT.get(which, ()))
     for which in SETS
 }
 METRICS = dict.fromkeys(SETS, "test.error_percent") | {"like": "affnist-like.error_percent"}
