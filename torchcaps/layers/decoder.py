@@ -30,9 +30,8 @@ class Decoder(nn.Module):
         for size_in, size_out in pairwise(sizes):
             layers += [nn.Linear(size_in, size_out), nn.ReLU()]
         self.net = nn.Sequential(*layers[:-1], nn.Sigmoid())
-        self.ROUNDED = tuple(  # train/rounded.py
-            f"net.{at}.weight" for at in range(0, len(self.net), 2)
-        )
+        # a training step on CUDA reads these in bfloat16: train/rounded.py
+        self.ROUNDED = tuple(f"net.{at}.weight" for at in range(0, len(self.net), 2))
 
     def forward(self, poses: Float[Tensor, "*b j e"], keep: Float[Tensor, "*b j"]) -> Float[Tensor, "*b c h w"]:
         check_capsules("Decoder", poses, self.n_in, self.d_in)

@@ -27,7 +27,8 @@ class PrimaryCapsules(nn.Module):
         list(layer(torch.randn(4, 256, 20, 20)).poses.shape)  # [4, 1152, 8]
     """
 
-    ROUNDED = ("weight",)  # train/rounded.py; a subclass that uses it twice sets ()
+    # a training step on CUDA reads these in bfloat16: train/rounded.py; a subclass that uses one twice sets ()
+    ROUNDED = ("weight",)
 
     def __init__(
         self,
