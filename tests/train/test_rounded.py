@@ -124,6 +124,14 @@ class Clipped(Classify):
         nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
 
 
+def test_a_hook_on_a_weight_sees_its_gradient(as_on_gpu):
+    step = make_step()
+    model, seen = step.model, []
+    model.primary.weight.register_hook(lambda gradient: None)
+    model.decoder.net[0].weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad))
+    assert len(rounded_weights(model, model.parameters())) == 2
+
+
 def test_there_are_none_where_somebody_else_reads_the_gradients(as_on_gpu):
     """A task of its own way backward, another optimiser, or other processes."""
     assert len(make_step().rounded) == 4

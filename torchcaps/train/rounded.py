@@ -44,6 +44,8 @@ def rounded_weights(model: nn.Module, trained: Iterable[nn.Parameter]) -> list[R
             parameter = getattr(place, name)
             if id(parameter) not in wanted or not parameter.requires_grad or parameter.dtype != torch.float32:
                 continue
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                continue  # they would not see the gradient, which the copy gets
             if id(parameter) not in found:
                 low = nn.Parameter(parameter.detach().to(torch.bfloat16))
                 found[id(parameter)] = RoundedWeight(parameter, low, [])
