@@ -7,7 +7,14 @@ from torch.autograd import gradcheck
 from torch.nn.functional import logsigmoid
 
 import torchcaps
-from torchcaps.layers import CapsuleLayer, Capsules, SelfRoutedCapsules, SelfRouting
+from torchcaps.layers import (
+    CapsuleLayer,
+    Capsules,
+    MatrixCapsules,
+    RoutedCapsules,
+    SelfRoutedCapsules,
+    SelfRouting,
+)
 from torchcaps.layers.initialisation import LONG
 from torchcaps.layers.norm import PoseNorm, share_statistics
 from torchcaps.ops import self_routing
@@ -189,6 +196,35 @@ def test_a_refused_calibration_changes_nothing(value, told):
     with pytest.raises(ValueError, match=rf"SelfRoutedCapsules\.calibrate: the inputs are all zero.*{told}"):
         layer.calibrate(torch.full((32, 12, 8), value))
     torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
+
+
+LAYERS = {
+    "routed": lambda: RoutedCapsules(12, 5, 16, 16, batch_norm=True),
+    "self-routing": lambda: SelfRoutedCapsules(12, 5, 16, 16, batch_norm=True),
+    "matrix-em": lambda: MatrixCapsules(12, 5, 4, 4, 4, batch_norm=True),
+}
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_constants_beside_absent_types_are_refused(make):
+    """An absent type keeps the variance that it starts with, which says nothing of the others."""
+    layer, score = make(), torch.zeros(32, 12)
+    score[:, 6:] = -INF
+    before = {name: part.clone() for name, part in layer.state_dict().items()}
+    with pytest.raises(ValueError, match="or constant"):
+        layer.calibrate(Capsules.scored(torch.full((32, 12, 4, 4), 3.3), score))
+    torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_inputs_that_vary_little_are_no_constants(make, dtype):
+    """By a thousandth of their mean; half precision holds so little of small numbers alone, yet sums them in 32 bits."""
+    layer, noise = make().to(dtype), torch.randn(256, 12, 4, 4)
+    poses = (noise + (1000 if dtype == torch.float32 else 30)).to(dtype)
+    before = layer.weight.detach().clone()
+    layer.calibrate(poses)
+    assert 0.1 < (layer.weight.float().square().mean() / before.float().square().mean()).sqrt() < 10
 
 
 def test_the_first_logits_are_as_wide_with_the_norm_as_without():

@@ -11,7 +11,7 @@ import torch
 from torchcaps.data import OwnImages
 from torchcaps.data.augment import as_seen
 from torchcaps.integrations.image_folder import own_run
-from torchcaps.layers import ROUTINGS
+from torchcaps.layers import ROUTINGS, Dynamic
 from torchcaps.models import CapsNet
 from torchcaps.papers import RECIPES
 from torchcaps.papers.routings.rows import LEFT_OUT
@@ -89,6 +89,15 @@ def test_other_networks_are_shown_as_they_answer(name):
     assert about["draws"] == (network.draw is not None)
     if about["grid"]:
         assert seen.couplings.shape[1] == about["grid"][0] * about["grid"][1]
+
+
+def test_a_network_with_batch_norm_is_shown_as_it_answers():
+    small = {"channels": 4, "kernel": 5, "n_types": 2, "primary_kernel": 5, "hidden": (8,)}
+    model, images = CapsNet((1, 16, 16), routing=Dynamic(batch_norm=True), **small), torch.rand(8, 1, 16, 16)
+    model.calibrate(images)
+    levels = images[:1].mul(255).round()
+    seen = Look(model, ())(levels)
+    torch.testing.assert_close(seen.lengths[model.classes.routed.n_iters - 1], model(levels / 255).activity[0])
 
 
 def test_a_network_of_own_pictures_is_shown_with_its_own_classes():

@@ -83,7 +83,7 @@ def scale_votes(
     """Scale `layer.weight` so that sums of votes have the length that the initialisation plans with.
 
     `route_once` routes poses without bias: by one iteration, or by all where the plan is for the last sums. Then scale
-    on until the median activity is in range. `inputs`: what the layer takes, if it makes the poses from it.
+    on until the median activity is in range. `inputs`: those of the layer, where `poses` are made from them.
     """
     size = poses.float().square().sum(-1).mean().sqrt()
     if not torch.isfinite(size) or size == 0:

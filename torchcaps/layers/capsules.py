@@ -84,6 +84,16 @@ def vectors(layer: str, capsules: Capsules | Tensor, n_in: int | None, d_in: int
     return poses
 
 
+def active_poses(
+    layer: str, capsules: Capsules | Tensor, n_in: int | None, d_in: int
+) -> tuple[Float[Tensor, "*b i"], Float[Tensor, "*b i d"]]:
+    """Return activities and checked vector poses; plain poses are all active. A masked pose may hold NaN."""
+    poses = flat_poses(layer, capsules, n_in, d_in)
+    if not isinstance(capsules, Capsules):
+        return poses.new_ones(poses.shape[:-1]), poses
+    return capsules.activity, poses.masked_fill((capsules.activity == 0).unsqueeze(-1), 0)
+
+
 def matrices(
     layer: str, capsules: Capsules | Tensor, n_in: int | None, rows: int, d_in: int
 ) -> Float[Tensor, "*b i r d"]:

@@ -98,8 +98,7 @@ class _MatrixLayer(nn.Module):
         if self.norm is None:
             return self._scale(capsules)
         with kept_if_refused(self):
-            self.norm.fit(*self._checked(capsules))
-            check_varied(type(self).__name__, self.norm.poses)
+            check_varied(type(self).__name__, self.norm.fit(*self._checked(capsules)))
             self.norm.eval()  # processes may differ in the number of passes, and must not wait for each other
             return self._scale(capsules)
 

@@ -63,17 +63,22 @@ class PoseNorm(SharedBatchNorm):
         normal = normal.masked_fill(~counted, 0).to(poses.dtype)
         return rearrange(normal, "... p (n d) -> ... (n p) d", n=self.n_types)
 
-    def fit(self, poses: Float[Tensor, "*b i d"], present: Bool[Tensor, "*b i"]) -> None:
-        """Set the running statistics to those of these poses, which every process has alike."""
+    def fit(self, poses: Float[Tensor, "*b i d"], present: Bool[Tensor, "*b i"]) -> bool:
+        """Set the running statistics to those of these poses, which every process has alike; tell whether they vary."""
         numbers, counted = self._by_type(poses, present)
         _check_several(numbers.shape[:-1].numel())
-        fit_statistics(self, numbers, counted)
+        return fit_statistics(self, numbers, counted)
 
     def _by_type(self, poses: Tensor, present: Tensor) -> tuple[Float[Tensor, "*b p c"], Bool[Tensor, "*b p c"]]:
         """Return the numbers of each place, by type and dimension, and which of them count."""
+        if present.shape[-1] % self.n_types:
+            raise ValueError(
+                f"batch normalisation of {self.n_types} types of capsules wants as many of each, "
+                f"got {present.shape[-1]} capsules; give a multiple of {self.n_types}"
+            )
         counted = repeat(present, "... (n p) -> ... p (n d)", n=self.n_types, d=self.d)
         numbers = rearrange(poses, "... (n p) d -> ... p (n d)", n=self.n_types)
-        return numbers.to(torch.promote_types(poses.dtype, torch.float32)), counted
+        return _wide(numbers), counted
 
     def _of_batch(
         self, numbers: Float[Tensor, "*b p c"], counted: Bool[Tensor, "*b p c"]
@@ -103,11 +108,11 @@ class CapsuleNorm(nn.Module):
         normal = self.scores(numbers, finite).squeeze(-1)
         return torch.where(finite, normal, scores), self.poses(flat, present).reshape(poses.shape)
 
-    def fit(self, scores: Float[Tensor, "*b i"], poses: Float[Tensor, "*b i d"] | Float[Tensor, "*b i r d"]) -> None:
-        """Set the running statistics to those of these capsules."""
+    def fit(self, scores: Float[Tensor, "*b i"], poses: Float[Tensor, "*b i d"] | Float[Tensor, "*b i r d"]) -> bool:
+        """Set the running statistics to those of these capsules; tell whether their poses vary."""
         numbers, finite, flat, present = _counted(scores, poses)
         self.scores.fit(numbers, finite)
-        self.poses.fit(flat, present)
+        return self.poses.fit(flat, present)
 
 
 def _counted(scores: Tensor, poses: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -120,23 +125,34 @@ def _counted(scores: Tensor, poses: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
 @torch.no_grad()
 def fit_statistics(
     norm: nn.modules.batchnorm._BatchNorm, numbers: Float[Tensor, "*b c"], counted: Bool[Tensor, "*b c"]
-) -> None:
-    """Set the running statistics of a batch norm to those of the numbers that count; every process has the same."""
+) -> bool:
+    """Set the running statistics of a batch norm to those of the numbers that count; every process has the same.
+
+    Tell whether the numbers differ from constants by more than rounding.
+    """
     for kept, start in ((norm.running_mean, 0.0), (norm.running_var, 1.0)):
         kept.masked_fill_(~kept.isfinite(), start)
-    mean, variance = _known(norm, *_moments(numbers, counted, lambda total: total))
-    norm.running_mean.copy_(mean)
-    norm.running_var.copy_(variance)
-    norm.num_batches_tracked += 1
+    wide = _wide(numbers)
+    found = _moments(wide, counted, lambda total: total)
+    for kept, known in zip((norm.running_mean, norm.running_var), _known(norm, *found), strict=True):
+        kept.copy_(known)
+    mean, variance, count = found
+    rounding = 8 * torch.finfo(wide.dtype).eps
+    several = count > 1
+    return bool(variance[several].sum() > rounding**2 * mean[several].square().sum())  # NaN: no
 
 
-def check_varied(who: str, norm: nn.modules.batchnorm._BatchNorm) -> None:
-    """Refuse to calibrate to inputs whose statistics differ from a constant's by rounding alone."""
-    rounding = 8 * torch.finfo(norm.running_var.dtype).eps
-    if not norm.running_var.sum() > rounding**2 * norm.running_mean.square().sum():  # nor is NaN
+def check_varied(who: str, varied: bool) -> None:
+    """Refuse to calibrate to constant inputs, of which batch normalisation would leave rounding errors."""
+    if not varied:
         raise ValueError(
             f"{who}.calibrate: the inputs are all zero, not finite, or constant; give a batch of real inputs"
         )
+
+
+def _wide(numbers: Tensor) -> Tensor:
+    """Widen numbers whose sums want more than half precision."""
+    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
 
 
 def _check_several(n: int) -> None:

@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_votes
-from torchcaps.layers.capsules import Capsules, vectors
+from torchcaps.layers.capsules import Capsules, active_poses, vectors
 from torchcaps.layers.initialisation import (
     ASSUMED,
-    LENGTH,
     Lengths,
     alive_bias,
     alive_lengths,
@@ -61,8 +60,10 @@ class RoutedCapsules(nn.Module):
     `sharing` of the transforms: `none` one per pair, `places` one per input type and output (give `n_types`), `inputs`
     one per output, `all` a single one. `learn_prior`: the initial logits are parameters. `n_in` None: any number of
     inputs, if the weights do not depend on it; the layer then starts as for 64 inputs, so call `calibrate` before
-    training. `init`: one of `INITS`; deep networks need "alive", and `calibrate` where `bias` is False. `batch_norm`
-    normalises the poses of the inputs for each transform, which is in no paper; call `calibrate` before training.
+    training. `init`: one of `INITS`; deep networks need "alive", and `calibrate` where `bias` is False.
+
+    `batch_norm`, which is in no paper, normalises the poses of the inputs for each transform and weighs them by the
+    activities; plain poses are all active. In training that wants more than one pose for each transform.
 
     Example:
 
@@ -96,11 +97,11 @@ class RoutedCapsules(nn.Module):
         self.couplings, self.detach, self.backend = couplings, detach, backend
         self.weight = nn.Parameter(torch.empty(_weight_shape(n_in, n_out, d_in, d_out, sharing, n_types)))
         if init == "alive":
-            longer = d_in**0.5 / LENGTH if batch_norm else 1.0
-            std = alive_std(n_in or ASSUMED, n_out, d_out, n_iters, couplings, bias) / longer
+            std = alive_std(n_in or ASSUMED, n_out, d_out, n_iters, couplings, bias)
         else:
             std = (n_out / ((n_in or n_out) * d_in)) ** 0.5
-        nn.init.normal_(self.weight, std=std)
+        # a normalised pose is √d times as long as its capsule is active
+        nn.init.normal_(self.weight, std=std / d_in**0.5 if batch_norm else std)
         if sharing == "all" and not bias:
             raise ValueError(
                 "RoutedCapsules: with one transform for all, only the bias tells the outputs apart; keep bias=True"
@@ -133,26 +134,27 @@ class RoutedCapsules(nn.Module):
 
         Batch normalisation takes the statistics of the inputs first, and normalises by them.
         """
-        poses = self._checked(capsules)
         if self.norm is None:
-            return self._scale(poses)
+            return self._scale(capsules)
+        activity, poses = self._activities(capsules)
+        if poses.shape[:-2].numel() < 2:  # those of a type sum to zero over its places, and so do uniform votes
+            raise ValueError("RoutedCapsules.calibrate: batch normalisation wants several samples, got one; give more")
         with kept_if_refused(self):
-            self.norm.fit(poses, _present(poses))
-            check_varied("RoutedCapsules", self.norm)
+            check_varied("RoutedCapsules", self.norm.fit(poses, activity != 0))
             self.norm.eval()  # processes may differ in the number of passes, and must not wait for each other
-            return self._scale(poses)
+            return self._scale(capsules)
 
-    def _scale(self, inputs: Float[Tensor, "*b i d"]) -> Capsules:
+    def _scale(self, capsules: Capsules | Tensor) -> Capsules:
         """Calibrate to the inputs as they are normalised now."""
         rule = self._rule() | {"backend": self.backend}
         wanted = self._lengths(self.bias is not None).sum
         n_iters = self.n_iters if is_aligned(self.n_out, self.n_iters, self.couplings) else 1
         return scale_votes(
             self,
-            self._inputs(inputs),
+            self._inputs(capsules),
             lambda poses: dynamic_routing(poses, self.weight, None, n_iters, **rule).poses,
             wanted,
-            inputs,
+            capsules,
         )
 
     def with_couplings(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Coupled:
@@ -179,9 +181,10 @@ class RoutedCapsules(nn.Module):
             support = recover_support(poses, self.weight, routed.pose_sum, n_types, **rule)
         return Supported(Capsules.of(routed.poses), support)
 
-    def steps(self, capsules: Capsules | Float[Tensor, "*b i d"]) -> Iterator[RoutingStep]:
-        """Yield every routing iteration, for figures."""
-        return dynamic_routing_steps(self._inputs(capsules), self.weight, self.bias, self.n_iters, **self._rule())
+    def steps(self, capsules: Capsules | Float[Tensor, "*b i d"], n_iters: int | None = None) -> Iterator[RoutingStep]:
+        """Yield every routing iteration, for figures; another number of them if `n_iters` is given."""
+        n_iters = self.n_iters if n_iters is None else n_iters
+        return dynamic_routing_steps(self._inputs(capsules), self.weight, self.bias, n_iters, **self._rule())
 
     def backend_here(self, compiling: bool = False, n_images: int = 1) -> str:
         """Return the backend that routing uses for so many images on the device of the weights."""
@@ -208,19 +211,19 @@ class RoutedCapsules(nn.Module):
         return {"prior": self.prior, "couplings": self.couplings, "detach": self.detach}
 
     def _inputs(self, capsules: Capsules | Tensor) -> Float[Tensor, "*b i d"]:
-        """Return the poses as they are routed: normalised, if the layer does so."""
-        poses = self._checked(capsules)
-        return poses if self.norm is None else self.norm(poses, _present(poses))
+        """Return the poses as they are routed: as long as the capsules are active, or normalised and weighed so."""
+        if self.norm is None:
+            poses = vectors("RoutedCapsules", capsules, self.n_in, self.d_in)
+            check_pose_dtype("RoutedCapsules", poses, self.weight.dtype)
+            return poses
+        activity, poses = self._activities(capsules)
+        return self.norm(poses, activity != 0) * activity.unsqueeze(-1)
 
-    def _checked(self, capsules: Capsules | Tensor) -> Float[Tensor, "*b i d"]:
-        poses = vectors("RoutedCapsules", capsules, self.n_in, self.d_in)
+    def _activities(self, capsules: Capsules | Tensor) -> tuple[Float[Tensor, "*b i"], Float[Tensor, "*b i d"]]:
+        """Return activities and the checked poses to normalise."""
+        activity, poses = active_poses("RoutedCapsules", capsules, self.n_in, self.d_in)
         check_pose_dtype("RoutedCapsules", poses, self.weight.dtype)
-        return poses
-
-
-def _present(poses: Float[Tensor, "*b i d"]) -> Bool[Tensor, "*b i"]:
-    """Tell which capsules are there; a pose of zeros is an absent one."""
-    return (poses != 0).any(-1)
+        return activity, poses
 
 
 def _weight_shape(

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.layers.capsules import NEAR, Capsules, checked_types, flat_poses
+from torchcaps.layers.capsules import NEAR, Capsules, active_poses, checked_types
 from torchcaps.layers.initialisation import LENGTH, LONG
 from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.norm import PoseNorm, check_varied, kept_if_refused
@@ -77,8 +77,7 @@ class SelfRoutedCapsules(nn.Module):
         if self.norm is None:
             return self._scale(capsules)
         with kept_if_refused(self):
-            self.norm.fit(poses, activity != 0)
-            check_varied("SelfRoutedCapsules", self.norm)
+            check_varied("SelfRoutedCapsules", self.norm.fit(poses, activity != 0))
             self.norm.eval()  # processes may differ in the number of passes, and must not wait for each other
             return self._scale(capsules)
 
@@ -103,12 +102,10 @@ class SelfRoutedCapsules(nn.Module):
         return activity, poses if self.norm is None else self.norm(poses, activity != 0)
 
     def _checked(self, capsules: Capsules | Tensor) -> tuple[Float[Tensor, "*b i"], Float[Tensor, "*b i d"]]:
-        """Return activities and checked vector poses; plain poses are all active. A masked pose may hold NaN."""
-        poses = flat_poses("SelfRoutedCapsules", capsules, self.n_in, self.d_in)
+        """Return activities and checked vector poses."""
+        activity, poses = active_poses("SelfRoutedCapsules", capsules, self.n_in, self.d_in)
         check_pose_dtype("SelfRoutedCapsules", poses, self.weight.dtype)
-        if not isinstance(capsules, Capsules):
-            return poses.new_ones(poses.shape[:-1]), poses
-        return capsules.activity, poses.masked_fill((capsules.activity == 0).unsqueeze(-1), 0)
+        return activity, poses
 
 
 def _logit(log_probability: Tensor) -> Tensor:

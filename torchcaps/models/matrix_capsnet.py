@@ -95,8 +95,7 @@ class MatrixCapsNet(nn.Module):
         with kept_if_refused(self):
             if self.norm is not None:
                 maps = rearrange(self._convolved(images), "b k p q -> (b p q) k")
-                fit_statistics(self.norm, maps, torch.ones_like(maps, dtype=torch.bool))
-                check_varied("MatrixCapsNet", self.norm)
+                check_varied("MatrixCapsNet", fit_statistics(self.norm, maps, torch.ones_like(maps, dtype=torch.bool)))
             calibrate(self, images)
 
     def _convolved(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k p q"]:

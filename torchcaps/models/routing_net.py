@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from torchcaps.layers import Capsules
+from torchcaps.layers.norm import kept_if_refused
 from torchcaps.layers.routings import CapsuleLayer, Ladder, Routing, routing_named
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.models.em_images import STRIDES, checked_grid, grid_after, stem, with_coordinates
@@ -86,11 +87,12 @@ class RoutingNet(nn.Module):
 
         Batch normalisation uses the statistics of this batch, as it will in training.
         """
-        training = self.training
-        capsules = self.train().primary_capsules(images)
-        self.train(training)
-        for layer in self.levels:
-            capsules = layer.calibrate(capsules)
+        with kept_if_refused(self):
+            training = self.training
+            capsules = self.train().primary_capsules(images)
+            self.train(training)
+            for layer in self.levels:
+                capsules = layer.calibrate(capsules)
 
     def steps(self, images: Float[Tensor, "b c h w"]) -> Iterator[Any]:
         """Yield every routing iteration between part and class capsules, where the routing has iterations."""

@@ -32,7 +32,6 @@ from torchcaps.models import (
     PooledNet,
     RoutingNet,
 )
-from torchcaps.ops import dynamic_routing_steps
 from torchcaps.pretrained import at_hand, entry, open_model
 from torchcaps.train.recipe import Run
 
@@ -106,8 +105,7 @@ class Look(nn.Module):
         if layer is None:
             return self._only_answer(images)
         primary = self.model.primary_capsules(images)
-        rule = {"prior": layer.prior, "couplings": layer.couplings}
-        steps = list(dynamic_routing_steps(primary.poses, layer.weight, layer.bias, self.n_passes, **rule))
+        steps = list(layer.steps(primary, self.n_passes))
         poses, couplings = (torch.cat(parts) for parts in ([s.poses for s in steps], [s.couplings for s in steps]))
         n_places = self.model.grid[0] * self.model.grid[1]
         strength = rearrange(primary.activity, "1 (n p) -> n p", p=n_places)
