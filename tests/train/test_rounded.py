@@ -124,12 +124,20 @@ class Clipped(Classify):
         nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
 
 
-def test_a_hook_on_a_weight_sees_its_gradient(as_on_gpu):
+def test_a_hook_on_a_weight_sees_its_gradient(as_on_gpu, monkeypatch):
+    seen = {}
+
+    def hooked(model, trained):
+        early, late = model.primary.weight, model.decoder.net[0].weight
+        early.register_hook(lambda gradient: seen.update(early=gradient))
+        late.register_post_accumulate_grad_hook(lambda weight: seen.update(late=weight.grad))
+        return rounded_weights(model, trained)
+
+    monkeypatch.setattr(steps, "rounded_weights", hooked)
     step = make_step()
-    model, seen = step.model, []
-    model.primary.weight.register_hook(lambda gradient: None)
-    model.decoder.net[0].weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad))
-    assert len(rounded_weights(model, model.parameters())) == 2
+    assert len(step.rounded) == 2
+    step()
+    assert {name: bool(gradient.any()) for name, gradient in seen.items()} == {"early": True, "late": True}
 
 
 def test_there_are_none_where_somebody_else_reads_the_gradients(as_on_gpu):

@@ -31,8 +31,8 @@ ROUTED = EMCapsules | ExpertCapsules | RoutedCapsules | MatrixCapsules | ConvMat
 class TrainingStep:
     """Callable training step. All changing state is in device tensors, so no step waits for the host.
 
-    It holds the model's tensors from now on: move, convert or freeze the model before. Call `round_weights()` after you
-    have changed weights between two steps.
+    It holds the model's tensors from now on: move, convert, freeze or hook the model before. Call `round_weights()`
+    after you have changed weights between two steps.
 
     Example:
 

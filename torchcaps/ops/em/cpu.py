@@ -7,7 +7,7 @@ transform. Probabilities [b n p j], features [b n p k] and factors [b n j k] are
 
 Sums of squares cancel, so all is float64 and poses are taken from the mean of their type. Variances keep an error of
 about 1e-16 (spread of the poses / deviation of the votes)², which shows from a ratio of 1e6 on. Images do not influence
-each other, so that a few are routed at a time: temporary tensors stay small.
+each other, so that a block of a few is routed at a time: temporary tensors stay small.
 """
 
 from functools import partial
@@ -25,9 +25,8 @@ from torchcaps.ops.em import reference
 from torchcaps.ops.em.densities import EPS
 from torchcaps.ops.em.reference import INF, EMRouted
 
-BLOCK_BYTES = (
-    32 << 20
-)  # that the images of a block may keep, see `bytes_of_image`; a quarter of it takes a third longer
+# Of the images of a block, see `bytes_of_image`; 8 MiB take a third longer: fewer images share less of a call.
+BLOCK_BYTES = 32 << 20
 KEPT_BYTES = 1 << 30  # that all images may keep for the backward pass; beyond it, blocks are computed again there
 FEW_VOTES = 1 << 16  # numbers of all votes, below which the reference has less to prepare
 # Costs of one feature for one input, in products with it, fitted on an x86-64 core: to make it, to find its factor in
