@@ -46,9 +46,10 @@ def routed(layer=layers.RoutedCapsules):
         differentiate(layer(6, 3, 4, 5, couplings=couplings, detach=True)(torch.randn(2, 6, 4)))
     differentiate(layer(None, 3, 4, 5, sharing="inputs")(torch.randn(2, 7, 4)))
     made = layer(6, 3, 4, 5, sharing="places", n_types=2, batch_norm=True)
-    for batch in ((), (2,), (2, 3)):
+    for batch in ((2,), (2, 3)):
         differentiate(made(torch.randn(*batch, 6, 4)))
     made.calibrate(torch.randn(2, 6, 2, 2))
+    made.eval()(torch.randn(6, 4))
     layers.calibrate(nn.Sequential(layer(6, 3, 4, 5), layer(3, 2, 5, 4)), torch.randn(2, 6, 2, 2))
 
 

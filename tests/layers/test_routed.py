@@ -164,3 +164,9 @@ def test_the_last_couplings_come_with_the_capsules_and_without_gradient(coupling
     assert torch.equal(capsules.poses, layer(poses).poses)
     assert capsules.poses.requires_grad and not shares.requires_grad
     torch.testing.assert_close(shares, last.couplings)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_one_transform_for_all_is_calibrated(norm):
+    layer = RoutedCapsules(None, 10, 8, 16, sharing="all", batch_norm=norm)
+    assert 0.2 <= layer.calibrate(torch.randn(32, 20, 8) * 9).activity.median() <= 0.7

@@ -55,19 +55,24 @@ def test_the_layer_routes_the_normalised_poses(couplings, sharing):
     torch.testing.assert_close(list(layer.steps(poses))[-1].poses, wanted)
 
 
-def test_an_absent_input_counts_for_nothing():
+@pytest.mark.parametrize("scored", [True, False])
+def test_an_absent_input_counts_for_nothing(scored):
+    """One that a score masks, whatever it holds, or a pose of zeros, whose length is not wholly zero."""
     layer, alone = (RoutedCapsules(None, 3, 4, 5, sharing="inputs", batch_norm=True) for _ in range(2))
     alone.load_state_dict(layer.state_dict())
     poses, kept = torch.randn(8, 6, 4), [0, 1, 3, 4, 5]
     score = torch.zeros(8, 6)
     score[:, 2] = -torch.inf
-    poses[:, 2] = torch.nan
-    given, rest = Capsules.scored(poses, score), Capsules.scored(poses[:, kept], score[:, kept])
+    poses[:, 2] = torch.nan if scored else 0
+    given, rest = (
+        Capsules.scored(poses[:, some], score[:, some]) if scored else Capsules.of(poses[:, some])
+        for some in (range(6), kept)
+    )
     torch.testing.assert_close(layer(given), alone(rest))
     torch.testing.assert_close(layer.norm.state_dict(), alone.norm.state_dict())
 
 
-def test_an_almost_absent_input_counts_for_almost_nothing():
+def test_an_almost_absent_input_votes_for_almost_nothing():
     layer, poses, score = RoutedCapsules(6, 3, 4, 5, batch_norm=True).eval(), torch.randn(8, 6, 4), torch.zeros(8, 6)
     outputs = []
     for value in (-8.0, -torch.inf):
@@ -101,15 +106,15 @@ def test_calibration_takes_the_statistics_of_its_batch(couplings, mode):
     torch.testing.assert_close(layer.eval()(poses).poses, returned.poses, rtol=1e-3, atol=1e-4)
 
 
-def test_one_sample_is_too_few_to_calibrate_to():
+def test_one_sample_is_too_few_to_train_or_calibrate():
     """The normalised poses of a type sum to zero over its places, and so do their votes where couplings are uniform."""
     layer = RoutedCapsules(6, 3, 4, 5, 1, sharing="inputs", couplings="uniform", batch_norm=True)
     for poses in (torch.randn(1, 6, 4), torch.randn(6, 4)):
-        with pytest.raises(
-            ValueError, match=r"RoutedCapsules\.calibrate: .* wants several samples, got one; give more"
-        ):
-            layer.calibrate(poses)
+        for refuse in (layer, layer.calibrate):
+            with pytest.raises(ValueError, match=r"RoutedCapsules: .* wants several samples .*, got 1; give a larger"):
+                refuse(poses)
     layer.calibrate(torch.randn(2, 6, 4))
+    assert layer.eval()(torch.randn(6, 4)).poses.shape == (3, 5)
 
 
 def test_capsules_that_types_do_not_divide_are_refused():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchcaps.layers import EM, ROUTINGS, SelfRouting
+from torchcaps.layers import EM, ROUTINGS, Dynamic, SelfRouting
 from torchcaps.models import EMCapsNet, PooledNet, RoutingNet
 from torchcaps.ops.losses import LOSSES
 from torchcaps.train import Options, train
@@ -67,6 +67,15 @@ def test_calibration_fits_the_batch_norm_of_training_not_of_evaluation():
         model.calibrate(images)
         found.append(model.levels[0].routed.weight.detach())
     torch.testing.assert_close(*found, rtol=1e-2, atol=1e-3)
+
+
+def test_a_refused_calibration_changes_nothing():
+    model = RoutingNet((1, 16, 16), 3, routing=Dynamic(batch_norm=True), **SMALL).eval()
+    before = {name: part.clone() for name, part in model.state_dict().items()}
+    with pytest.raises(ValueError, match="wants several samples"):
+        model.calibrate(torch.rand(1, 1, 16, 16))
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert not any(part.training for part in model.modules())
 
 
 @pytest.mark.slow

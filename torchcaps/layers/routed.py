@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_votes
@@ -30,6 +30,7 @@ from torchcaps.ops import (
     recover_support,
 )
 from torchcaps.ops.couplings import coupling_rule
+from torchcaps.runtime.distributed import n_processes
 
 SHARING = ("none", "places", "inputs", "all")
 
@@ -62,8 +63,9 @@ class RoutedCapsules(nn.Module):
     inputs, if the weights do not depend on it; the layer then starts as for 64 inputs, so call `calibrate` before
     training. `init`: one of `INITS`; deep networks need "alive", and `calibrate` where `bias` is False.
 
-    `batch_norm`, which is in no paper, normalises the poses of the inputs for each transform and weighs them by the
-    activities; plain poses are all active. In training that wants more than one pose for each transform.
+    `batch_norm`, which is in no paper, normalises the poses over samples and places, for each type of inputs (without
+    `n_types` for each input, or all alike where they share), and multiplies them by the activities; plain poses are all
+    active. Every input that is not masked counts alike. In training that wants several samples.
 
     Example:
 
@@ -136,11 +138,10 @@ class RoutedCapsules(nn.Module):
         """
         if self.norm is None:
             return self._scale(capsules)
-        activity, poses = self._activities(capsules)
-        if poses.shape[:-2].numel() < 2:  # those of a type sum to zero over its places, and so do uniform votes
-            raise ValueError("RoutedCapsules.calibrate: batch normalisation wants several samples, got one; give more")
+        _, poses, present = self._activities(capsules)
+        _check_several(poses.shape[:-2].numel())
         with kept_if_refused(self):
-            check_varied("RoutedCapsules", self.norm.fit(poses, activity != 0))
+            check_varied("RoutedCapsules", self.norm.fit(poses, present))
             self.norm.eval()  # processes may differ in the number of passes, and must not wait for each other
             return self._scale(capsules)
 
@@ -149,10 +150,12 @@ class RoutedCapsules(nn.Module):
         rule = self._rule() | {"backend": self.backend}
         wanted = self._lengths(self.bias is not None).sum
         n_iters = self.n_iters if is_aligned(self.n_out, self.n_iters, self.couplings) else 1
+        # one transform for all tells the number of outputs by the bias alone
+        unbiased = torch.zeros_like(self.bias) if self.weight.ndim == 2 else None
         return scale_votes(
             self,
             self._inputs(capsules),
-            lambda poses: dynamic_routing(poses, self.weight, None, n_iters, **rule).poses,
+            lambda poses: dynamic_routing(poses, self.weight, unbiased, n_iters, **rule).poses,
             wanted,
             capsules,
         )
@@ -211,19 +214,31 @@ class RoutedCapsules(nn.Module):
         return {"prior": self.prior, "couplings": self.couplings, "detach": self.detach}
 
     def _inputs(self, capsules: Capsules | Tensor) -> Float[Tensor, "*b i d"]:
-        """Return the poses as they are routed: as long as the capsules are active, or normalised and weighed so."""
+        """Return the poses to route: as long as the activity, or normalised and multiplied by the activity."""
         if self.norm is None:
             poses = vectors("RoutedCapsules", capsules, self.n_in, self.d_in)
             check_pose_dtype("RoutedCapsules", poses, self.weight.dtype)
             return poses
-        activity, poses = self._activities(capsules)
-        return self.norm(poses, activity != 0) * activity.unsqueeze(-1)
+        activity, poses, present = self._activities(capsules)
+        if self.norm.training:
+            _check_several(poses.shape[:-2].numel() * n_processes())
+        return self.norm(poses, present) * activity.unsqueeze(-1)
 
-    def _activities(self, capsules: Capsules | Tensor) -> tuple[Float[Tensor, "*b i"], Float[Tensor, "*b i d"]]:
-        """Return activities and the checked poses to normalise."""
+    def _activities(
+        self, capsules: Capsules | Tensor
+    ) -> tuple[Float[Tensor, "*b i"], Float[Tensor, "*b i d"], Bool[Tensor, "*b i"]]:
+        """Return activities, the checked poses to normalise, and which are there: pose and activity are not zero."""
         activity, poses = active_poses("RoutedCapsules", capsules, self.n_in, self.d_in)
         check_pose_dtype("RoutedCapsules", poses, self.weight.dtype)
-        return activity, poses
+        return activity, poses, (activity != 0) & (poses != 0).any(-1)
+
+
+def _check_several(n: int) -> None:
+    if n < 2:  # the normalised poses of a type sum to zero over the places of one sample, and so do uniform votes
+        raise ValueError(
+            f"RoutedCapsules: batch normalisation wants several samples to train or calibrate, got {n}; "
+            "give a larger batch, or call eval() on the model"
+        )
 
 
 def _weight_shape(

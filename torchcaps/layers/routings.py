@@ -49,7 +49,7 @@ class Routing(Protocol):
 class Dynamic:
     """Routing by agreement (Sabour 2017); `couplings` name the rule, one of `COUPLINGS`.
 
-    `batch_norm`, which is in no paper, normalises the poses of the inputs per type and weighs them by the activities.
+    `batch_norm`, which is in no paper, normalises the poses of the inputs per type, times their activities.
 
     Example:
 
