@@ -66,7 +66,7 @@ def test_a_table_has_errors_and_costs_and_says_what_was_not_run(tmp_path):
     head, _, *rows = filled(marked, tmp_path).splitlines()[1:-1]
     assert (
         UNCHECKED not in head
-        and len(rows) == len(COMPARED) + 2
+        and len(rows) == len(NAMES["smallnorb"])
         and all("not run yet" in row.replace("\N{NO-BREAK SPACE}", " ") for row in rows)
     )
     write(tmp_path, "smallnorb", "em", 2.0, 7.0)
@@ -195,14 +195,14 @@ def test_an_error_is_marked_by_who_leads(leader, cell):
 def test_no_label_of_the_figure_covers_another(tmp_path):
     """Many routings have nearly the same error."""
     assert figures(tmp_path, tmp_path, None, torch.device("cpu")) == {}
-    for n, row in enumerate(measured("like", tmp_path)):
-        write(tmp_path, "like", row.name, 10 + 0.01 * n + 5 * (n == 3), 2 + n % 4)
+    for n, row in enumerate(measured("digits", tmp_path)):
+        write(tmp_path, "digits", row.name, 10 + 0.01 * n + 5 * (n == 3), 2 + n % 4)
     ((name, (figure, _)),) = figures(tmp_path, tmp_path, None, torch.device("cpu")).items()
-    assert name == "like-error-against-time"
+    assert name == "digits-error-against-time"
     figure.canvas.draw()
     from matplotlib.text import Text
 
     boxes = [Text.get_window_extent(text) for text in figure.axes[0].texts]  # without the lines to the points
-    assert len(boxes) == len(COMPARED) + 2
+    assert len(boxes) == len(NAMES["digits"])
     assert not any(one.overlaps(other) for n, one in enumerate(boxes) for other in boxes[:n])
     assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)

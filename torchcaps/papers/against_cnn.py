@@ -16,7 +16,7 @@ from typing import Any
 
 from torchcaps.data import DataError
 from torchcaps.papers import RECIPES
-from torchcaps.papers.routings.rows import COMPARED, CONTROL, NAMES, SETS
+from torchcaps.papers.routings.rows import ABOUT, COMPARED, CONTROL, NAMES, SETS
 from torchcaps.results.claims import find
 from torchcaps.results.paired import Loaded, paired, predictions_sha256
 from torchcaps.results.replay import Check
@@ -170,6 +170,12 @@ PAIRS: dict[str, tuple[Pair, ...]] = {
     "routings_digits": _beside_uniform("digits", "test"),
     "routings_long": _beside_uniform("long-smallnorb", "test"),
     "routings_between": _between_on_photographs(),
+    "routings_norm": tuple(
+        Pair(
+            "small digits", ABOUT[name], f"routings/digits-{name}", f"routings/digits-{other}", ABOUT.get(other, other)
+        )
+        for name, other in (("uniform-norm", "uniform"), ("dynamic-norm", "dynamic"), ("dynamic-norm", "uniform-norm"))
+    ),
 }
 
 
@@ -188,7 +194,7 @@ def refresh(results: Path, root: Path | None = None) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(FIELDS)
-    stored = read_intervals(results)
+    stored, kept = read_intervals(results), 0
     loaded: Loaded = {}
     for pair in _all_pairs():
         both = pair.results(results)
@@ -200,7 +206,10 @@ def refresh(results: Path, root: Path | None = None) -> None:
             line = stored.get((pair.capsules, pair.baseline, pair.part))
             if line is None or line["predictions_sha256"] != _hash(pair, both):
                 raise
+            kept += 1
         writer.writerow(line[name] for name in FIELDS)
+    if kept:
+        print(f"kept {kept} intervals of unchanged predictions, whose data is not here")
     write_whole(paired_path(results), (NOTE + text.getvalue()).encode())
 
 
