@@ -91,6 +91,22 @@ def test_verify_ends_with_1_on_a_changed_number(command, trained, any_commit):
     assert "BAD test.error_percent" in out
 
 
+def test_a_folder_of_results_is_verified(command, trained, any_commit):
+    result = json.loads((trained / "result.json").read_text())
+    row = Path("results") / result["recipe"]
+    row.mkdir(parents=True)
+    (row / f"{result['seed']}.json").write_text(json.dumps(result))
+    code, out, _ = command("verify", str(row))
+    assert (code, out.strip()) == (0, "1 result files, 0 bad")
+    (row / f"{result['seed']}.json").rename(row / "77.json")
+    code, out, _ = command("verify", str(row))
+    assert code == 1 and "77.json place: recipe and seed are those of" in out
+    _, _, error = command("verify", str(trained))
+    assert f"{trained} is no part of results" in error.replace("\n", " ")
+    _, _, error = command("verify", str(row), "--replay")
+    assert "are for one result file" in error
+
+
 def test_compare_tells_two_results_apart(command, trained):
     result = json.loads((trained / "result.json").read_text())
     labels = load("generated-16", "test").labels

@@ -102,6 +102,12 @@ def test_verify_all_counts_bad_files_and_those_without_data(result, history, tmp
         ("1.json", "commit"), ("1.json", "place"), ("2.json", "test.error_percent"), ("2.json", "place"),
     ]  # fmt: skip
     assert "3 result files, 2 bad" in found.text()
+    row = result_path(folder, NAME, 0).parent
+    assert verify_all(folder, RECIPES, None, history, row).bad == found.bad
+    with pytest.raises(ValueError, match=r"there is no result file below .*other"):
+        verify_all(folder, RECIPES, None, history, folder / "other")
+    with pytest.raises(ValueError, match=r"nowhere is no part of .*; give --results"):
+        verify_all(folder, RECIPES, None, history, tmp_path / "nowhere")
     result_path(folder, NAME, 3).write_text('{"recipe": 7}')
     malformed = verify_all(folder, RECIPES, None, history)
     assert [(path.name, check.name) for path, check in malformed.bad][-1:] == [("3.json", "file")]

@@ -68,10 +68,12 @@ def show(
 
 
 def verify_result(
-    file: Annotated[Path | None, typer.Argument(help="a result file")] = None,
+    file: Annotated[Path | None, typer.Argument(help="a result file, or a folder of them below --results")] = None,
     replay: Annotated[bool, typer.Option(help="also train the first steps again")] = False,
     checkpoint: Annotated[Path | None, typer.Option(help="compare the hash of the weights with this file's")] = None,
-    every: Annotated[bool, typer.Option("--all", help="verify every file of the folder --results")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="verify every file and interval of the folder --results")
+    ] = False,
     device: Device = "auto",
     data: Root = None,
     results: Results = Path("results"),
@@ -81,9 +83,11 @@ def verify_result(
     Exits with code 1 on any mismatch. A file that passes is consistent; only --replay tests that it was trained.
     """
     if (file is None) != every:
-        raise ValueError("give one result file, or --all for those of a folder")
-    if file is None:
-        _verify_all(results, data)
+        raise ValueError("give one result file, a folder of them, or --all for every file below --results")
+    if file is None or file.is_dir():
+        if replay or checkpoint is not None:
+            raise ValueError("--replay and --checkpoint are for one result file; give it, or leave them out")
+        _verify_all(results, data, file)
         return
     checks = verify(read_result(file), RECIPES, data, replay, device, checkpoint)
     for check in checks:
@@ -94,11 +98,15 @@ def verify_result(
         raise typer.Exit(1)
 
 
-def _verify_all(results: Path, data: Path | None) -> None:
-    found = verify_all(results, RECIPES, data, History())
+def _verify_all(results: Path, data: Path | None, only: Path | None) -> None:
+    found = verify_all(results, RECIPES, data, History(), only)
     for path, check in found.bad:
         console.print(f"BAD {path} {check.name}: {check.text}", highlight=False, soft_wrap=True, markup=False)
     console.print(found.text(), highlight=False, soft_wrap=True)
+    if only is not None:
+        if found.bad:
+            raise typer.Exit(1)
+        return
     intervals = check_intervals(results, data)
     wrong = [check for check in intervals if check.passed is False]
     for check in wrong:

@@ -121,11 +121,19 @@ class Summary(NamedTuple):
         return f"{self.n:,} result files, {files} bad{unread}"
 
 
-def verify_all(folder: Path, recipes: Mapping[str, Recipe], root: Path | None, history: History) -> Summary:
-    """Check every result file below a folder, and that each is its own seed's. Missing data is counted, not failed."""
-    paths = sorted(folder.rglob("*.json"))
+def verify_all(
+    folder: Path, recipes: Mapping[str, Recipe], root: Path | None, history: History, only: Path | None = None
+) -> Summary:
+    """Check every result file below a folder, and that each is its own seed's. Missing data is counted, not failed.
+
+    `only`: those below this part of it, such as the folder of a row.
+    """
+    if only is not None and not only.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{only} is no part of {folder}, where result files are told by their paths; give --results")
+    looked = folder if only is None else folder / only.resolve().relative_to(folder.resolve())
+    paths = sorted(looked.rglob("*.json"))
     if not paths:
-        raise ValueError(f"there is no result file below {folder}; `torchcaps reproduce` writes them")
+        raise ValueError(f"there is no result file below {looked}; `torchcaps reproduce` writes them")
     parts, bad, without_data, runs = Parts(root), [], {}, {}
     for path in paths:
         try:
