@@ -45,7 +45,7 @@ CASES = {
     # batch norm; ends before rounding errors have grown to anything that can be seen in this network
     "mixed images": made("em-capsnet-mixup", 6),
     # batch norm of capsules, fitted to the first batch by every process and to the parts of both from then on
-    "normalised capsules": made("matrix-capsnet-norm", 6),
+    "normalised capsules": made("matrix-capsnet-norm", 5),
     # gradients set by hand, a force by the mean over the batch, statistics of the decoder
     "experts": made("experts", 5),
     "stopped": made("capsnet-plain", stop=Stop(accuracy=10.0, part="test", every=5)),

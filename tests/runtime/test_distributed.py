@@ -122,7 +122,14 @@ def test_processes_hold_the_same_numbers(name, both):
 # draws inside the network, which each process makes for itself: dropout, or on and off of neurons and experts
 DRAWS = {"baseline", "pooled-sentences", "rbm", "experts-persistent"}
 # networks in which rounding errors grow, or turn the rank of a masked capsule: so many steps are compared
-GROWS = {"em-capsnet": 4, "em-capsnet-mixup": 7, "stackedcaps-em": 7, "inverted-capsnet": 6, "efficient-capsnet": 7}
+GROWS = {
+    "em-capsnet": 4,
+    "em-capsnet-mixup": 7,
+    "stackedcaps-em": 7,
+    "matrix-capsnet-norm": 4,
+    "inverted-capsnet": 6,
+    "efficient-capsnet": 7,
+}
 
 
 @pytest.mark.slow
