@@ -117,13 +117,6 @@ def test_a_weight_changed_by_others_is_rounded_again(as_on_gpu):
     assert torch.equal(step.rounded[0].low, step.rounded[0].parameter.to(torch.bfloat16))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Clipped(Classify):
-    def backward(self, model, batch, losses):
-        super().backward(model, batch, losses)
-        nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
-
-
 def test_a_hook_on_a_weight_sees_its_gradient(as_on_gpu, monkeypatch):
     seen = {}
 
@@ -138,6 +131,13 @@ def test_a_hook_on_a_weight_sees_its_gradient(as_on_gpu, monkeypatch):
     assert len(step.rounded) == 2
     step()
     assert {name: bool(gradient.any()) for name, gradient in seen.items()} == {"early": True, "late": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipped(Classify):
+    def backward(self, model, batch, losses):
+        super().backward(model, batch, losses)
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
 
 
 def test_there_are_none_where_somebody_else_reads_the_gradients(as_on_gpu):

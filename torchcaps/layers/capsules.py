@@ -76,12 +76,10 @@ def flat_poses(layer: str, capsules: Capsules | Tensor, n_in: int | None, d_in: 
 
 def vectors(layer: str, capsules: Capsules | Tensor, n_in: int | None, d_in: int) -> Float[Tensor, "*b i d"]:
     """Return checked vector poses whose length is the activity: where there is a score, poses are scaled to it."""
-    poses = flat_poses(layer, capsules, n_in, d_in)
-    if isinstance(capsules, Capsules) and capsules.score is not None:
-        # masked capsules may hold NaN, and 0 · NaN is not 0
-        poses = poses.masked_fill((capsules.activity == 0).unsqueeze(-1), 0)
-        return direction(poses) * capsules.activity.unsqueeze(-1)
-    return poses
+    if not isinstance(capsules, Capsules) or capsules.score is None:
+        return flat_poses(layer, capsules, n_in, d_in)
+    activity, poses = active_poses(layer, capsules, n_in, d_in)
+    return direction(poses) * activity.unsqueeze(-1)
 
 
 def active_poses(
@@ -91,6 +89,7 @@ def active_poses(
     poses = flat_poses(layer, capsules, n_in, d_in)
     if not isinstance(capsules, Capsules):
         return poses.new_ones(poses.shape[:-1]), poses
+    # 0 · NaN is not 0
     return capsules.activity, poses.masked_fill((capsules.activity == 0).unsqueeze(-1), 0)
 
 

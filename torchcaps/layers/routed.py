@@ -139,7 +139,7 @@ class RoutedCapsules(nn.Module):
         if self.norm is None:
             return self._scale(capsules)
         _, poses, present = self._activities(capsules)
-        _check_several(poses.shape[:-2].numel())
+        _check_samples(poses.shape[:-2].numel())
         with kept_if_refused(self):
             check_varied("RoutedCapsules", self.norm.fit(poses, present))
             self.norm.eval()  # processes may differ in the number of passes, and must not wait for each other
@@ -221,7 +221,7 @@ class RoutedCapsules(nn.Module):
             return poses
         activity, poses, present = self._activities(capsules)
         if self.norm.training:
-            _check_several(poses.shape[:-2].numel() * n_processes())
+            _check_samples(poses.shape[:-2].numel() * n_processes())
         return self.norm(poses, present) * activity.unsqueeze(-1)
 
     def _activities(
@@ -233,7 +233,7 @@ class RoutedCapsules(nn.Module):
         return activity, poses, (activity != 0) & (poses != 0).any(-1)
 
 
-def _check_several(n: int) -> None:
+def _check_samples(n: int) -> None:
     if n < 2:  # the normalised poses of a type sum to zero over the places of one sample, and so do uniform votes
         raise ValueError(
             f"RoutedCapsules: batch normalisation wants several samples to train or calibrate, got {n}; "

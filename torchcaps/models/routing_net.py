@@ -88,9 +88,7 @@ class RoutingNet(nn.Module):
         Batch normalisation uses the statistics of this batch, as it will in training.
         """
         with kept_if_refused(self):
-            training = self.training
             capsules = self.train().primary_capsules(images)
-            self.train(training)
             for layer in self.levels:
                 capsules = layer.calibrate(capsules)
 

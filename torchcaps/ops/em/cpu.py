@@ -25,7 +25,7 @@ from torchcaps.ops.em import reference
 from torchcaps.ops.em.densities import EPS
 from torchcaps.ops.em.reference import INF, EMRouted
 
-# Of the images of a block, see `bytes_of_image`; 8 MiB take a third longer: fewer images share less of a call.
+# that the images of a block may keep, see `bytes_of_image`; with a quarter of it routing takes a third longer
 BLOCK_BYTES = 32 << 20
 KEPT_BYTES = 1 << 30  # that all images may keep for the backward pass; beyond it, blocks are computed again there
 FEW_VOTES = 1 << 16  # numbers of all votes, below which the reference has less to prepare
