@@ -97,7 +97,7 @@ def test_a_folder_of_results_is_verified(command, trained, any_commit):
     row.mkdir(parents=True)
     (row / f"{result['seed']}.json").write_text(json.dumps(result))
     code, out, _ = command("verify", str(row))
-    assert (code, out.strip()) == (0, "1 result files, 0 bad")
+    assert (code, out.strip()) == (0, "1 result file, 0 bad")
     (row / f"{result['seed']}.json").rename(row / "77.json")
     code, out, _ = command("verify", str(row))
     assert code == 1 and "77.json place: recipe and seed are those of" in out

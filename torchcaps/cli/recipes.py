@@ -21,7 +21,7 @@ from torchcaps.results.claims import find
 from torchcaps.results.compare import compare
 from torchcaps.results.history import History
 from torchcaps.results.store import read_result
-from torchcaps.results.verify import verify, verify_all
+from torchcaps.results.verify import Check, verify, verify_all
 from torchcaps.runtime.environment import pick_device
 from torchcaps.train.plain import to_plain
 from torchcaps.train.step import ROUTED
@@ -103,18 +103,20 @@ def _verify_all(results: Path, data: Path | None, only: Path | None) -> None:
     for path, check in found.bad:
         console.print(f"BAD {path} {check.name}: {check.text}", highlight=False, soft_wrap=True, markup=False)
     console.print(found.text(), highlight=False, soft_wrap=True)
-    if only is not None:
-        if found.bad:
-            raise typer.Exit(1)
-        return
+    wrong = [] if only is not None else _verify_intervals(results, data)
+    if found.bad or wrong:
+        raise typer.Exit(1)
+
+
+def _verify_intervals(results: Path, data: Path | None) -> list[Check]:
+    """Tell which stored intervals are wrong; return them."""
     intervals = check_intervals(results, data)
     wrong = [check for check in intervals if check.passed is False]
     for check in wrong:
         console.print(f"BAD {paired_path(results)} {check.name} {check.text}", soft_wrap=True, markup=False)
     known = sum(check.passed is not None for check in intervals)
     console.print(f"{known} of {len(intervals)} paired intervals recomputed, {len(wrong)} bad", highlight=False)
-    if found.bad or wrong:
-        raise typer.Exit(1)
+    return wrong
 
 
 def compare_results(first: Path, second: Path, data: Root = None, as_json: AsJson = False) -> None:

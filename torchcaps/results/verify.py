@@ -118,7 +118,7 @@ class Summary(NamedTuple):
         missing = ", ".join(f"{n} on {name}" for name, n in sorted(self.without_data.items()))
         files = len({path for path, _ in self.bad})
         unread = f"; metrics not recomputed, since the data is not here: {missing}" if missing else ""
-        return f"{self.n:,} result files, {files} bad{unread}"
+        return f"{self.n:,} result {'file' if self.n == 1 else 'files'}, {files} bad{unread}"
 
 
 def verify_all(
