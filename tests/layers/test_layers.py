@@ -121,6 +121,22 @@ def test_a_layer_has_at_least_one_capsule_and_dimension(layer, name, wrong):
         layer(**sizes, **rows)
 
 
+ITERATED = [RoutedCapsules, EMCapsules, MatrixCapsules, InvertedCapsules, LazyRoutedCapsules]
+
+
+@pytest.mark.parametrize("layer", ITERATED)
+def test_routing_has_at_least_one_iteration(layer):
+    rows = {"rows": 2} if layer in (EMCapsules, MatrixCapsules) else {}
+    with pytest.raises(ValueError, match=f"{layer.__name__}: n_iters must be a whole number of at least 1, got 0"):
+        layer(n_in=6, n_out=3, d_in=4, d_out=4, n_iters=0, **rows)
+
+
+@pytest.mark.parametrize("layer", LOCAL)
+def test_local_routing_has_at_least_one_iteration(layer):
+    with pytest.raises(ValueError, match=f"{layer.__name__}: n_iters must be a whole number of at least 1, got 0"):
+        layer((6, 6), 8, 8, d_in=4, d_out=4, n_iters=0)
+
+
 @pytest.mark.parametrize("grid, hint", [(6, "(6, 6)"), ((6,), "(6, 6)"), ((0, 6), "(6, 6)"), ((2, 3, 4), "(6, 6)")])
 @pytest.mark.parametrize("layer", LOCAL)
 def test_a_grid_is_rows_and_columns(layer, grid, hint):

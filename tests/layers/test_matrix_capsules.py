@@ -86,6 +86,13 @@ def test_steps_end_where_the_layer_does():
 def test_sizes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="10 inputs do not fill a grid of 2x2; give n_in as types · 4"):
         MatrixCapsules(10, 3, grid=(2, 2))
+    with pytest.raises(
+        ValueError, match="coordinates of a grid go to two rows of a pose, got rows=1; give two or more"
+    ):
+        MatrixCapsules(8, 3, rows=1, grid=(2, 2))
+    for power in (0, -1, float("inf")):
+        with pytest.raises(ValueError, match=f"MatrixCapsules: density_power must be above 0, got {power}"):
+            MatrixCapsules(8, 3, density_power=power)
     with pytest.raises(ValueError, match=r"expects \[..., 32 capsules, 4 rows, 4 dimensions each\]"):
         ConvMatrixCapsules((4, 4), 2, 3)(torch.randn(2, 16, 4, 4))
 

@@ -5,7 +5,17 @@ import re
 import pytest
 import torch
 
-from torchcaps.models import MODELS, SENTENCE_MODELS, CapsNet, CapsuleHead
+from torchcaps.models import (
+    MODELS,
+    SENTENCE_MODELS,
+    CapsNet,
+    CapsuleHead,
+    EfficientCapsNet,
+    InvertedCapsNet,
+    MatrixCapsNet,
+    PooledNet,
+    RoutingNet,
+)
 
 EVERY = MODELS | SENTENCE_MODELS
 IMAGE = (1, 28, 28)
@@ -41,6 +51,28 @@ def test_a_number_of_classes_is_at_least_one(name, n_classes):
 def test_an_image_has_channels_height_and_width(name, image, hint):
     who = MODELS[name].__name__
     refuses(lambda: MODELS[name](image, 10), f"{who}: image must be (channels, height, width), got {image}; give", hint)
+
+
+@pytest.mark.parametrize(
+    "model, name, size, wanted",
+    [
+        (EfficientCapsNet, "channels", (32, 64), "4 whole numbers"),
+        (EfficientCapsNet, "d_primary", 0, "a whole number"),
+        (MatrixCapsNet, "n_types", (8, 8), "3 whole numbers"),
+        (MatrixCapsNet, "n_types", (8, 0, 8), "3 whole numbers"),
+        (MatrixCapsNet, "n_iters", 0, "a whole number"),
+        (InvertedCapsNet, "channels", (16,), "2 whole numbers"),
+        (InvertedCapsNet, "n_types", 0, "a whole number"),
+        (RoutingNet, "channels", 0, "a whole number"),
+        (PooledNet, "n_features", 0, "a whole number"),
+    ],
+)
+def test_sizes_are_whole_numbers_of_at_least_one(model, name, size, wanted):
+    refuses(lambda: model(**{name: size}), f"{model.__name__}: {name} must be {wanted} of at least 1, got {size}")
+
+
+def test_layers_on_a_grid_are_none_or_more():
+    refuses(lambda: InvertedCapsNet(n_conv=-1), "InvertedCapsNet: n_conv must be 0 or more", "got -1")
 
 
 def test_a_head_on_a_transformer_refuses_no_classes_too():

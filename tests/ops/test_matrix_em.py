@@ -208,6 +208,9 @@ def test_wrong_shapes_are_refused():
             ValueError, match=rf"coordinates must be \[{places}, 2\], a row and a column .*, got \[1, 2\]"
         ):
             matrix_em_routing(**args | {"grid": grid, "weight": weight}, coordinates=torch.zeros(1, 2))
+    narrow = args | {"poses": args["poses"][:, :1]}
+    with pytest.raises(ValueError, match="coordinates go to two rows of a pose, got poses of 1; give two or more"):
+        matrix_em_routing(**narrow, coordinates=torch.zeros(4, 2))
     with pytest.raises(ValueError, match="at least one iteration, got n_iters=0"):
         matrix_em_routing(**args, n_iters=0)
 

@@ -43,7 +43,8 @@ class ConvRoutedCapsules(nn.Module):
     ) -> None:
         super().__init__()
         check_grid("ConvRoutedCapsules", grid)
-        check_sizes("ConvRoutedCapsules", n_in_types=n_in_types, n_out_types=n_out_types, d_in=d_in, d_out=d_out)
+        sizes = {"n_in_types": n_in_types, "n_out_types": n_out_types, "d_in": d_in, "d_out": d_out}
+        check_sizes("ConvRoutedCapsules", **sizes, n_iters=n_iters)
         if couplings == "random":
             raise ValueError(
                 "ConvRoutedCapsules has no prior logits for random couplings; use softmax, leaky, max-min or uniform"

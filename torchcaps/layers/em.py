@@ -56,7 +56,7 @@ class EMCapsules(nn.Module):
         super().__init__()
         density_named(density)
         check_init("EMCapsules", init)
-        check_sizes("EMCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out, rows=rows)
+        check_sizes("EMCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out, rows=rows, n_iters=n_iters)
         if cost not in COSTS:
             raise ValueError(f"EMCapsules: cost must be one of {', '.join(COSTS)}; got {cost!r}")
         shared = _shared_shape(n_in, n_out, sharing, n_types)

@@ -36,7 +36,7 @@ class InvertedCapsules(nn.Module):
         self, n_in: int, n_out: int, d_in: int, d_out: int, n_iters: int = 2, *, n_types: int | None = None
     ) -> None:
         super().__init__()
-        check_sizes("InvertedCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
+        check_sizes("InvertedCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out, n_iters=n_iters)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
         n_weights = checked_types("InvertedCapsules", n_in, n_types)
         # products of normalised poses with votes have the deviation that is the votes' length

@@ -46,7 +46,7 @@ class LazyRoutedCapsules(nn.Module):
     ) -> None:
         super().__init__()
         check_init("LazyRoutedCapsules", init)
-        check_sizes("LazyRoutedCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
+        check_sizes("LazyRoutedCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out, n_iters=n_iters)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         self.n_iters, self.normalise = n_iters, normalise
         n_weights = checked_types("LazyRoutedCapsules", n_in, n_types)

@@ -59,6 +59,8 @@ class _MatrixLayer(nn.Module):
     ) -> None:
         super().__init__()
         check_init(type(self).__name__, init)
+        if density_power is not None and not 0 < density_power < INF:
+            raise ValueError(f"{type(self).__name__}: density_power must be above 0, got {density_power}")
         self.n_in, self.rows, self.n_iters = n_in, rows, n_iters
         *_, n_out, d_in, d_out = shape
         alive, numbers = init == "alive", rows * d_out
@@ -182,7 +184,7 @@ class MatrixCapsules(_MatrixLayer):
         init: str = "alive",
         batch_norm: bool = False,
     ) -> None:
-        check_sizes("MatrixCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out, rows=rows)
+        check_sizes("MatrixCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out, rows=rows, n_iters=n_iters)
         if grid is not None:
             check_grid("MatrixCapsules", grid)
         places = 1 if grid is None else prod(grid)
@@ -190,6 +192,11 @@ class MatrixCapsules(_MatrixLayer):
             raise ValueError(
                 f"MatrixCapsules: {n_in} inputs do not fill a grid of {grid[0]}x{grid[1]}; "
                 f"give n_in as types · {places}, or no grid"
+            )
+        if grid is not None and rows < 2:
+            raise ValueError(
+                f"MatrixCapsules: coordinates of a grid go to two rows of a pose, got rows={rows}; "
+                "give two or more, or no grid"
             )
         if grid is not None and n_types not in (None, n_in // places):
             raise ValueError(
@@ -245,9 +252,8 @@ class ConvMatrixCapsules(_MatrixLayer):
         batch_norm: bool = False,
     ) -> None:
         check_grid("ConvMatrixCapsules", grid)
-        check_sizes(
-            "ConvMatrixCapsules", n_in_types=n_in_types, n_out_types=n_out_types, d_in=d_in, d_out=d_out, rows=rows
-        )
+        sizes = {"n_in_types": n_in_types, "n_out_types": n_out_types, "d_in": d_in, "d_out": d_out, "rows": rows}
+        check_sizes("ConvMatrixCapsules", **sizes, n_iters=n_iters)
         with torch.device("cpu"):  # counting needs numbers, which a layer on the meta device has not
             tables = local_grid(*grid, kernel, stride, padding)
             pairs = int((tables.seen < tables.places).sum())  # places of parent and child; padding is no child

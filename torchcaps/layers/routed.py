@@ -94,7 +94,7 @@ class RoutedCapsules(nn.Module):
         super().__init__()
         coupling_rule(couplings)
         check_init("RoutedCapsules", init)
-        check_sizes("RoutedCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out)
+        check_sizes("RoutedCapsules", n_in=n_in, n_out=n_out, d_in=d_in, d_out=d_out, n_iters=n_iters)
         self.n_in, self.n_out, self.d_in, self.d_out, self.n_iters = n_in, n_out, d_in, d_out, n_iters
         self.couplings, self.detach, self.backend = couplings, detach, backend
         self.weight = nn.Parameter(torch.empty(_weight_shape(n_in, n_out, d_in, d_out, sharing, n_types)))

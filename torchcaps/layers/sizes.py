@@ -1,5 +1,6 @@
 """Checks of the sizes that a layer is built with."""
 
+from collections.abc import Sequence
 from operator import index
 from typing import Any
 
@@ -9,6 +10,13 @@ def check_sizes(layer: str, **sizes: Any) -> None:
     for name, size in sizes.items():
         if size is not None and _whole(size) < 1:
             raise ValueError(f"{layer}: {name} must be a whole number of at least 1, got {size!r}")
+
+
+def check_each(layer: str, n: int, **sizes: Any) -> None:
+    """Refuse anything but tuples of `n` numbers of at least 1."""
+    for name, each in sizes.items():
+        if not isinstance(each, Sequence) or len(each) != n or any(_whole(size) < 1 for size in each):
+            raise ValueError(f"{layer}: {name} must be {n} whole numbers of at least 1, got {each!r}")
 
 
 def check_grid(layer: str, grid: Any) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from torchcaps.layers import Capsules, Decoder, SelfAttentionCapsules
+from torchcaps.layers.sizes import check_each, check_sizes
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.ops import RoutingStep, squash_exponential
 
@@ -62,12 +63,14 @@ class EfficientCapsNet(nn.Module):
         super().__init__()
         if preset not in STEMS:
             raise ValueError(f"EfficientCapsNet: preset must be one of {', '.join(STEMS)}; got {preset!r}")
+        name = type(self).__name__
+        check_each(name, 4, channels=channels)
+        check_sizes(name, d_primary=d_primary, d_class=d_class)
         if channels[-1] % d_primary:
             raise ValueError(
                 f"EfficientCapsNet: the last channels are cut into poses of {d_primary} dimensions, "
                 f"got {channels[-1]}; give a multiple"
             )
-        name = type(self).__name__
         self.image, self.n_classes = checked_image(name, image), checked_classes(name, n_classes)
         self.preset, self.d_primary = preset, d_primary
         first = STEMS[preset]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from torchcaps.layers import Capsules
+from torchcaps.layers.sizes import check_each, check_sizes
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.ops import inverted_routing
 
@@ -50,13 +51,13 @@ class InvertedCapsNet(nn.Module):
         n_iters: int = 2,
     ) -> None:
         super().__init__()
-        if n_iters < 1:
-            raise ValueError(f"InvertedCapsNet needs at least one iteration, got n_iters={n_iters}")
-        if n_blocks < 1:
-            raise ValueError(f"InvertedCapsNet needs at least one residual block at each size, got n_blocks={n_blocks}")
-        if rows < 1 or d_pose % rows:
-            raise ValueError(f"InvertedCapsNet: poses of {d_pose} dimensions do not form matrices of {rows} rows")
         name = type(self).__name__
+        check_each(name, 2, channels=channels)
+        check_sizes(name, n_iters=n_iters, n_blocks=n_blocks, n_types=n_types, d_pose=d_pose, rows=rows)
+        if n_conv < 0:
+            raise ValueError(f"InvertedCapsNet: n_conv must be 0 or more convolutional capsule layers, got {n_conv}")
+        if d_pose % rows:
+            raise ValueError(f"InvertedCapsNet: poses of {d_pose} dimensions do not form matrices of {rows} rows")
         self.image, self.n_classes = checked_image(name, image), checked_classes(name, n_classes)
         self.n_iters, self.n_types = n_iters, n_types
         self.stem = nn.Sequential(

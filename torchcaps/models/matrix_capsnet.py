@@ -15,6 +15,7 @@ from torchcaps.layers import Capsules
 from torchcaps.layers.calibration import calibrate
 from torchcaps.layers.matrix_em import ConvMatrixCapsules, MatrixCapsules
 from torchcaps.layers.norm import check_varied, fit_statistics, kept_if_refused
+from torchcaps.layers.sizes import check_each, check_sizes
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 
 KERNEL, STRIDE = 5, 2  # for the convolution on the image
@@ -55,6 +56,8 @@ class MatrixCapsNet(nn.Module):
     ) -> None:
         super().__init__()
         self.image, self.n_classes = checked_image("MatrixCapsNet", image), checked_classes("MatrixCapsNet", n_classes)
+        check_each("MatrixCapsNet", 3, n_types=n_types)
+        check_sizes("MatrixCapsNet", channels=channels, rows=rows, n_iters=n_iters)
         self.rows, self.n_primary = rows, n_types[0]
         self.grid = tuple((size - KERNEL) // STRIDE + 1 for size in self.image[1:])
         least = KERNEL + STRIDE * (2 * FIELD)

@@ -18,6 +18,7 @@ from torch.nn.functional import silu
 from torchcaps.layers import Capsules
 from torchcaps.layers.norm import kept_if_refused
 from torchcaps.layers.routings import CapsuleLayer, Ladder, Routing, routing_named
+from torchcaps.layers.sizes import check_sizes
 from torchcaps.models.checks import check_images, checked_classes, checked_image
 from torchcaps.models.em_images import STRIDES, checked_grid, grid_after, stem, with_coordinates
 
@@ -54,6 +55,7 @@ class RoutingNet(nn.Module):
     ) -> None:
         super().__init__()
         self.image, self.n_classes = checked_image("RoutingNet", image), checked_classes("RoutingNet", n_classes)
+        check_sizes("RoutingNet", channels=channels, n_types=n_types, n_parts=n_parts, d_pose=d_pose)
         self.routing = routing_named(routing)
         if isinstance(self.routing, Ladder):
             raise ValueError("RoutingNet: ladders share no transforms and do not stack; give another routing")
@@ -122,6 +124,7 @@ class PooledNet(nn.Module):
     ) -> None:
         super().__init__()
         self.image, self.n_classes = checked_image("PooledNet", image), checked_classes("PooledNet", n_classes)
+        check_sizes("PooledNet", channels=channels, n_features=n_features)
         self.strides = strides_for(self.image) if strides is None else tuple(strides)
         self.grid = checked_grid("PooledNet", self.strides, *self.image[1:])
         self.maps = stem(self.image[0] + 2, channels, self.strides)

@@ -60,8 +60,8 @@ def self_routing(
     """Send every input where a linear map of its own pose says, weighted by its activity.
 
     `bias` is added to the routing logits. Weights for n types are shared by the inputs of a type, which follow each
-    other. An activity of 0 masks an input, unless all inputs of a sample have it: then all count alike. Computed in
-    float32 at least; the poses come back in the dtype of the poses.
+    other. An activity of 0 masks an input of finite pose, unless all inputs of a sample have it: then all count alike.
+    Computed in float32 at least; the poses come back in the dtype of the poses.
     """
     (step,) = self_routing_steps(activity, poses, weight, route, bias)
     return SelfRouted(step.poses, step.log_activity)

@@ -253,6 +253,11 @@ def check(scores, poses, weight, beta_use, beta_activate, n_iters, grid, coordin
     for name, beta in (("beta_use", beta_use), ("beta_activate", beta_activate)):
         if tuple(beta.shape) != (n_out,):
             raise ValueError(f"matrix_em_routing: {name} must be [{n_out}] for this weight, got {list(beta.shape)}")
+    if coordinates is not None and poses.shape[-2] < 2:
+        raise ValueError(
+            f"matrix_em_routing: coordinates go to two rows of a pose, got poses of {poses.shape[-2]}; "
+            "give two or more, or no coordinates"
+        )
     places = n_in // n_types if grid is None else weight.shape[1]
     if coordinates is not None and tuple(coordinates.shape) != (places, 2):
         raise ValueError(
