@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from torchcaps.data import Labelled, load
+from torchcaps.data.augment import Erase
 from torchcaps.data.batches import Batches, batches_for
 from torchcaps.papers import RECIPES
 from torchcaps.train.recipe import Run
@@ -12,9 +13,9 @@ CPU = torch.device("cpu")
 
 
 def augmentations() -> dict[str, object]:
-    """One augmentation of every kind that a recipe has."""
+    """One augmentation of every kind that a recipe has, and of the one that none has."""
     runs = [run for run in (recipe.make() for recipe in RECIPES.values()) if isinstance(run, Run)]
-    return {type(part).__name__: part for run in runs for part in run.augment}
+    return {type(part).__name__: part for part in (Erase(4), *(part for run in runs for part in run.augment))}
 
 
 AUGMENTATIONS = augmentations()
