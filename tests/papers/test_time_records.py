@@ -8,7 +8,7 @@ import pytest
 from torchcaps.papers import RECIPES
 from torchcaps.papers.pages import filled
 from torchcaps.papers.records.rows import BARS
-from torchcaps.papers.records.table import RULE, record_of
+from torchcaps.papers.records.table import CORRECTED, RULE, record_of
 from torchcaps.results.statistics import NOTE, p_below, recomputable
 from torchcaps.results.store import result_path, write_result
 from torchcaps.results.verify import unchecked
@@ -54,8 +54,16 @@ def test_the_p_value_is_that_of_scipy():
     assert p_below(errors, 0.35) == pytest.approx(stats.ttest_1samp(errors, 0.35, alternative="less").pvalue)
 
 
-def test_equal_errors_need_no_distribution_and_one_has_none():
-    assert p_below([0.2, 0.2], 0.3) == 0 and p_below([0.3, 0.3], 0.3) == p_below([0.4, 0.4], 0.3) == 1
+def test_seeds_that_share_their_images_prove_less():
+    """Nadeau and Bengio: the variance of the mean of n seeds is (1 / n + test / train) times that of one."""
+    # mean 0.2, sd 0.1, so t = -0.1 / (0.1 sqrt(1 / 3 + 1 / 4))
+    t = -1 / sqrt(1 / 3 + 1 / 4)
+    assert p_below([0.1, 0.2, 0.3], 0.3, overlap=1 / 4) == pytest.approx(0.5 + t / (2 * sqrt(2 + t**2)))
+    assert p_below([0.1, 0.2, 0.3], 0.3, overlap=1 / 4) > p_below([0.1, 0.2, 0.3], 0.3)
+
+
+def test_equal_errors_do_not_tell_their_spread_and_one_has_none():
+    assert p_below([0.2, 0.2], 0.3) == p_below([0.3, 0.3], 0.3) == p_below([0.4, 0.4], 0.3) == 1
     with pytest.raises(ValueError, match="a t-test needs at least two seeds, got 1"):
         p_below([0.2], 0.3)
 
@@ -77,16 +85,20 @@ def test_the_table_has_training_seconds_alone_and_says_what_was_not_run(tmp_path
     assert rows(tmp_path) == {name: ["not run yet", *"-----"] for name in ("digits", "digits-fast")}
     assert NOTE not in filled(MARKED, tmp_path) and RULE in filled(MARKED, tmp_path)
     write(tmp_path, "digits", 0, 0.2, 20.0)
-    assert rows(tmp_path)["digits"][:4] == ["20.00", "0.200 (1)", "-", "no: one seed"]
+    assert rows(tmp_path)["digits"][:4] == ["20.00", "0.200 (1)", "-", "no: fewer than 3 seeds"]
     write(tmp_path, "digits", 1, 0.4, 22.0, date="2026-11-19")
-    write(tmp_path, "digits-fast", 0, 0.2, 9.0)
-    write(tmp_path, "digits-fast", 1, 0.4, 11.0)
+    assert rows(tmp_path)["digits"][3] == "no: fewer than 3 seeds"
+    write(tmp_path, "digits", 2, 0.3, 21.0)
+    for seed, error in enumerate((0.2, 0.3, 0.4)):
+        write(tmp_path, "digits-fast", seed, error, 9.0 + seed)
     found = rows(tmp_path)
     assert list(found) == ["digits-fast", "digits"]  # the fastest first
     made = ["a GPU", "2026-11-18"]
-    assert found["digits-fast"] == ["10.00 ± 1.41", "0.300 ± 0.141 (2)", "0.045", "yes", *made]
-    assert found["digits"][0] == "21.00 ± 1.41" and found["digits"][5] == "2026-11-18 to 2026-11-19"
+    # t = -0.7 / (0.1 sqrt(1 / 3 + 360 / 1437)), two degrees of freedom
+    assert found["digits-fast"] == ["10.00 ± 1.00", "0.300 ± 0.100 (3)", "0.0059", "yes", *made]
+    assert found["digits"][0] == "21.00 ± 1.00" and found["digits"][5] == "2026-11-18 to 2026-11-19"
     text = filled(MARKED, tmp_path)
+    assert CORRECTED in text and CORRECTED not in filled(MARKED.replace("digits", "mnist"), tmp_path)
     assert f"## digits: error below {BARS['digits']:g} %" in text
     assert "| seconds† |" in text and "| date† |" in text and NOTE in text
     assert filled(text, tmp_path) == text
@@ -95,18 +107,19 @@ def test_the_table_has_training_seconds_alone_and_says_what_was_not_run(tmp_path
 @pytest.mark.parametrize(
     "changed, reason",
     [
-        ({"error": 0.9}, "not surely below the bar"),
-        ({"error": 2.0}, "misses the bar"),
+        ({"error": 1.9}, "not surely below the bar"),
+        ({"error": 4.0}, "misses the bar"),
         ({"device": "another GPU"}, "several devices"),
         ({"begun_by": [{"device": "another GPU", "commit": "1" * 40}]}, "several devices"),
         ({"dirty": True}, "uncommitted code"),
     ],
 )
 def test_what_is_no_record_is_told_and_stands_behind_records(tmp_path, changed, reason):
-    write(tmp_path, "digits", 0, 0.2, 20.0)
-    write(tmp_path, "digits", 1, 0.4, 20.0)
+    for seed, error in enumerate((0.2, 0.3, 0.4)):
+        write(tmp_path, "digits", seed, error, 20.0)
     write(tmp_path, "digits-fast", 0, 0.2, 9.0)
-    write(tmp_path, "digits-fast", 1, **({"error": 0.4, "seconds": 9.0} | changed))
+    write(tmp_path, "digits-fast", 1, 0.3, 9.0)
+    write(tmp_path, "digits-fast", 2, **({"error": 0.4, "seconds": 9.0} | changed))
     found = rows(tmp_path)
     assert found["digits-fast"][3] == f"no: {reason}"
     assert list(found) == ["digits", "digits-fast"]

@@ -13,7 +13,7 @@ from torchcaps.cli.threads import fast_threads
 from torchcaps.cli.training import train_recipe
 from torchcaps.papers import RECIPES
 from torchcaps.papers.records.rows import BARS
-from torchcaps.papers.records.table import LEVEL, record_of
+from torchcaps.papers.records.table import LEAST, LEVEL, record_of
 from torchcaps.results.claims import Recipe, find
 from torchcaps.results.store import read_result, result_path, write_result
 from torchcaps.runtime.environment import make_folder
@@ -38,8 +38,8 @@ def bench_record(
     """
     rows = {row: recipe for row, recipe in RECIPES.items() if row.startswith("records/")}
     recipe, wanted = find(f"records/{name.removeprefix('records/')}", rows), list(dict.fromkeys(seeds_of(seeds)))
-    if len(wanted) < 2:
-        raise ValueError(f"a t-test needs at least two seeds, got --seeds {seeds}; give more, as --seeds 0,1,2")
+    if len(wanted) < LEAST:
+        raise ValueError(f"a record takes at least {LEAST} seeds, got --seeds {seeds}; give more, as --seeds 0,1,2")
     if not find_spec("scipy"):  # before any training
         raise ValueError("the t-test needs scipy, which is not installed; run `pip install 'torchcaps[experiments]'`")
     make_folder(results)

@@ -106,16 +106,21 @@ def ensemble_error_percent(results: Sequence[Mapping[str, Any]], split: str) -> 
     return error_percent(scores.argmax(-1), labels)
 
 
-def p_below(values: Sequence[float], bar: float) -> float:
-    """Return the p-value of a one-sided t-test: how likely so low a mean is if the true mean were the bar."""
+def p_below(values: Sequence[float], bar: float, overlap: float = 0.0) -> float:
+    """Return the p-value of a one-sided t-test: how likely so low a mean is if the true mean were the bar.
+
+    `overlap`: test images per training image, where every seed draws both anew from the same images. Errors then
+    depend on each other, and the variance of their mean is larger (Nadeau and Bengio 2003). 1 if all values are equal:
+    they do not tell their spread.
+    """
     if len(values) < 2:
         raise ValueError(f"a t-test needs at least two seeds, got {len(values)}; give more of them")
     sd = stdev(values)
     if not sd:
-        return 0.0 if mean(values) < bar else 1.0
+        return 1.0
     from scipy.stats import t  # comes with scikit-learn
 
-    return float(t.cdf((mean(values) - bar) / (sd / sqrt(len(values))), len(values) - 1))
+    return float(t.cdf((mean(values) - bar) / (sd * sqrt(1 / len(values) + overlap)), len(values) - 1))
 
 
 def spread(values: Sequence[float]) -> str:
