@@ -77,6 +77,12 @@ def test_a_table_has_errors_and_costs_and_says_what_was_not_run(tmp_path):
     first, second, *_ = rows
     assert first.startswith("| no capsules: CNN | 1.50 (1) | - | 271,545 | 4.00 | 1,024 |")
     assert second.startswith("| em | 2.50 ± 0.71 (2) | - | 228,440 | 8.00 | 1,024 |")
+    assert not any("other code" in row for row in rows)
+    costs = read_costs(tmp_path)
+    write_costs(
+        tmp_path, costs | {"smallnorb-lazy": costs["smallnorb-em"]._replace(row="smallnorb-lazy", commit="f" * 12)}
+    )
+    assert "Timed with other code than the rest: `lazy`." in filled(marked, tmp_path)
     with pytest.raises(
         ValueError,
         match="no set 'cifar10' of routings; there are smallnorb, like, fashion, cifar, digits, all, between",

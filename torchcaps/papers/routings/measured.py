@@ -25,6 +25,7 @@ class Measured:
     parameters: int
     ms_per_step: float | None  # None: not measured yet
     memory_bytes: int | None
+    commit: str = ""  # that was timed
 
     @property
     def about(self) -> str:
@@ -40,8 +41,8 @@ def measured(which: str, results: Path) -> list[Measured]:
         row = f"{which}-{name}"
         results_of = todays(Recipe(f"routings/{row}", ROWS[row], None), results)[0]
         errors = tuple(result["metrics"][part][metric] for result in results_of)
-        ms, memory = (costs[row].ms, costs[row].memory_bytes) if row in costs else (None, None)
-        found.append(Measured(name, errors, parameters(which, name), ms, memory))
+        cost = (costs[row].ms, costs[row].memory_bytes, costs[row].commit) if row in costs else (None, None)
+        found.append(Measured(name, errors, parameters(which, name), *cost))
     return found
 
 

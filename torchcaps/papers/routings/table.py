@@ -1,5 +1,6 @@
 """Tables of docs/which-routing.md and which-routing-tables.md: errors of all sets, then each set with costs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -43,7 +44,15 @@ def routings_table(which: str, results: Path) -> str:
         error = spread_of(row.errors) if row.errors else "not run yet"
         cells = (row.about, error, beside.get(row.name, "-"), *_costs(row))
         lines.append(f"| {' | '.join(cell.translate(NARROW) for cell in cells)} |")
-    return "\n".join([*lines, *(["", NOTE] if marked else [])]) + "\n"
+    return "\n".join([*lines, *(["", NOTE, *_of_other_code(rows)] if marked else [])]) + "\n"
+
+
+def _of_other_code(rows: Sequence[Measured]) -> list[str]:
+    """Name the rows that were timed at another commit than most of their set."""
+    commits = [row.commit for row in rows if row.commit]
+    most = max(commits, key=commits.count)
+    others = [f"`{row.about}`" for row in rows if row.commit not in ("", most)]
+    return [f"Timed with other code than the rest: {', '.join(others)}."] if others else []
 
 
 def _overview(results: Path) -> str:
