@@ -28,11 +28,13 @@ def list_routings(as_json: bool) -> None:
 
 def about(routing: Routing) -> dict[str, Any]:
     """Describe a routing by its docstring and by the options in which it differs from the default ones."""
-    texts = [" ".join((type(routing).__doc__ or "").split())]
-    if isinstance(routing, Dynamic):
-        texts.insert(0, COUPLINGS[routing.couplings].__doc__ or "")  # a rule may be of a paper of its own
-    paper = next((found[1] for text in texts if (found := CITED.search(text))), "-")
-    first = re.split(r"[.;] |\.$", CITED.sub("", texts[-1]))[0]
+    text = " ".join((type(routing).__doc__ or "").split())
+    cites = text
+    if isinstance(routing, Dynamic) and routing.couplings != Dynamic.couplings:
+        cites = COUPLINGS[routing.couplings].__doc__ or ""  # another rule is of a paper of its own, or of none
+    found = CITED.search(cites)
+    paper = found[1] if found else "-"
+    first = re.split(r"[.;] |\.$", CITED.sub("", text))[0]
     chosen = {
         field.name: value for field in fields(routing) if (value := getattr(routing, field.name)) != field.default
     }
