@@ -83,7 +83,6 @@ BEYOND = variants(
         "mnist-max-min": Variant("CapsNet, max-min couplings (printed by Zhao 2019: 0.20)", {"couplings": "max-min"}),
         "mnist-more-augmentation": Variant(
             "beyond the paper: CapsNet, training digits also turned, scaled and squeezed",
-            # 10,000 held-out digits, two seeds: 0.35 % error, with Erase(4) 0.41
             {"augment": (Warp(turn=0.15, slant=0.0, stretch=0.1), Shift(2))},
         ),
     },
