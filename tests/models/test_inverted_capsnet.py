@@ -59,5 +59,5 @@ def test_every_parameter_learns(size):
 
 
 def test_the_stem_has_blocks():
-    with pytest.raises(ValueError, match="at least one residual block at each size, got n_blocks=0"):
+    with pytest.raises(ValueError, match="InvertedCapsNet: n_blocks must be a whole number of at least 1, got 0"):
         InvertedCapsNet(n_blocks=0)
