@@ -91,7 +91,9 @@ def test_sizes_that_do_not_fit_are_refused():
     ):
         MatrixCapsules(8, 3, rows=1, grid=(2, 2))
     for power in (0, -1, float("inf")):
-        with pytest.raises(ValueError, match=f"MatrixCapsules: density_power must be above 0, got {power}"):
+        with pytest.raises(
+            ValueError, match=f"MatrixCapsules: density_power must be a finite number above 0, got {power}"
+        ):
             MatrixCapsules(8, 3, density_power=power)
     with pytest.raises(ValueError, match=r"expects \[..., 32 capsules, 4 rows, 4 dimensions each\]"):
         ConvMatrixCapsules((4, 4), 2, 3)(torch.randn(2, 16, 4, 4))

@@ -60,7 +60,9 @@ class _MatrixLayer(nn.Module):
         super().__init__()
         check_init(type(self).__name__, init)
         if density_power is not None and not 0 < density_power < INF:
-            raise ValueError(f"{type(self).__name__}: density_power must be above 0, got {density_power}")
+            raise ValueError(
+                f"{type(self).__name__}: density_power must be a finite number above 0, got {density_power}"
+            )
         self.n_in, self.rows, self.n_iters = n_in, rows, n_iters
         *_, n_out, d_in, d_out = shape
         alive, numbers = init == "alive", rows * d_out

@@ -1,4 +1,4 @@
-"""Checks of the sizes that a layer is built with."""
+"""Checks of the sizes that a layer or a model is built with."""
 
 from collections.abc import Sequence
 from operator import index
