@@ -6,7 +6,7 @@ except in the row that follows the authors' code.
 
 from torchcaps.data.augment import Crop, Flip, Light, Shift, Standardise, Warp
 from torchcaps.data.batches import Records
-from torchcaps.probes.kinds import Ensemble
+from torchcaps.probes.kinds import Ensemble, Vote
 from torchcaps.results.claims import Variant, reproduces, variants
 from torchcaps.train.recipe import Run, Stage, Watch
 from torchcaps.train.schedules import Cosine, Exponential
@@ -89,6 +89,14 @@ BEYOND = variants(
     table="variants",
     **_ERROR,
 )
+
+
+@reproduces(table="ensembles", row="majority of five seeds: CapsNet, batches of 64, preset official-torch-init", **_ERROR)
+def mnist_vote() -> Vote:
+    """Majority of five networks, from their stored predictions: what is left is not the seeds' noise."""
+    return Vote(network=mnist_r3_recon_64_torch_init(), of="sabour2017/mnist-r3-recon-64-torch-init", n_members=5)
+
+
 MNIST = variants(
     mnist_r3_recon,
     {
