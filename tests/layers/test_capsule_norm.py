@@ -224,6 +224,7 @@ def test_sharing_statistics_leaves_it_as_it_is():
     assert (share_statistics(layer).norm.scores, layer.norm.poses) == norms  # which sum over processes themselves
 
 
+@pytest.mark.slow
 def test_it_compiles_whole_and_exports_with_a_free_batch(fresh_dynamo):
     layer, (poses, _, scores) = made("local"), capsules()
 

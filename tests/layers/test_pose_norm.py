@@ -259,6 +259,7 @@ def test_several_processes_leave_it_as_it_is():
     assert share_statistics(layer).norm is norm
 
 
+@pytest.mark.slow
 def test_it_compiles_whole_and_exports_with_a_free_batch(fresh_dynamo):
     layer, poses = SelfRoutedCapsules(6, 3, 4, 5, n_types=2, **BOTH), torch.randn(5, 6, 4)
     wanted, before = layer(poses), {name: buffer.clone() for name, buffer in layer.named_buffers()}

@@ -94,6 +94,7 @@ def test_exports_with_any_number_of_images():
     torch.testing.assert_close(program.module()(images).score, model(images).score)
 
 
+@pytest.mark.slow
 def test_compiles_as_one_graph_with_batch_norm(fresh_dynamo):
     model, images = MatrixCapsNet((1, 17, 17), 3, **SMALL, n_iters=2, batch_norm=True), torch.randn(4, 1, 17, 17)
     model.calibrate(images)
