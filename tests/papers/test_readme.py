@@ -12,6 +12,7 @@ import pytest
 
 from torchcaps.papers import RECIPES
 from torchcaps.papers.pages import NUMBER, _selected, filled, pages
+from torchcaps.papers.routings.costs import Cost, write_costs
 from torchcaps.probes.kinds import stored
 from torchcaps.results import means, statistics
 from torchcaps.results.statistics import NOTE
@@ -177,6 +178,20 @@ def test_a_number_in_a_sentence_is_the_mean_with_the_decimals_that_are_written(t
     assert said("error_percent", kept(tmp_path / "one", seed_0=1.0), "9.9 ± 0.9") == "1.0"
 
 
+def test_a_number_may_be_the_ratio_of_two_training_steps(tmp_path):
+    costs = [Cost(row, ms, 100, 8, "one GPU", "c") for row, ms in (("digits-em", 3.0), ("digits-uniform", 2.0))]
+    write_costs(tmp_path, {cost.row: cost for cost in costs})
+
+    def ratio(row: str, other: str, name: str = "ms", written: str = "0.00") -> str:
+        return filled(f"{written}<!-- routings/{row} {name} over {other} -->", tmp_path).split("<")[0]
+
+    assert ratio("digits-em", "digits-uniform") == "1.50"
+    assert ratio("digits-uniform", "digits-em", written="9.9") == "0.7"
+    assert ratio("digits-em", "digits-uniform", "memory_bytes") == "1.00"
+    assert ratio("digits-em", "digits-dynamic") == "not run yet"
+    assert "-->†" in filled("1.5<!-- routings/digits-em ms over digits-uniform -->", tmp_path), "nothing recomputes it"
+
+
 def test_a_number_in_a_sentence_that_nobody_ran_says_so(tmp_path):
     assert said("error_percent", tmp_path) == said("error_percent", tmp_path, "not run yet") == "not run yet"
     results = kept(tmp_path, seed_0=1.0, seed_1=2.0)
@@ -196,6 +211,9 @@ def test_a_number_in_a_sentence_that_nobody_ran_says_so(tmp_path):
         "2.02<!-- heinsen2019/smallnorb error_percent median -->": "no number",
         "2.02<!-- heinsen2019/smallnorb error_percent by seconds -->": "no number",
         "2.02<!-- heinsen2019/smalnorb error_percent -->": "no recipe 'heinsen2019/smalnorb'; did you mean heinsen2019/smallnorb",
+        "2.02<!-- heinsen2019/smallnorb ms over smallnorb-cnn -->": "no cost of a training step",
+        "2.02<!-- routings/digits-em seconds over digits-uniform -->": "no cost of a training step",
+        "2.02<!-- routings/digits-em ms over digits-unifrm -->": "did you mean routings/digits-uniform",
         "2.02<!-- heinsen2019/smallnorb eror_percent -->": "heinsen2019/smallnorb is not measured by eror_percent; it has error_percent",
     }.items(),
 )

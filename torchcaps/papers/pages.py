@@ -17,6 +17,7 @@ setting of tuning.csv, and a test metric, an extra, `PART.METRIC` or `seconds`. 
 and keeps its decimals; `97.98 ± 0.40` includes the sd. `least`, `most` or `seed 0` after the name replaces the mean;
 `by NAME of 10` takes, of the ten lowest seeds, the one that has the least of another number, once there are ten: a
 selection, which the page has to call so.
+`ms over ROW` and `memory_bytes over ROW` are ratios of training steps in routings/costs.csv.
 `100-error_percent` is 100 minus the metric. A dagger behind the mark, `89.95<!-- ... -->†`, is generated: this number
 cannot be recomputed. Its note is filled in between `<!-- unchecked -->` and `<!-- end -->`, or added to the page's end.
 """
@@ -28,6 +29,7 @@ from statistics import mean, stdev
 from torchcaps.papers import PAPERS, RECIPES
 from torchcaps.papers.against_cnn import table_of
 from torchcaps.papers.records.table import records_table
+from torchcaps.papers.routings.costs import read_costs
 from torchcaps.papers.routings.table import routings_table
 from torchcaps.results import means
 from torchcaps.results.claims import Recipe, find
@@ -50,9 +52,10 @@ MARKED = re.compile(
 NUMBER = re.compile(
     r"(?P<written>(?<![\d.,])-?\d+(?:\.(?P<decimals>\d+))?(?: ± \d+(?:\.(?P<sd>\d+))?)?|not run yet)"
     r"(?P<mark><!-- (?P<recipe>\w+/[\w=.,-]+) (?P<rest>100-)?(?P<name>[\w./-]+)"
-    rf"(?: (?P<which>least|most|seed \d+|by [\w./-]+ of [1-9]\d*))? -->){UNCHECKED}?"
+    rf"(?: (?P<which>least|most|seed \d+|by [\w./-]+ of [1-9]\d*|over [\w-]+))? -->){UNCHECKED}?"
 )
 NOTED = re.compile(r"<!-- unchecked -->\n(?:(?!<!--).)*<!-- end -->", re.DOTALL)
+RATIOS = ("ms", "memory_bytes")
 NAMES = re.compile(r"<!-- names [\w.]+(?: first(?: [\w.]+)+)? -->")  # filled by docs/sphinx_parts
 
 
@@ -71,7 +74,7 @@ def filled(text: str, results: Path) -> str:
 
 def _dagger(found: re.Match[str], results: Path) -> str:
     """Mark a number of a tuned setting, or one that its result files state without the means to recompute it."""
-    if found["recipe"] not in RECIPES:
+    if found["recipe"] not in RECIPES or _is_ratio(found):
         return UNCHECKED
     return "" if recomputable(RECIPES[found["recipe"]], results, found["name"]) else UNCHECKED
 
@@ -84,8 +87,12 @@ def _noted(text: str) -> str:
     return NOTED.sub(f"<!-- unchecked -->\n{NOTE if marked else ''}\n<!-- end -->", text)
 
 
+def _is_ratio(found: re.Match[str]) -> bool:
+    return (found["which"] or "").startswith("over")
+
+
 def _number(found: re.Match[str], results: Path) -> str:
-    values = _values(found["recipe"], found["name"], results)
+    values = _ratio(found, results) if _is_ratio(found) else _values(found["recipe"], found["name"], results)
     if found["rest"]:
         values = {seed: 100 - value for seed, value in values.items()}
     which = found["which"] or ""
@@ -105,6 +112,21 @@ def _number(found: re.Match[str], results: Path) -> str:
     if len(numbers) == 1 or "±" not in found["written"]:
         return said
     return f"{said} ± {stdev(numbers):.{len(found['sd'] or '')}f}"
+
+
+def _ratio(found: re.Match[str], results: Path) -> dict[int, float]:
+    """Divide the cost of one row's training step by that of another."""
+    paper, row = find(found["recipe"], RECIPES).name.split("/")
+    other = find(f"{paper}/{found['which'].split()[1]}", RECIPES).name.split("/")[1]
+    if paper != "routings" or found["name"] not in RATIOS:
+        raise ValueError(
+            f"{found['recipe']} {found['name']} is no cost of a training step: costs.csv has {' and '.join(RATIOS)} "
+            "of rows of routings"
+        )
+    costs = read_costs(results)
+    if row not in costs or other not in costs:
+        return {}
+    return {0: getattr(costs[row], found["name"]) / getattr(costs[other], found["name"])}
 
 
 def _selected(values: dict[int, float], judged: dict[int, float], count: int) -> dict[int, float]:
