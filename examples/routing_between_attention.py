@@ -1,8 +1,7 @@
 """A routing layer between blocks of self-attention: forty tokens become eight capsules, which attend to each other.
 
 Heinsen 2019 proposes it in section 7; `LazyRoutedCapsules` (Heinsen 2022) forms no votes, so sequences may be long.
-The task: do
-more of the tokens of a sequence lie below 5 or above? Runs in seconds on a CPU, with no download.
+The task: do more of the tokens of a sequence lie below 5 or above? Runs in seconds on a CPU, with no download.
 
 python examples/routing_between_attention.py
 """
@@ -27,8 +26,7 @@ class RoutedTransformer(nn.Module):
 
     def forward(self, ids: Tensor, present: Tensor) -> Tensor:
         vectors = self.before(self.embed(ids), src_key_padding_mask=~present)
-        scores = torch.zeros(present.shape).masked_fill(~present, -torch.inf)  # padding is a capsule that is not there
-        capsules = self.route(Capsules(vectors, scores))
+        capsules = self.route(Capsules.of(vectors).masked(present))  # padding counts for nothing
         return self.classes(self.after(capsules.poses).mean(1))
 
 
@@ -56,5 +54,7 @@ for step in range(60):
 
 ids, present, labels = draw(500, rng)
 with torch.no_grad():
+    padding = torch.randint(10, ids.shape, generator=rng)
+    torch.testing.assert_close(model(torch.where(present, ids, padding), present), model(ids, present))
     right = (model.eval()(ids, present).argmax(-1) == labels).float().mean().item()
 print(f"test accuracy {100 * right:.1f} %")

@@ -180,3 +180,80 @@ def test_votes_of_float16_poses_are_computed_in_float32_and_lazy_layers_take_any
         else:
             assert make()(half).activity.isfinite().all()
     assert LAYERS["lazy"]()(half.bfloat16()).activity.isfinite().all()
+
+
+MATRIX_LAYERS = {
+    "em": lambda: EMCapsules(6, 3, rows=2, d_in=4, d_out=4),
+    "matrix-em": lambda: MatrixCapsules(6, 3, rows=2, d_in=4),
+}
+ANY_NUMBER = {
+    "routed": lambda: RoutedCapsules(None, 3, 8, 5, sharing="inputs"),
+    "lazy": lambda: LazyRoutedCapsules(None, 3, 8, 5),
+    "em": lambda: EMCapsules(None, 3, rows=2, d_in=4, d_out=4, sharing="inputs"),
+}
+
+
+@pytest.mark.parametrize("name", VECTOR_LAYERS | MATRIX_LAYERS)
+def test_a_masked_capsule_counts_for_nothing_whatever_it_holds(name, rng):
+    layer = (VECTOR_LAYERS | MATRIX_LAYERS)[name]()
+    poses, present = squash(torch.randn(4, 6, 8, generator=rng)), torch.rand(4, 6, generator=rng) < 0.6
+    present[:, 0] = True
+    wanted = layer(Capsules.of(poses).masked(present))
+    for other in (100.0, torch.nan):
+        found = layer(Capsules.of(poses.masked_fill(~present[..., None], other)).masked(present))
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["routed", "conv", "ladder", "self-attention", "self-routing", "em", "matrix-em"])
+def test_a_mask_is_a_score_of_minus_infinity(name, rng):
+    layer = (VECTOR_LAYERS | MATRIX_LAYERS)[name]()
+    poses, present = squash(torch.randn(4, 6, 8, generator=rng)), torch.rand(4, 6, generator=rng) < 0.6
+    capsules = Capsules.of(poses)
+    scored = Capsules.scored(poses, capsules.logit.masked_fill(~present, -INF))
+    torch.testing.assert_close(layer(scored), layer(capsules.masked(present)), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", VECTOR_LAYERS | MATRIX_LAYERS)
+def test_where_all_are_present_a_mask_changes_nothing(name, rng):
+    layer, poses = (VECTOR_LAYERS | MATRIX_LAYERS)[name](), squash(torch.randn(4, 6, 8, generator=rng))
+    everywhere = torch.ones(4, 6, dtype=torch.bool)
+    found = layer(Capsules.of(poses).masked(everywhere))
+    torch.testing.assert_close(found, layer(Capsules.of(poses)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ANY_NUMBER)
+def test_padding_changes_nothing(name, rng):
+    layer, poses = ANY_NUMBER[name](), squash(torch.randn(2, 5, 8, generator=rng))
+    padded = torch.cat([poses, torch.randn(2, 4, 8, generator=rng)], 1)
+    present = torch.arange(9).expand(2, 9) < 5
+    torch.testing.assert_close(layer(Capsules.of(padded).masked(present)), layer(Capsules.of(poses)))
+
+
+def test_a_mask_keeps_scores_and_matrices(rng):
+    poses, score = torch.randn(2, 3, 2, 4, generator=rng), torch.tensor([[0.5, 1.0, INF], [0.0, -INF, 2.0]])
+    present = torch.tensor([[True, False, True], [True, True, False]])
+    found = Capsules.scored(poses, score).masked(present)
+    assert found.score.tolist() == [[0.5, -INF, INF], [0.0, -INF, -INF]]
+    assert found.activity.tolist() == found.score.sigmoid().tolist()
+    assert not found.poses[~present].any() and torch.equal(found.poses[present], poses[present])
+
+
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (
+            lambda poses: Capsules.of(poses).masked(torch.ones(2, 3)),
+            "expects present as torch.bool of [2, 3], true where",
+        ),
+        (lambda poses: Capsules.of(poses).masked(torch.ones(3, dtype=torch.bool)), "got torch.bool of [3]"),
+        (lambda poses: Capsules.of(poses).masked(None), "expects present as a torch.Tensor, got builtins.NoneType"),
+        (lambda poses: Capsules.scored(poses, torch.ones(2, 3) > 0), "write Capsules.of(poses).masked(present)"),
+        (lambda poses: Capsules.scored(poses, torch.ones(2, 2)), "got scores [2, 2] and poses [2, 3, 4]"),
+        (lambda poses: Capsules.scored(poses, torch.ones(2, 3, 4)), "got scores [2, 3, 4] and poses [2, 3, 4]"),
+        (lambda poses: Capsules.scored(poses, None), "expects score as a torch.Tensor, got builtins.NoneType"),
+    ],
+)
+def test_a_mask_or_scores_that_do_not_fit_are_refused(make, why, rng):
+    poses = torch.randn(2, 3, 4, generator=rng)
+    with pytest.raises(ValueError, match=re.escape(why)):
+        make(poses)

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from torchcaps.layers.inputs import check_floating
+from torchcaps.layers.inputs import check_floating, check_tensor
 from torchcaps.ops import length
 from torchcaps.ops.squash import direction
 
+INF = float("inf")
 NEAR = 1e-6  # logits are taken of probabilities at least this far from 0 and 1
 
 
 class Capsules(NamedTuple):
     """Poses and activities of capsules. On a grid, i runs over (type, row, column).
 
-    `activity` is the probability that a capsule is present. Routings that compute its logit keep it as `score`.
+    `activity` is the probability that a capsule is present. Routings that compute its logit keep it as `score`. Without
+    a score, the length of a vector pose is its activity. `masked` takes out capsules that are not there.
 
     Example:
 
         found = RoutedCapsules(n_in=32, n_out=10, d_in=8, d_out=16)(torch.randn(4, 32, 8))
         list(found.poses.shape), list(found.activity.shape)  # ([4, 10, 16], [4, 10])
+        tokens, present = torch.randn(2, 5, 8), torch.arange(5) < torch.tensor([[3], [5]])
+        Capsules.of(tokens).masked(present).activity[0, 3:].tolist()  # [0.0, 0.0]
     """
 
     poses: Float[Tensor, "*b i d"] | Float[Tensor, "*b i r d"]  # r rows if a pose is a matrix
@@ -37,7 +42,21 @@ class Capsules(NamedTuple):
     @classmethod
     def scored(cls, poses: Tensor, score: Float[Tensor, "*b i"]) -> Capsules:
         """Wrap poses whose activity is the sigmoid of a score; -inf masks a capsule, +inf makes it certain."""
+        _check_scores(poses, score)
         return cls(poses, score.sigmoid(), score)
+
+    def masked(self, present: Bool[Tensor, "*b i"]) -> Capsules:
+        """Take out capsules that are not present, such as padding: they count for nothing, whatever they hold."""
+        check_tensor("Capsules.masked", "present", present)
+        if present.dtype != torch.bool or present.shape != self.activity.shape:
+            raise ValueError(
+                f"Capsules.masked expects present as torch.bool of {list(self.activity.shape)}, "
+                f"true where a capsule is there; got {present.dtype} of {list(present.shape)}"
+            )
+        gone = ~present
+        beside = gone[(..., *(None,) * (self.poses.ndim - gone.ndim))]
+        score = None if self.score is None else self.score.masked_fill(gone, -INF)
+        return Capsules(self.poses.masked_fill(beside, 0), self.activity.masked_fill(gone, 0), score)
 
     @property
     def logit(self) -> Float[Tensor, "*b i"]:
@@ -48,6 +67,32 @@ class Capsules(NamedTuple):
     def confidence(self) -> Float[Tensor, "*b i"]:
         """Quantity to rank capsules by: the score, which does not saturate, or else the activity."""
         return self.activity if self.score is None else self.score
+
+
+def _check_scores(poses: Tensor, score: Tensor) -> None:
+    """Refuse a mask in place of scores, and scores of other capsules."""
+    check_tensor("Capsules.scored", "score", score)
+    if not score.is_floating_point():
+        raise ValueError(
+            f"Capsules.scored expects scores in floating point, got {score.dtype}; "
+            "for a mask write Capsules.of(poses).masked(present)"
+        )
+    # asking for their number would fix it in an exported program
+    odd = not torch.compiler.is_compiling() and score.shape != poses.shape[: score.ndim]
+    if odd or poses.ndim - score.ndim not in (1, 2):
+        raise ValueError(
+            f"Capsules.scored expects a score for each capsule, [*b i] with poses [*b i d] or [*b i r d]; "
+            f"got scores {list(score.shape)} and poses {list(poses.shape)}"
+        )
+
+
+def scores_of(capsules: Capsules | Tensor, poses: Tensor) -> Float[Tensor, "*b i"]:
+    """Return the scores of matrix poses: plain ones are certain, and an activity of 0 masks a capsule as -inf does."""
+    if not isinstance(capsules, Capsules):
+        return poses.new_full(poses.shape[:-2], INF)
+    if capsules.score is not None:
+        return capsules.score
+    return capsules.logit.masked_fill(capsules.activity == 0, -INF)
 
 
 def check_capsules(layer: str, poses: Tensor, n_in: int | None, d_in: int) -> None:

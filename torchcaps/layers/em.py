@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
-from torchcaps.layers.capsules import Capsules, checked_types, matrices
+from torchcaps.layers.capsules import Capsules, checked_types, matrices, scores_of
 from torchcaps.layers.initialisation import ASSUMED, GATE, LENGTH, SCORE, SIGNAL, alive_betas, check_init
 from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.sizes import check_sizes
@@ -130,7 +130,7 @@ class EMCapsules(nn.Module):
         """Check the capsules and return the arguments of the op."""
         poses = matrices("EMCapsules", capsules, self.n_in, self.rows, self.d_in)
         check_pose_dtype("EMCapsules", poses, self.weight.dtype)
-        scores = capsules.logit if isinstance(capsules, Capsules) else poses.new_full(poses.shape[:-2], INF)
+        scores = scores_of(capsules, poses)
         beta_use = self.beta_use if self.sharing != "all" else self.beta_use.expand(poses.shape[-3])
         beta_ignore = {"tied": beta_use, "none": torch.zeros_like(beta_use)}.get(self.cost, self.beta_ignore)
         return {

@@ -74,7 +74,8 @@ class InvertedCapsules(nn.Module):
     def _checked(self, capsules: Capsules | Tensor) -> Float[Tensor, "*b i d"]:
         poses = flat_poses("InvertedCapsules", capsules, self.n_in, self.d_in)
         check_pose_dtype("InvertedCapsules", poses, self.weight.dtype)
-        if not isinstance(capsules, Capsules) or capsules.score is None:
+        if not isinstance(capsules, Capsules):
             return poses
         gone = (capsules.activity == 0).unsqueeze(-1)  # masked capsules may hold NaN, and 0 · NaN is not 0
-        return poses.masked_fill(gone, 0) * capsules.activity.unsqueeze(-1).to(poses.dtype)
+        poses = poses.masked_fill(gone, 0)
+        return poses if capsules.score is None else poses * capsules.activity.unsqueeze(-1).to(poses.dtype)

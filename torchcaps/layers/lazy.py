@@ -113,7 +113,12 @@ class LazyRoutedCapsules(nn.Module):
         """Check the capsules and return the arguments of the op."""
         poses = flat_poses("LazyRoutedCapsules", capsules, self.n_in, self.d_in)
         scored = isinstance(capsules, Capsules) and capsules.score is not None
-        gone = capsules.score == -INF if scored else poses.new_zeros(poses.shape[:-1], dtype=torch.bool)
+        if scored:
+            gone = capsules.score == -INF
+        elif isinstance(capsules, Capsules):
+            gone = capsules.activity == 0
+        else:
+            gone = poses.new_zeros(poses.shape[:-1], dtype=torch.bool)
         poses = poses.masked_fill(gone.unsqueeze(-1), 0)  # scores and betas use the poses, and NaN would spread
         if scored:
             poses = poses * capsules.activity.unsqueeze(-1).to(poses.dtype)

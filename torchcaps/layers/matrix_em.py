@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
-from torchcaps.layers.capsules import Capsules, checked_types, matrices
+from torchcaps.layers.capsules import Capsules, checked_types, matrices, scores_of
 from torchcaps.layers.initialisation import LONG, SHORT, check_init
 from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.norm import CapsuleNorm, check_varied, kept_if_refused
@@ -138,7 +138,7 @@ class _MatrixLayer(nn.Module):
         """Return scores and checked matrix poses; plain poses are certain."""
         poses = matrices(type(self).__name__, capsules, self.n_in, self.rows, self.weight.shape[-2])
         check_pose_dtype(type(self).__name__, poses, self.weight.dtype)
-        return capsules.logit if isinstance(capsules, Capsules) else poses.new_full(poses.shape[:-2], INF), poses
+        return scores_of(capsules, poses), poses
 
     def _arguments(self, scores: Float[Tensor, "*b i"], poses: Float[Tensor, "*b i r d"]) -> dict:
         """Return the arguments of the op."""
