@@ -10,7 +10,9 @@ import torchcaps
 from torchcaps.layers import (
     CapsuleLayer,
     Capsules,
+    Dynamic,
     MatrixCapsules,
+    MatrixEM,
     RoutedCapsules,
     SelfRoutedCapsules,
     SelfRouting,
@@ -257,6 +259,16 @@ def test_several_processes_leave_it_as_it_is():
     layer = SelfRoutedCapsules(6, 3, 4, 5, batch_norm=True)
     norm = layer.norm
     assert share_statistics(layer).norm is norm
+
+
+@pytest.mark.parametrize("routing", [Dynamic(batch_norm=True), SelfRouting(batch_norm=True), MatrixEM(batch_norm=True)])
+def test_sync_batch_norm_leaves_it_and_replaces_the_others(routing, rng):
+    model = nn.Sequential(nn.BatchNorm1d(6), CapsuleLayer(6, 3, 16, 16, routing=routing))
+    poses = torch.randn(4, 6, 16, generator=rng)
+    wanted = model.eval()(poses)
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    assert isinstance(converted[0], nn.SyncBatchNorm)
+    torch.testing.assert_close(converted[1](converted[0](poses)), wanted, rtol=0, atol=0)
 
 
 @pytest.mark.slow

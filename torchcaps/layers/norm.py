@@ -49,7 +49,8 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
 class PoseNorm(SharedBatchNorm):
     """Batch normalisation of poses, for each type and dimension over samples and places. [*b i d] -> [*b i d].
 
-    Capsules follow each other by type. Absent ones (not `present`) hold zeros, count for nothing and stay zero.
+    Capsules follow each other by type. Absent ones (not `present`) hold zeros, count for nothing and stay zero. Where
+    processes train together, statistics are those of all, so in training every process has to call it.
     """
 
     def __init__(self, n_types: int, d: int) -> None:
@@ -90,7 +91,19 @@ class PoseNorm(SharedBatchNorm):
         return mean, variance
 
 
-class CapsuleNorm(nn.Module):
+class KeepsPoseNorms(nn.Module):
+    """A layer whose `PoseNorm` stays when `nn.SyncBatchNorm.convert_sync_batchnorm` replaces every batch norm.
+
+    It shares its statistics anyway, and PyTorch's norm would take no second argument.
+    """
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        converted = isinstance(self._modules.get(name), PoseNorm) and isinstance(module, nn.SyncBatchNorm)
+        if not converted:
+            super().add_module(name, module)
+
+
+class CapsuleNorm(KeepsPoseNorms):
     """Batch normalisation of scores and poses, for each type over samples and places. Returns both.
 
     Capsules follow each other by type. A score of -inf masks a capsule, which counts for nothing and stays masked. A

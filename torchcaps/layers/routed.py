@@ -19,7 +19,7 @@ from torchcaps.layers.initialisation import (
     is_aligned,
 )
 from torchcaps.layers.inputs import check_pose_dtype
-from torchcaps.layers.norm import PoseNorm, check_varied, kept_if_refused
+from torchcaps.layers.norm import KeepsPoseNorms, PoseNorm, check_varied, kept_if_refused
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import (
     RoutingStep,
@@ -55,7 +55,7 @@ class Supported(NamedTuple):
     support: Float[Tensor, "*b j"]  # without gradient
 
 
-class RoutedCapsules(nn.Module):
+class RoutedCapsules(KeepsPoseNorms):
     """Fully connected capsule layer: inputs vote for outputs, and votes are routed by agreement. [*b i d] -> [*b j e].
 
     `sharing` of the transforms: `none` one per pair, `places` one per input type and output (give `n_types`), `inputs`

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torchcaps.layers.capsules import NEAR, Capsules, active_poses, checked_types
 from torchcaps.layers.initialisation import LENGTH, LONG
 from torchcaps.layers.inputs import check_pose_dtype
-from torchcaps.layers.norm import PoseNorm, check_varied, kept_if_refused
+from torchcaps.layers.norm import KeepsPoseNorms, PoseNorm, check_varied, kept_if_refused
 from torchcaps.layers.sizes import check_sizes
 from torchcaps.ops import SelfRoutingStep, self_routing, self_routing_steps
 
 LOGIT = 0.5  # deviation of the first routing logits, without the bias
 
 
-class SelfRoutedCapsules(nn.Module):
+class SelfRoutedCapsules(KeepsPoseNorms):
     """Fully connected capsule layer whose inputs decide alone where they go, without iterations. [*b i d] -> [*b j e].
 
     Activities sum to one over the outputs; the score is their logit. The paper's loss is the negative logarithm of the
