@@ -59,6 +59,17 @@ def test_a_program_answers_as_the_model_does(name, tmp_path):
     assert said[0].shape[0] == BATCHES[-1]
 
 
+@pytest.mark.parametrize("name", ["smoke/capsnet", "smoke/stackedcaps"])
+def test_a_decoder_stays_behind_and_the_model_is_left_as_it_is(name):
+    model, run = made(name)
+    before = {key: tensor.clone() for key, tensor in model.train().state_dict().items()}
+    exported = {key.removeprefix("model.") for key in plan(model, run).module.state_dict()}
+    dropped = before.keys() - exported
+    assert exported < before.keys() and dropped and all("decoder." in key for key in dropped)
+    assert model.training and model.decoder is not None
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
 def test_an_onnx_file_names_its_axes_and_classes_and_answers_as_the_model_does(tmp_path, onnxruntime):
     """One model; tests/peers has all of them."""
     model, run = made(FAST_ONNX)

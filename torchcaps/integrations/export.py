@@ -18,6 +18,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 
 from torchcaps.data import info
 from torchcaps.data.augment import Augmentation
-from torchcaps.layers import Capsules, LadderCapsules, RankMask
+from torchcaps.layers import Capsules, Decoder, LadderCapsules, RankMask
 from torchcaps.runtime.files import write_whole
 from torchcaps.train.recipe import Run
 
@@ -104,7 +105,7 @@ class Plan(NamedTuple):
 
 def plan(model: nn.Module, run: Run) -> Plan:
     """Wrap a model for export and generate random example inputs."""
-    about, rng = info(run.data), torch.Generator().manual_seed(0)
+    about, rng, model = info(run.data), torch.Generator().manual_seed(0), _answering(model)
     batch = torch.export.Dim("batch")
     if about.kind == "sentences":
         module: nn.Module = PlainSentences(model)
@@ -123,6 +124,16 @@ def plan(model: nn.Module, run: Run) -> Plan:
         n_out = len(module(*examples[0]))
     ranks = any(isinstance(part, RankMask | LadderCapsules) for part in module.modules())
     return Plan(module, examples, tuple(free), free, ("scores", "poses")[:n_out], ranks)
+
+
+def _answering(model: nn.Module) -> nn.Module:
+    """Copy a model for the CPU, without a decoder: an answer needs none, and a program would store it all the same."""
+    copied = deepcopy(model)
+    for part in list(copied.modules()):
+        for name, child in part.named_children():
+            if isinstance(child, Decoder):
+                setattr(part, name, None)
+    return copied
 
 
 def export_program(model: nn.Module, run: Run, path: Path) -> Exported:
