@@ -71,7 +71,9 @@ def test_iterations_are_shown_where_there_are_some():
 )
 def test_options_of_the_default_routing_are_refused_beside_another(given):
     (name,) = given
-    with pytest.raises(ValueError, match=rf"CapsNet: {name}=.* is for routing=None, .*'em'.*; leave {name} out"):
+    other = "build a CapsuleLayer with n_types" if name == "sharing" else "give routing=Dynamic"
+    why = rf"CapsNet: {name}=.* is for routing=None, .*'em'.*; leave {name} out, or {other}"
+    with pytest.raises(ValueError, match=why):
         net("em", **given)
     with pytest.raises(ValueError, match=r"SupervisedCaps needs routing by agreement, got routing='em'; leave it out"):
         SupervisedCaps((1, 16, 16), 10, routing="em", **SMALL)

@@ -75,6 +75,17 @@ def test_labels_in_place_of_one_hot_rows_are_refused(loss):
         loss(torch.rand(3, 3), torch.tensor([0, 1, 2]))
 
 
+@pytest.mark.parametrize("loss", LOSSES.values())
+def test_rows_of_bool_are_rows_of_numbers(loss, rng):
+    outputs, present = torch.rand(4, 3, generator=rng), torch.eye(3)[[0, 2, 1, 1]]
+    torch.testing.assert_close(loss(outputs, present.bool()), loss(outputs, present), rtol=0, atol=0)
+
+
+def test_poses_in_place_of_lengths_are_refused():
+    with pytest.raises(ValueError, match=r"got \[4, 3, 16\] and \[4, 3\]; give the capsules, not their poses"):
+        margin_loss(torch.rand(4, 3, 16), torch.eye(3)[[0, 2, 1, 1]])
+
+
 def test_a_picture_without_its_channel_is_refused():
     with pytest.raises(
         ValueError, match=r"wants images and targets of the same shape, got \[2, 1, 4, 4\] and \[2, 4, 4\]"

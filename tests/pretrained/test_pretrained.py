@@ -172,6 +172,11 @@ def test_a_changed_byte_is_refused_by_name_and_by_path(copied, at):
         torchcaps.load(path)
 
 
+def test_what_is_no_name_is_refused():
+    with pytest.raises(ValueError, match="give the name of a pretrained model or the path of a checkpoint; got 3"):
+        torchcaps.load(3)
+
+
 def test_a_file_that_is_gone_is_named(copied):
     (copied / "capsnet-digits.safetensors").unlink()
     with pytest.raises(

@@ -44,9 +44,10 @@ def check_swap(model: str, routing: Any, given: Mapping[str, Any], defaults: Map
     """Refuse arguments of the default routing beside another routing, where they would be ignored."""
     for name, value in given.items():
         if value != defaults[name]:
+            other = "build a CapsuleLayer with n_types" if name == "sharing" else "give routing=Dynamic(n_iters=1), say"
             raise ValueError(
                 f"{model}: {name}={value!r} is for routing=None, and routing={routing!r} has options of its own; "
-                f"leave {name} out, or give options such as routing=Dynamic(n_iters=1)"
+                f"leave {name} out, or {other}"
             )
 
 

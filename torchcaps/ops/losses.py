@@ -8,6 +8,7 @@ as its `loss`.
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -40,7 +41,7 @@ def margin_loss(
                 "use LOSSES[routing.loss], the loss that their routing names"
             )
         lengths = lengths.activity
-    _same_shape("margin_loss", lengths=lengths, present=present)
+    present = _shares("margin_loss", present, lengths=lengths)
     missing = present * (upper - lengths).clamp(min=0).square()
     phantom = (1 - present) * (lengths - lower).clamp(min=0).square()
     return (missing + absent_weight * phantom).sum(-1)
@@ -98,7 +99,7 @@ def spread_loss(
     `scores`: capsules, of which the activity is taken, or their activity.
     """
     scores = scores if isinstance(scores, Tensor) else scores.activity
-    _same_shape("spread_loss", scores=scores, present=present)
+    present = _shares("spread_loss", present, scores=scores)
     true = (scores * present).sum(-1, keepdim=True)
     return ((margin - (true - scores)).clamp(min=0).square() * (1 - present)).sum(-1)
 
@@ -111,13 +112,22 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
 }
 
 
+def _shares(loss: str, present: Tensor, **outputs: Tensor) -> Tensor:
+    """Return the checked rows of `present` as numbers: rows of bool cannot be subtracted."""
+    _same_shape(loss, **outputs, present=present)
+    return present.float() if present.dtype == torch.bool else present
+
+
 def _same_shape(loss: str, **tensors: Tensor) -> None:
     """Refuse labels in place of their one-hot rows, or an image without its channel: they broadcast in silence."""
     (name, first), (other, second) = tensors.items()
-    if first.shape != second.shape:
-        numbers = other == "present" and first.ndim >= 1 and second.shape == first.shape[:-1]
-        one_hot = f"torch.nn.functional.one_hot(labels, {first.shape[-1]}).float()" if numbers else ""
-        raise ValueError(
-            f"{loss} wants {name} and {other} of the same shape, got {list(first.shape)} and {list(second.shape)}; "
-            + (f"turn class numbers into rows by {one_hot}" if numbers else "leave no axis out")
-        )
+    if first.shape == second.shape:
+        return
+    do = "leave no axis out"
+    if other == "present" and first.ndim >= 1 and second.shape == first.shape[:-1]:
+        one_hot = f"torch.nn.functional.one_hot(labels, {first.shape[-1]}).float()"
+        rows = second.is_floating_point() and second.ndim > 1
+        do = "give the capsules, not their poses" if rows else f"turn class numbers into rows by {one_hot}"
+    raise ValueError(
+        f"{loss} wants {name} and {other} of the same shape, got {list(first.shape)} and {list(second.shape)}; {do}"
+    )

@@ -42,6 +42,8 @@ def locate(name: str | Path) -> Path:
     The folder of a run stands for the checkpoint in it. The name of a pretrained model takes precedence over a file of
     that name; give the full path to load the file.
     """
+    if not isinstance(name, str | Path):
+        raise ValueError(f"give the name of a pretrained model or the path of a checkpoint; got {name!r}")
     given, path = str(name), Path(name)
     if given in entries():
         return file_of(given)

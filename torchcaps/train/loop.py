@@ -144,7 +144,9 @@ def _resumable(path: Path) -> Iterator[None]:
         yield
     except (LookupError, TypeError, RuntimeError, AttributeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} cannot be resumed ({reason}); give another folder, or remove that file") from error
+        raise ValueError(
+            f"{path} cannot be resumed ({reason}); give another folder with --out, or remove that file"
+        ) from error
 
 
 def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
@@ -157,7 +159,8 @@ def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
     other = unlike(about["run"], state.run) + differences({"seed": about["seed"]}, {"seed": state.seed})
     if other:
         raise ValueError(
-            f"{state.path} belongs to another run ({'; '.join(other[:3])}); give another folder, or remove that file"
+            f"{state.path} belongs to another run ({'; '.join(other[:3])}); "
+            "give another folder with --out, or remove that file"
         )
     if about.get("stage", -1) not in range(len(state.run.stages)):
         raise ValueError(f"{state.path} cannot be resumed: its stage is not one of this run; remove it")
@@ -184,7 +187,7 @@ def _resume_step(state: State, step: TrainingStep, found: Checkpoint) -> None:
     if state.done + int(step.counter) != found.about["step"]:
         raise ValueError(
             f"{state.path} cannot be resumed: it says step {found.about['step']} and counts "
-            f"{state.done + int(step.counter)}; give another folder, or remove that file"
+            f"{state.done + int(step.counter)}; give another folder with --out, or remove that file"
         )
 
 
