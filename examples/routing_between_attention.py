@@ -26,7 +26,7 @@ class RoutedTransformer(nn.Module):
 
     def forward(self, ids: Tensor, present: Tensor) -> Tensor:
         vectors = self.before(self.embed(ids), src_key_padding_mask=~present)
-        capsules = self.route(Capsules.of(vectors).masked(present))  # padding counts for nothing
+        capsules = self.route(Capsules.of(vectors, present))  # padding counts for nothing
         return self.classes(self.after(capsules.poses).mean(1))
 
 

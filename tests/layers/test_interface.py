@@ -198,10 +198,29 @@ def test_a_masked_capsule_counts_for_nothing_whatever_it_holds(name, rng):
     layer = (VECTOR_LAYERS | MATRIX_LAYERS)[name]()
     poses, present = squash(torch.randn(4, 6, 8, generator=rng)), torch.rand(4, 6, generator=rng) < 0.6
     present[:, 0] = True
-    wanted = layer(Capsules.of(poses).masked(present))
+    wanted = layer(Capsules.of(poses, present))
     for other in (100.0, torch.nan):
-        found = layer(Capsules.of(poses.masked_fill(~present[..., None], other)).masked(present))
+        found = layer(Capsules.of(poses.masked_fill(~present[..., None], other), present))
         torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", VECTOR_LAYERS | MATRIX_LAYERS)
+@pytest.mark.parametrize("held", [torch.nan, INF, 1e30])
+def test_gradients_are_finite_whatever_a_masked_capsule_holds(name, held, rng):
+    layer = (VECTOR_LAYERS | MATRIX_LAYERS)[name]()
+    poses, present = squash(torch.randn(4, 6, 8, generator=rng)), torch.rand(4, 6, generator=rng) < 0.6
+    present[:, 0] = True
+    poses = poses.masked_fill(~present[..., None], held).requires_grad_()
+    found = layer(Capsules.of(poses, present))
+    (found.poses.square().sum() + found.activity.sum()).backward()
+    assert poses.grad[present].isfinite().all() and poses.grad[present].any() and not poses.grad[~present].any()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+def test_capsules_of_another_layer_are_masked_by_the_same_call(rng):
+    capsules = EMCapsules(6, 3, rows=2, d_in=4, d_out=4)(squash(torch.randn(2, 6, 8, generator=rng)))
+    present = torch.tensor([[True, False, True], [True, True, False]])
+    torch.testing.assert_close(Capsules.of(capsules, present), capsules.masked(present), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["routed", "conv", "ladder", "self-attention", "self-routing", "em", "matrix-em"])
@@ -217,7 +236,7 @@ def test_a_mask_is_a_score_of_minus_infinity(name, rng):
 def test_where_all_are_present_a_mask_changes_nothing(name, rng):
     layer, poses = (VECTOR_LAYERS | MATRIX_LAYERS)[name](), squash(torch.randn(4, 6, 8, generator=rng))
     everywhere = torch.ones(4, 6, dtype=torch.bool)
-    found = layer(Capsules.of(poses).masked(everywhere))
+    found = layer(Capsules.of(poses, everywhere))
     torch.testing.assert_close(found, layer(Capsules.of(poses)), rtol=0, atol=0)
 
 
@@ -226,7 +245,7 @@ def test_padding_changes_nothing(name, rng):
     layer, poses = ANY_NUMBER[name](), squash(torch.randn(2, 5, 8, generator=rng))
     padded = torch.cat([poses, torch.randn(2, 4, 8, generator=rng)], 1)
     present = torch.arange(9).expand(2, 9) < 5
-    torch.testing.assert_close(layer(Capsules.of(padded).masked(present)), layer(Capsules.of(poses)))
+    torch.testing.assert_close(layer(Capsules.of(padded, present)), layer(Capsules.of(poses)))
 
 
 def test_a_mask_keeps_scores_and_matrices(rng):
@@ -247,7 +266,7 @@ def test_a_mask_keeps_scores_and_matrices(rng):
         ),
         (lambda poses: Capsules.of(poses).masked(torch.ones(3, dtype=torch.bool)), "got torch.bool of [3]"),
         (lambda poses: Capsules.of(poses).masked(None), "expects present as a torch.Tensor, got builtins.NoneType"),
-        (lambda poses: Capsules.scored(poses, torch.ones(2, 3) > 0), "write Capsules.of(poses).masked(present)"),
+        (lambda poses: Capsules.scored(poses, torch.ones(2, 3) > 0), "write Capsules.of(poses, present)"),
         (lambda poses: Capsules.scored(poses, torch.ones(2, 2)), "got scores [2, 2] and poses [2, 3, 4]"),
         (lambda poses: Capsules.scored(poses, torch.ones(2, 3, 4)), "got scores [2, 3, 4] and poses [2, 3, 4]"),
         (lambda poses: Capsules.scored(poses, None), "expects score as a torch.Tensor, got builtins.NoneType"),

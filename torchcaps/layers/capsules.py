@@ -20,14 +20,15 @@ class Capsules(NamedTuple):
     """Poses and activities of capsules. On a grid, i runs over (type, row, column).
 
     `activity` is the probability that a capsule is present. Routings that compute its logit keep it as `score`. Without
-    a score, the length of a vector pose is its activity. `masked` takes out capsules that are not there.
+    a score, the length of a vector pose is its activity. `of(poses, present)` and `masked(present)` take out capsules
+    that are not there, such as padding.
 
     Example:
 
         found = RoutedCapsules(n_in=32, n_out=10, d_in=8, d_out=16)(torch.randn(4, 32, 8))
         list(found.poses.shape), list(found.activity.shape)  # ([4, 10, 16], [4, 10])
         tokens, present = torch.randn(2, 5, 8), torch.arange(5) < torch.tensor([[3], [5]])
-        Capsules.of(tokens).masked(present).activity[0, 3:].tolist()  # [0.0, 0.0]
+        Capsules.of(tokens, present).activity[0, 3:].tolist()  # [0.0, 0.0]
     """
 
     poses: Float[Tensor, "*b i d"] | Float[Tensor, "*b i r d"]  # r rows if a pose is a matrix
@@ -35,9 +36,19 @@ class Capsules(NamedTuple):
     score: Float[Tensor, "*b i"] | None = None
 
     @classmethod
-    def of(cls, poses: Capsules | Float[Tensor, "*b i d"]) -> Capsules:
-        """Wrap a plain tensor of poses, with its lengths as activity; return capsules unchanged."""
-        return poses if isinstance(poses, Capsules) else cls(poses, length(poses))
+    def of(cls, poses: Capsules | Float[Tensor, "*b i d"], present: Bool[Tensor, "*b i"] | None = None) -> Capsules:
+        """Wrap a plain tensor of poses, with its lengths as activity; return capsules unchanged, or masked.
+
+        Poses that are not present may hold anything: their gradient is 0.
+        """
+        if present is None:
+            return poses if isinstance(poses, Capsules) else cls(poses, length(poses))
+        if isinstance(poses, Capsules):
+            return poses.masked(present)
+        _check_present(present, poses.shape[:-1])
+        # before their length is taken, whose gradient would be NaN where a pose is
+        poses = poses.masked_fill(~present.unsqueeze(-1), 0)
+        return cls(poses, length(poses).masked_fill(~present, 0))
 
     @classmethod
     def scored(cls, poses: Tensor, score: Float[Tensor, "*b i"]) -> Capsules:
@@ -46,13 +57,11 @@ class Capsules(NamedTuple):
         return cls(poses, score.sigmoid(), score)
 
     def masked(self, present: Bool[Tensor, "*b i"]) -> Capsules:
-        """Take out capsules that are not present, such as padding: they count for nothing, whatever they hold."""
-        check_tensor("Capsules.masked", "present", present)
-        if present.dtype != torch.bool or present.shape != self.activity.shape:
-            raise ValueError(
-                f"Capsules.masked expects present as torch.bool of {list(self.activity.shape)}, "
-                f"true where a capsule is there; got {present.dtype} of {list(present.shape)}"
-            )
+        """Take out capsules that are not present: pose and activity become 0, a score -inf. Routings leave them out.
+
+        Two count them still: a ladder, which keeps `n_kept` capsules even where fewer are present, and routing support.
+        """
+        _check_present(present, self.activity.shape)
         gone = ~present
         beside = gone[(..., *(None,) * (self.poses.ndim - gone.ndim))]
         score = None if self.score is None else self.score.masked_fill(gone, -INF)
@@ -69,13 +78,23 @@ class Capsules(NamedTuple):
         return self.activity if self.score is None else self.score
 
 
+def _check_present(present: Tensor, shape: torch.Size) -> None:
+    """Refuse a mask that is not one bool per capsule."""
+    check_tensor("Capsules", "present", present)
+    if present.dtype != torch.bool or present.shape != shape:
+        raise ValueError(
+            f"Capsules expects present as torch.bool of {list(shape)}, true where a capsule is there; "
+            f"got {present.dtype} of {list(present.shape)}"
+        )
+
+
 def _check_scores(poses: Tensor, score: Tensor) -> None:
     """Refuse a mask in place of scores, and scores of other capsules."""
     check_tensor("Capsules.scored", "score", score)
     if not score.is_floating_point():
         raise ValueError(
             f"Capsules.scored expects scores in floating point, got {score.dtype}; "
-            "for a mask write Capsules.of(poses).masked(present)"
+            "for a mask write Capsules.of(poses, present)"
         )
     # asking for their number would fix it in an exported program
     odd = not torch.compiler.is_compiling() and score.shape != poses.shape[: score.ndim]
