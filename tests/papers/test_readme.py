@@ -189,7 +189,11 @@ def test_a_number_may_be_the_ratio_of_two_training_steps(tmp_path):
     assert ratio("digits-uniform", "digits-em", written="9.9") == "0.7"
     assert ratio("digits-em", "digits-uniform", "memory_bytes") == "1.00"
     assert ratio("digits-em", "digits-dynamic") == "not run yet"
-    assert "-->†" in filled("1.5<!-- routings/digits-em ms over digits-uniform -->", tmp_path), "nothing recomputes it"
+    write_costs(tmp_path, {cost.row: cost._replace(commit=cost.row) for cost in costs})
+    with pytest.raises(
+        ValueError, match="or other code; time both by `torchcaps bench routings digits-em digits-uniform`"
+    ):
+        ratio("digits-em", "digits-uniform")
 
 
 def test_a_number_in_a_sentence_that_nobody_ran_says_so(tmp_path):

@@ -74,8 +74,10 @@ def filled(text: str, results: Path) -> str:
 
 def _dagger(found: re.Match[str], results: Path) -> str:
     """Mark a number of a tuned setting, or one that its result files state without the means to recompute it."""
-    if found["recipe"] not in RECIPES or _is_ratio(found):
+    if found["recipe"] not in RECIPES:
         return UNCHECKED
+    if _is_ratio(found):
+        return ""  # the file of costs is the source, as the page says
     return "" if recomputable(RECIPES[found["recipe"]], results, found["name"]) else UNCHECKED
 
 
@@ -126,7 +128,13 @@ def _ratio(found: re.Match[str], results: Path) -> dict[int, float]:
     costs = read_costs(results)
     if row not in costs or other not in costs:
         return {}
-    return {0: getattr(costs[row], found["name"]) / getattr(costs[other], found["name"])}
+    one, two = costs[row], costs[other]
+    if (one.device, one.batch, one.commit) != (two.device, two.batch, two.commit):
+        raise ValueError(
+            f"{row} and {other} were timed on another device, with another batch or other code; "
+            f"time both by `torchcaps bench routings {row} {other}`"
+        )
+    return {0: getattr(one, found["name"]) / getattr(two, found["name"])}
 
 
 def _selected(values: dict[int, float], judged: dict[int, float], count: int) -> dict[int, float]:

@@ -93,7 +93,7 @@ BEYOND = variants(
 
 @reproduces(table="ensembles", row="majority of five seeds: batches of 64, preset official-torch-init", **_ERROR)
 def mnist_vote() -> Vote:
-    """Majority of five networks, from their stored predictions: what is left is not the seeds' noise."""
+    """Majority of five networks, from their stored predictions. 0.30 % error."""
     return Vote(network=mnist_r3_recon_64_torch_init(), of="sabour2017/mnist-r3-recon-64-torch-init", n_members=5)
 
 
