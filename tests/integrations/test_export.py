@@ -2,6 +2,7 @@
 
 import json
 import sys
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -68,6 +69,14 @@ def test_a_decoder_stays_behind_and_the_model_is_left_as_it_is(name):
     assert exported < before.keys() and dropped and all("decoder." in key for key in dropped)
     assert model.training and model.decoder is not None
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_a_model_that_cannot_be_copied_is_exported_as_it_is():
+    model, run = made("smoke/baseline")
+    model.kept = next(model.parameters()) * 2
+    with pytest.raises(RuntimeError, match="deepcopy"):
+        deepcopy(model)
+    assert plan(model, run).module.model is model
 
 
 def test_an_onnx_file_names_its_axes_and_classes_and_answers_as_the_model_does(tmp_path, onnxruntime):

@@ -71,7 +71,7 @@ def test_iterations_are_shown_where_there_are_some():
 )
 def test_options_of_the_default_routing_are_refused_beside_another(given):
     (name,) = given
-    other = "build a CapsuleLayer with n_types" if name == "sharing" else "give routing=Dynamic"
+    other = "build a network of your own" if name == "sharing" else "give options such as routing=Dynamic"
     why = rf"CapsNet: {name}=.* is for routing=None, .*'em'.*; leave {name} out, or {other}"
     with pytest.raises(ValueError, match=why):
         net("em", **given)

@@ -81,9 +81,14 @@ def test_rows_of_bool_are_rows_of_numbers(loss, rng):
     torch.testing.assert_close(loss(outputs, present.bool()), loss(outputs, present), rtol=0, atol=0)
 
 
-def test_poses_in_place_of_lengths_are_refused():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.long])
+def test_poses_in_place_of_lengths_are_refused(dtype):
     with pytest.raises(ValueError, match=r"got \[4, 3, 16\] and \[4, 3\]; give the capsules, not their poses"):
-        margin_loss(torch.rand(4, 3, 16), torch.eye(3)[[0, 2, 1, 1]])
+        margin_loss(torch.rand(4, 3, 16), torch.eye(3)[[0, 2, 1, 1]].to(dtype))
+
+
+def test_rows_of_bool_keep_the_dtype_of_the_outputs():
+    assert margin_loss(torch.rand(4, 3).bfloat16(), torch.eye(3)[[0, 2, 1, 1]].bool()).dtype == torch.bfloat16
 
 
 def test_a_picture_without_its_channel_is_refused():

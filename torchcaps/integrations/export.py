@@ -128,7 +128,10 @@ def plan(model: nn.Module, run: Run) -> Plan:
 
 def _answering(model: nn.Module) -> nn.Module:
     """Copy a model for the CPU, without a decoder: an answer needs none, and a program would store it all the same."""
-    copied = deepcopy(model)
+    try:
+        copied = deepcopy(model)
+    except RuntimeError:  # it holds outputs of its own, as old weight norms do: it is exported itself
+        return model
     for part in list(copied.modules()):
         for name, child in part.named_children():
             if isinstance(child, Decoder):

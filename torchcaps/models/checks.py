@@ -44,7 +44,9 @@ def check_swap(model: str, routing: Any, given: Mapping[str, Any], defaults: Map
     """Refuse arguments of the default routing beside another routing, where they would be ignored."""
     for name, value in given.items():
         if value != defaults[name]:
-            other = "build a CapsuleLayer with n_types" if name == "sharing" else "give routing=Dynamic(n_iters=1), say"
+            other = "give options such as routing=Dynamic(n_iters=1)"
+            if name == "sharing":
+                other = "build a network of your own, of CapsuleLayer(..., n_types=...)"
             raise ValueError(
                 f"{model}: {name}={value!r} is for routing=None, and routing={routing!r} has options of its own; "
                 f"leave {name} out, or {other}"

@@ -115,7 +115,8 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
 def _shares(loss: str, present: Tensor, **outputs: Tensor) -> Tensor:
     """Return the checked rows of `present` as numbers: rows of bool cannot be subtracted."""
     _same_shape(loss, **outputs, present=present)
-    return present.float() if present.dtype == torch.bool else present
+    (numbers,) = outputs.values()
+    return present.to(numbers.dtype) if present.dtype == torch.bool else present
 
 
 def _same_shape(loss: str, **tensors: Tensor) -> None:
@@ -125,9 +126,11 @@ def _same_shape(loss: str, **tensors: Tensor) -> None:
         return
     do = "leave no axis out"
     if other == "present" and first.ndim >= 1 and second.shape == first.shape[:-1]:
-        one_hot = f"torch.nn.functional.one_hot(labels, {first.shape[-1]}).float()"
-        rows = second.is_floating_point() and second.ndim > 1
-        do = "give the capsules, not their poses" if rows else f"turn class numbers into rows by {one_hot}"
+        one_hot = f"turn class numbers into rows by torch.nn.functional.one_hot(labels, {first.shape[-1]}).float()"
+        capsules = "give the capsules, not their poses"
+        numbers = not second.is_floating_point() and second.dtype != torch.bool
+        # whole numbers with an axis of classes may be either
+        do = one_hot if second.ndim == 1 else f"{capsules}, or {one_hot}" if numbers else capsules
     raise ValueError(
         f"{loss} wants {name} and {other} of the same shape, got {list(first.shape)} and {list(second.shape)}; {do}"
     )

@@ -1,5 +1,6 @@
 """Loading of pretrained models by name, or of checkpoints by path."""
 
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def locate(name: str | Path) -> Path:
     The folder of a run stands for the checkpoint in it. The name of a pretrained model takes precedence over a file of
     that name; give the full path to load the file.
     """
-    if not isinstance(name, str | Path):
+    if not isinstance(name, str | PathLike):
         raise ValueError(f"give the name of a pretrained model or the path of a checkpoint; got {name!r}")
     given, path = str(name), Path(name)
     if given in entries():

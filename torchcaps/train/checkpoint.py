@@ -135,7 +135,7 @@ def check_makers(makers: list[Any], path: Path) -> list[dict[str, Any]]:
         if not known or not isinstance(maker.get("dirty"), bool):
             raise ValueError(
                 f"{path} cannot be resumed: made_by must tell device and commit of every maker, got "
-                f"{str(maker)[:40]!r}; give another folder, or remove that file"
+                f"{str(maker)[:40]!r}; remove that file, or give `train` another --out"
             )
     return makers
 

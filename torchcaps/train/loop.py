@@ -145,7 +145,7 @@ def _resumable(path: Path) -> Iterator[None]:
     except (LookupError, TypeError, RuntimeError, AttributeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"{path} cannot be resumed ({reason}); give another folder with --out, or remove that file"
+            f"{path} cannot be resumed ({reason}); remove that file, or give `train` another --out"
         ) from error
 
 
@@ -160,7 +160,7 @@ def _resume(state: State, found: Checkpoint, device: torch.device) -> None:
     if other:
         raise ValueError(
             f"{state.path} belongs to another run ({'; '.join(other[:3])}); "
-            "give another folder with --out, or remove that file"
+            "remove that file, or give `train` another --out"
         )
     if about.get("stage", -1) not in range(len(state.run.stages)):
         raise ValueError(f"{state.path} cannot be resumed: its stage is not one of this run; remove it")
@@ -187,7 +187,7 @@ def _resume_step(state: State, step: TrainingStep, found: Checkpoint) -> None:
     if state.done + int(step.counter) != found.about["step"]:
         raise ValueError(
             f"{state.path} cannot be resumed: it says step {found.about['step']} and counts "
-            f"{state.done + int(step.counter)}; give another folder with --out, or remove that file"
+            f"{state.done + int(step.counter)}; remove that file, or give `train` another --out"
         )
 
 
