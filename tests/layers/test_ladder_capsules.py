@@ -277,3 +277,13 @@ def test_it_compiles_for_the_device(fresh_dynamo, rng):
     activity = torch.compile(layer, fullgraph=True)(poses).activity
     torch.testing.assert_close(activity, layer(poses).activity, rtol=1e-3, atol=0)
     activity.square().sum().backward()
+
+
+def test_the_misfit_is_the_mean_over_the_inputs_that_are_there(rng):
+    layer, poses = LadderCapsules(6, 3, 8, 5, n_kept=4), squash(torch.randn(2, 6, 8, generator=rng))
+    present = torch.tensor([[True, False, True, False, False, False], [True, True, True, True, True, False]])
+    found = layer.ladder(Capsules.of(poses, present))
+    away = (found.regressed - found.kept.poses.unsqueeze(1)).square().sum(-1)  # [b j k]
+    wanted = [away[n][:, present[n][found.kept.index[n]]].mean(-1) for n in range(2)]
+    torch.testing.assert_close(found.misfit, torch.stack(wanted))
+    assert found.kept.code.sum(-1).tolist() == [2, 4]

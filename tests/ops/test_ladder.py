@@ -69,6 +69,12 @@ def test_kept_capsules_may_lie_in_the_order_of_their_activity():
         keep_most_active(poses, activity, 3, "size")
 
 
+def test_capsules_that_are_not_there_have_no_weight_and_no_code():
+    kept = keep(0.0, 0.5, 0.0, 0.25, n_kept=3)
+    assert kept.code.tolist() == [0, 1, 0, 1]
+    assert (kept.index.tolist(), kept.weights.tolist()) == ([0, 1, 3], [0, 1, 1])
+
+
 def test_all_may_be_kept_and_one():
     kept = keep(0.2, 0.1, 0.3, n_kept=3)
     assert kept.code.tolist() == [1, 1, 1] and kept.index.tolist() == [0, 1, 2]

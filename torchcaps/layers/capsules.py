@@ -59,7 +59,7 @@ class Capsules(NamedTuple):
     def masked(self, present: Bool[Tensor, "*b i"]) -> Capsules:
         """Take out capsules that are not present: pose and activity become 0, a score -inf. Routings leave them out.
 
-        Two count them still: a ladder, which keeps `n_kept` capsules even where fewer are present, and routing support.
+        Routing support counts their couplings still.
         """
         _check_present(present, self.activity.shape)
         gone = ~present

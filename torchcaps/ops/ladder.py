@@ -52,9 +52,9 @@ class Kept(NamedTuple):
     """
 
     poses: Float[Tensor, "*b k d"]
-    code: Float[Tensor, "*b i"]  # 1 for a capsule that is kept, 0 for the others
+    code: Float[Tensor, "*b i"]  # 1 for a capsule that is kept, 0 for the others and for those that are not there
     index: Int64[Tensor, "*b k"]  # rising in the order "index"
-    weights: Float[Tensor, "*b k"]  # weight of each row in means: 1
+    weights: Float[Tensor, "*b k"]  # weight of each row in means: 1, or 0 where fewer capsules are there
 
 
 def keep_most_active(
@@ -62,6 +62,7 @@ def keep_most_active(
 ) -> Kept:
     """Keep the `n_kept` most active capsules (section 3.1). Ties go to the first in the row, on any device.
 
+    A capsule whose activity is 0 is not there: if it fills a row that is left over, it has no weight and no code.
     `order` of the kept ones: their place in the row ("index"), or the most active first ("activity").
     """
     if order not in ORDERS:
@@ -90,7 +91,8 @@ def keep_most_active(
         if order == "activity":
             index = index.gather(-1, activity.gather(-1, index).sort(dim=-1, descending=True, stable=True).indices)
     rows = poses.gather(-2, index.unsqueeze(-1).expand(*index.shape, poses.shape[-1]))
-    return Kept(rows, mask.to(poses.dtype), index, torch.ones_like(rows[..., 0]))
+    there = activity != 0  # NaN is there, so that a diverged run ends by its loss
+    return Kept(rows, (mask & there).to(poses.dtype), index, there.gather(-1, index).to(rows.dtype))
 
 
 def propagate(
