@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.layers.calibration import scale_until_alive
-from torchcaps.layers.capsules import Capsules, checked_types, flat_poses
+from torchcaps.layers.capsules import Capsules, active_poses, checked_types
 from torchcaps.layers.initialisation import LENGTH, SCORE
 from torchcaps.layers.inputs import check_pose_dtype
 from torchcaps.layers.sizes import check_sizes
@@ -72,10 +72,7 @@ class InvertedCapsules(nn.Module):
         return f"{self.n_in}x{self.d_in} -> {self.n_out}x{self.d_out}, n_iters={self.n_iters}"
 
     def _checked(self, capsules: Capsules | Tensor) -> Float[Tensor, "*b i d"]:
-        poses = flat_poses("InvertedCapsules", capsules, self.n_in, self.d_in)
+        activity, poses = active_poses("InvertedCapsules", capsules, self.n_in, self.d_in)
         check_pose_dtype("InvertedCapsules", poses, self.weight.dtype)
-        if not isinstance(capsules, Capsules):
-            return poses
-        gone = (capsules.activity == 0).unsqueeze(-1)  # masked capsules may hold NaN, and 0 · NaN is not 0
-        poses = poses.masked_fill(gone, 0)
-        return poses if capsules.score is None else poses * capsules.activity.unsqueeze(-1).to(poses.dtype)
+        scored = isinstance(capsules, Capsules) and capsules.score is not None
+        return poses * activity.unsqueeze(-1).to(poses.dtype) if scored else poses
