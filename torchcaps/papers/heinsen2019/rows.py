@@ -123,10 +123,10 @@ LONG = variants(
 )
 
 
-def _vote(row: str, of: str, make: Callable[[], Run]) -> Callable[[], Vote]:
+def _vote(row: str, of: str, make: Callable[[], Run], n_members: int = 3) -> Callable[[], Vote]:
     @reproduces(table="ensembles", row=row, metric=ERROR)
     def made() -> Vote:
-        return Vote(network=make(), of=f"heinsen2019/{of}")
+        return Vote(network=make(), of=f"heinsen2019/{of}", n_members=n_members)
 
     made.__doc__ = f"{row}: of the stored predictions, without further training."
     return made
@@ -138,6 +138,12 @@ VOTES = Variants(
             "majority of three seeds: EM routing, 2 iterations, no coordinates, mixup Beta(0.5, 0.5)",
             "smallnorb-mixup-half",
             LIKE_IT["smallnorb-mixup-half"],
+        ),
+        "smallnorb-mixup-half-long-vote": _vote(
+            "majority of five seeds: EM routing, 2 iterations, no coordinates, mixup Beta(0.5, 0.5), 100 epochs",
+            "smallnorb-mixup-half-long",
+            LONG["smallnorb-mixup-half-long"],
+            n_members=5,
         ),
         "smallnorb-cnn-mixup-half-vote": _vote(
             "majority of three seeds: CNN without capsules, mixup Beta(0.5, 0.5)",
