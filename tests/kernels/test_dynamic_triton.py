@@ -23,6 +23,7 @@ def only_real_bfloat16(dtype, device):
 @pytest.fixture(params=[0, triton_launch.KEPT_BYTES], ids=["couplings made again", "couplings kept"])
 def kept(request, monkeypatch):
     monkeypatch.setattr(triton_launch, "KEPT_BYTES", request.param)
+    monkeypatch.setattr(triton_walks_launch, "KEPT_BYTES", request.param)
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
@@ -165,6 +166,7 @@ def test_walks_without_a_bias(rng, device, walked):
 def test_walks_forward_and_other_kernels_backward(rng, device, walked, monkeypatch):
     """Where couplings are too many to keep; the bounds of the softmax are then found again."""
     monkeypatch.setattr(triton_launch, "KEPT_BYTES", 0)
+    monkeypatch.setattr(triton_walks_launch, "KEPT_BYTES", 0)
     compare_routing(dynamic_routing, arguments(rng, device, scale=1e4), backend="triton")
 
 

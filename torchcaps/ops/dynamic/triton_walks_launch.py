@@ -20,6 +20,9 @@ STAGES = 3  # tiles in flight and at work
 WEIGHT_ROWS, WEIGHT_OUTPUTS, WEIGHT_WARPS = 64, 2, 4  # of a program for the weight's gradient
 FEW_ITERATIONS = 3  # whose tiles are loaded ahead for the weight's gradient; more fill the registers
 AT_ONCE = 32  # chunks of a sum that are loaded together
+# couplings and gradients of logits of all iterations that walks keep backward; with more, the kernels of
+# triton_backward.py make them again, which takes longer. CapsNet on CIFAR-10, 128 images, has 40 MiB
+KEPT_BYTES = 128 << 20
 FLOAT32_TOO = False  # for tests: the interpreter computes bfloat16 in a wrong way, so that it judges walks in float32
 
 
@@ -136,7 +139,7 @@ def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, na
     used, low = narrow if narrow.numel() else weight, pose_sums.dtype == torch.bfloat16
     problem = Walks(poses, used, n_out, leaky, low)
     shape = problem.kept_shape(n_iters)
-    if torch.Size(shape).numel() * pose_sums.itemsize > triton_launch.KEPT_BYTES:
+    if torch.Size(shape).numel() * pose_sums.itemsize > KEPT_BYTES:
         bounds = poses.new_empty(n_iters - 1, 2, n_batch, poses.shape[1], dtype=torch.float32)
         for pose_sum, found in zip(pose_sums, bounds, strict=True):
             problem.denominators(pose_sum, found, leaky)
