@@ -71,16 +71,17 @@ def matrix_em_densities() -> None:
     matrix_op.densities(torch.empty(72, 32, 32), model, model, seen, torch.empty(288, 32, 4, 4), None, 1)
 
 
-def convolve(batch: int = 128) -> None:
-    images = torch.empty(batch, 20, 20, 256, dtype=BFLOAT16)
+def convolve(batch: int = 128, size: int = 20) -> None:
+    images = torch.empty(batch, size, size, 256, dtype=BFLOAT16)
     weight = torch.empty(256, 9, 9, 256, dtype=BFLOAT16)
     maps = convolution_op.convolve_strided(images, weight, 2)
     convolution_op.convolve_strided_backward(maps, weight, images, 2)
 
 
 def convolve_forward() -> None:
+    """With so few pixels that several programs share a sum on every GPU."""
     convolution_op.convolve_strided(
-        torch.empty(128, 20, 20, 256, dtype=BFLOAT16), torch.empty(256, 9, 9, 256, dtype=BFLOAT16), 2
+        torch.empty(128, 12, 12, 256, dtype=BFLOAT16), torch.empty(256, 9, 9, 256, dtype=BFLOAT16), 2
     )
 
 
@@ -123,6 +124,7 @@ def everything() -> None:
     """Every form that a benchmark or a registered network takes, every rule, the widest poses of all kinds."""
     convolve()
     convolve(batch=1)
+    convolve(size=64)  # so many pixels that no programs share a sum
     conv_relu()
     for c, kernel in ((1, (31, 15)), (3, (15, 9)), (7, (7, 8))):  # the largest products with stripes of 16, 32, 64
         conv_relu(c=c, kernel=kernel, batch=32)

@@ -14,7 +14,9 @@ from torchcaps.ops.convolution.triton_op import (
     convolve_strided_backward,
     convolve_strided_weight_backward,
     longest_first,
+    splits_of,
 )
+from torchcaps.ops.gpus import TABLES, forced_tiles
 from torchcaps.ops.testing import compare_routing
 
 # images, channels, height, width, filters, rows, columns, stride
@@ -43,6 +45,29 @@ def test_value_and_gradients_are_right(rng, device, sizes):
     if device == "cuda":
         pytest.skip("float32 products are TF32 on a GPU, where only bfloat16 gets here")
     compare_routing(lambda **args: op(sizes[-1], **args), tensors(rng, device, *sizes[:-1]), backend="triton")
+
+
+def test_a_sum_that_no_programs_share_is_right(rng, device):
+    if device == "cuda":
+        pytest.skip("float32 products are TF32 on a GPU, where only bfloat16 gets here")
+    sizes = SMALL[1]
+    with forced_tiles(TABLES["227 KB"]._replace(multiprocessors=1)):
+        compare_routing(lambda **args: op(sizes[-1], **args), tensors(rng, device, *sizes[:-1]), backend="triton")
+
+
+@pytest.mark.parametrize(
+    ("n_programs", "steps", "wanted"),
+    [
+        (36, 324, 3),  # CapsNet on MNIST, 128 images
+        (36, 2, 2),  # no more programs than steps
+        (128, 324, 1),  # on CIFAR-10: all run at once
+        (72, 324, 3),  # 216 in two turns of a third each
+        (144, 324, 3),  # alone, a second turn would run twelve
+        (784, 324, 1),  # at most a few wait for the last turn
+    ],
+)
+def test_programs_share_a_sum_where_multiprocessors_would_wait(n_programs, steps, wanted):
+    assert splits_of(n_programs, steps, 132) == wanted
 
 
 @pytest.mark.parametrize("sizes", [*SMALL, (128, 256, 20, 20, 256, 9, 9, 2), (130, 64, 12, 13, 320, 5, 5, 2)], ids=str)

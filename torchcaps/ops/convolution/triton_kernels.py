@@ -12,7 +12,8 @@ def forward(
 ):  # fmt: skip
     """Compute one pixel of the output, BM images and BN channels.
 
-    A program adds up STEPS of ALL steps, a step being BK channels of a tap.
+    A program adds up STEPS of ALL steps, a step being BK channels of a tap. `partial` is the output where none shares
+    its sum.
     """
     pixel = tl.program_id(0)
     split, tile = tl.program_id(2) % SPLITS, tl.program_id(2) // SPLITS
@@ -33,7 +34,7 @@ def forward(
         y = tl.load(column + at * BK, mask=at < ALL, other=0.0)
         total = tl.dot(x, y, total)
     out = partial + ((split * n + b).to(tl.int64)[:, None] * pixels + pixel) * K + k[None, :]
-    tl.store(out, total, mask=(b < n)[:, None])
+    tl.store(out, total.to(partial.dtype.element_ty), mask=(b < n)[:, None])
 
 
 @triton.jit
