@@ -20,10 +20,16 @@ def only_real_bfloat16(dtype, device):
         pytest.skip("the interpreter computes it in float32")
 
 
-@pytest.fixture(params=[0, triton_launch.KEPT_BYTES], ids=["couplings made again", "couplings kept"])
-def kept(request, monkeypatch):
-    monkeypatch.setattr(triton_launch, "KEPT_BYTES", request.param)
-    monkeypatch.setattr(triton_walks_launch, "KEPT_BYTES", request.param)
+@pytest.fixture
+def nothing_kept(monkeypatch):
+    for launches in (triton_launch, triton_walks_launch):
+        monkeypatch.setattr(launches, "KEPT_BYTES", 0)
+
+
+@pytest.fixture(params=[False, True], ids=["couplings made again", "couplings kept"])
+def kept(request):
+    if not request.param:
+        request.getfixturevalue("nothing_kept")
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
@@ -163,11 +169,38 @@ def test_walks_without_a_bias(rng, device, walked):
     compare_routing(dynamic_routing, arguments(rng, device, bias=False), backend="triton")
 
 
-def test_walks_forward_and_other_kernels_backward(rng, device, walked, monkeypatch):
+@pytest.fixture
+def bounds_found(monkeypatch):
+    """Shapes of the bounds that a backward pass finds again."""
+    found, whole = [], Walks.denominators
+
+    def spied(problem, pose_sum, bounds, leaky):
+        found.append(tuple(bounds.shape))
+        whole(problem, pose_sum, bounds, leaky)
+
+    monkeypatch.setattr(Walks, "denominators", spied)
+    return found
+
+
+def test_walks_forward_and_other_kernels_backward(rng, device, walked, nothing_kept, bounds_found):
     """Where couplings are too many to keep; the bounds of the softmax are then found again."""
-    monkeypatch.setattr(triton_launch, "KEPT_BYTES", 0)
-    monkeypatch.setattr(triton_walks_launch, "KEPT_BYTES", 0)
-    compare_routing(dynamic_routing, arguments(rng, device, scale=1e4), backend="triton")
+    args = arguments(rng, device, scale=1e4)
+    compare_routing(dynamic_routing, args, backend="triton")
+    assert set(bounds_found) == {(2, *args["poses"].shape[:2])}
+
+
+def test_walks_find_no_bounds_again(rng, device, walked, bounds_found):
+    gradients(arguments(rng, device))
+    assert bounds_found == []
+
+
+@pytest.mark.parametrize(("n_images", "wanted"), [(128, True), (409, True), (410, False)])
+def test_walks_keep_the_couplings_of_capsnet_on_photographs(n_images, wanted):
+    """Of CIFAR-10: 4096 inputs, ten outputs, three iterations. 409 images have 127.8 MiB."""
+    poses, weight = torch.empty(n_images, 4096, 8, device="meta"), torch.empty(4096, 10, 8, 16, device="meta")
+    with forced_tiles(TABLES["227 KB"]):
+        problem = Walks(poses, weight, 10, leaky=True, low=True)
+    assert problem.keeps(3, torch.bfloat16) == wanted
 
 
 def test_walks_repeat_to_the_bit(rng, device, walked):
@@ -211,6 +244,7 @@ def test_walks_in_bfloat16_repeat_to_the_bit(gpu_only, rng, weight):
 
 LARGE = {
     "mnist": {"b": 128, "i": 1152, "j": 10, "d": 8, "e": 16},
+    "photographs": {"b": 128, "i": 4096, "j": 10, "d": 8, "e": 16},  # CapsNet on CIFAR-10
     "1153 inputs": {"b": 5, "i": 1153, "j": 3, "d": 5, "e": 5},
     "wide poses": {"b": 70, "i": 33, "j": 7, "d": 64, "e": 64},
     "many outputs": {"b": 9, "i": 40, "j": 1000, "d": 8, "e": 16},

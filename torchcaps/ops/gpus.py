@@ -25,7 +25,7 @@ class Tiles(NamedTuple):
 
     name: str
     shared: int  # bytes of shared memory that a program may have
-    multiprocessors: int = 132  # sums over inputs are cut into a few programs for each
+    multiprocessors: int = 132  # sums over inputs, and a convolution's over taps, are cut into a few programs for each
     # dynamic routing: columns (input, dimension) and rows (images) of a tile, warps of a program
     columns: int = 64
     narrow_columns: int = 32  # in float32, and where three tiles are kept in registers

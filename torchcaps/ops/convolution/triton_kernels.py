@@ -12,8 +12,7 @@ def forward(
 ):  # fmt: skip
     """Compute one pixel of the output, BM images and BN channels.
 
-    A program adds up STEPS of ALL steps, a step being BK channels of a tap. `partial` is the output where none shares
-    its sum.
+    A program adds up STEPS of ALL steps, a step being BK channels of a tap. With SPLITS of 1 `partial` is the output.
     """
     pixel = tl.program_id(0)
     split, tile = tl.program_id(2) % SPLITS, tl.program_id(2) // SPLITS

@@ -18,7 +18,7 @@ from torchcaps.ops.tiles import ceil_div, next_power_of_2
 
 BLOCK = 64  # channels of a step
 SPLITS = 3  # programs that share the sum of an output pixel, at most
-ADDING_UP = 1.1  # what writing and reading the parts costs, about, as a factor of a convolution's time
+ADDING_UP = 1.1  # estimated factor on a convolution's time for writing and reading the parts
 WARPS, STAGES = 8, 4
 _ORDERS: dict[tuple, Tensor] = {}  # of pixels, by shape and device; kept for good, because CUDA graphs read them
 
@@ -35,15 +35,16 @@ def widest(n: int, wanted: int) -> int:
 
 
 def splits_of(n_programs: int, steps: int, multiprocessors: int) -> int:
-    """Choose how many programs share a sum, so that few multiprocessors, each with one at a time, wait at the end.
+    """Choose how many programs share a sum, so that few multiprocessors wait at the end.
 
-    CapsNet on MNIST has 36 programs for 132 multiprocessors, so three share; on CIFAR-10 it has 128, so none do.
+    Of tiles this large each holds one. CapsNet on MNIST has 36 for 132 multiprocessors, so three share; on CIFAR-10 it
+    has 128, so none do.
     """
 
-    def time(splits: int) -> float:
+    def turns(splits: int) -> float:
         return ceil_div(n_programs * splits, multiprocessors) / splits * (1.0 if splits == 1 else ADDING_UP)
 
-    return min(range(1, min(SPLITS, steps) + 1), key=time)
+    return min(range(1, min(SPLITS, steps) + 1), key=turns)
 
 
 def _tile(n_images: int) -> int:
@@ -74,10 +75,10 @@ def _launch_forward(kernels, images: Tensor, weight: Tensor, out: Tensor, stride
     steps = rows * columns * (c // BLOCK)
     tiles = tiles_on(images.device)
     BM, BN = _tile(n), widest(k, tiles.channels)
-    columns_of_tiles, rows_of_tiles = k // BN, ceil_div(n, BM)
-    splits = splits_of(p * q * columns_of_tiles * rows_of_tiles, steps, tiles.multiprocessors)
+    channel_tiles, image_tiles = k // BN, ceil_div(n, BM)
+    splits = splits_of(p * q * channel_tiles * image_tiles, steps, tiles.multiprocessors)
     partial = out if splits == 1 else images.new_empty((splits, n, p, q, k), dtype=torch.float32)
-    launch(kernels.forward, (p * q, columns_of_tiles, splits * rows_of_tiles))(
+    launch(kernels.forward, (p * q, channel_tiles, splits * image_tiles))(
         images, weight, partial, n, q, stride, h, w, p * q,
         C=c, K=k, COLUMNS=columns, BM=BM, BN=BN, BK=BLOCK,
         STEPS=ceil_div(steps, splits), ALL=steps, SPLITS=splits, num_warps=WARPS, num_stages=STAGES,

@@ -1,5 +1,7 @@
 """Launch the walks of dynamic routing: where they are taken, how a problem is cut, and which kernel follows which."""
 
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -20,8 +22,8 @@ STAGES = 3  # tiles in flight and at work
 WEIGHT_ROWS, WEIGHT_OUTPUTS, WEIGHT_WARPS = 64, 2, 4  # of a program for the weight's gradient
 FEW_ITERATIONS = 3  # whose tiles are loaded ahead for the weight's gradient; more fill the registers
 AT_ONCE = 32  # chunks of a sum that are loaded together
-# couplings and gradients of logits of all iterations that walks keep backward; with more, the kernels of
-# triton_backward.py make them again, which takes longer. CapsNet on CIFAR-10, 128 images, has 40 MiB
+# couplings and gradients of logits of all iterations that walks keep backward. With more, the kernels of
+# triton_backward.py make them again: on CIFAR-10 these took 1.3 ms of a step, by the times on MNIST walks take a third
 KEPT_BYTES = 128 << 20
 FLOAT32_TOO = False  # for tests: the interpreter computes bfloat16 in a wrong way, so that it judges walks in float32
 
@@ -116,6 +118,10 @@ class Walks(Problem):
         """Shape of what walks keep: couplings and gradients of logits, side by side."""
         return n_iters - 1, self.sizes.n_batch, self.walk_tiles, self.sizes.n_out, self.walk_inputs, 2
 
+    def keeps(self, n_iters: int, dtype: torch.dtype) -> bool:
+        """Whether that is little enough. CapsNet on CIFAR-10 keeps 40 MiB for 128 images."""
+        return prod(self.kept_shape(n_iters)) * dtype.itemsize <= KEPT_BYTES
+
 
 def forward(
     poses: Tensor, weight: Tensor, bias: Tensor | None, n_out: int, leaky: bool, low: bool, outputs: tuple[Tensor, ...]
@@ -138,14 +144,13 @@ def backward(grad_poses_out, grad_pose_sum, poses, weight, totals, pose_sums, na
     n_iters, n_batch, n_out, _ = totals.shape
     used, low = narrow if narrow.numel() else weight, pose_sums.dtype == torch.bfloat16
     problem = Walks(poses, used, n_out, leaky, low)
-    shape = problem.kept_shape(n_iters)
-    if torch.Size(shape).numel() * pose_sums.itemsize > KEPT_BYTES:
+    if not problem.keeps(n_iters, pose_sums.dtype):
         bounds = poses.new_empty(n_iters - 1, 2, n_batch, poses.shape[1], dtype=torch.float32)
         for pose_sum, found in zip(pose_sums, bounds, strict=True):
             problem.denominators(pose_sum, found, leaky)
         given = poses, weight, totals, pose_sums, bounds, narrow, leaky, of_weight
         return triton_launch.backward(grad_poses_out, grad_pose_sum, *given)
-    kept = pose_sums.new_empty(shape)
+    kept = pose_sums.new_empty(problem.kept_shape(n_iters))
     grads, running = torch.empty_like(totals), torch.empty_like(totals[0])
     low_grads = torch.empty_like(totals, dtype=pose_sums.dtype)
     summed = torch.empty_like(poses, dtype=torch.float32) if n_iters > 1 else None
