@@ -71,7 +71,7 @@ SURE = {
 COUNTS = {
     "sabour2017": (47, 47),
     "hinton2018": (8, 8),
-    "heinsen2019": (35, 33),
+    "heinsen2019": (36, 34),
     "hauser2019": (20, 20),
     "jeong2019": (26, 26),
     "rawlinson2018": (46, 46),

@@ -83,9 +83,10 @@ def _too_large(n_votes: int, largest: float) -> dict[str, str]:
     return {"reference": f"left out: about {needed / 1e9:,.0f} GB ({of_what}), more than {largest / 1e9:g} GB"}
 
 
-# stand-ins have at least 2.1 million couplings, so that these are not kept for the backward pass, and more tiles in a
-# chunk than are unrolled wherever the original has
+# stand-ins have at least 2.1 million couplings, with ten outputs 6.3 million, so that these are not kept for the
+# backward pass, and more tiles in a chunk than are unrolled, wherever the original has
 _MANY_INPUTS = Sizes(batch=32, n_in=7680, n_out=10, types=32)
+_MOST_INPUTS = _MANY_INPUTS._replace(n_in=19_712)
 _MANY_OUTPUTS = {
     30: Sizes(batch=72, n_in=1152, n_out=30),
     100: Sizes(batch=72, n_in=320, n_out=100),
@@ -93,13 +94,13 @@ _MANY_OUTPUTS = {
     1000: Sizes(batch=72, n_in=80, n_out=1000),
 }
 # with 27 tiles of images the inputs are no longer split into chunks
-_MANY_IMAGES = {512: Sizes(batch=200, n_in=1152, n_out=10), 2048: Sizes(batch=1688, n_in=144, n_out=10)}
+_MANY_IMAGES = {512: Sizes(batch=200, n_in=1152, n_out=10), 2048: Sizes(batch=1688, n_in=384, n_out=10)}
 
 AXES = {
     "cuda": (
         Axis(
             "n_in", (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18), Sizes(batch=32, n_in=4096, n_out=10, types=32),
-            dict.fromkeys((1 << 14, 1 << 16, 1 << 18), _MANY_INPUTS),
+            {1 << 14: _MANY_INPUTS} | dict.fromkeys((1 << 16, 1 << 18), _MOST_INPUTS),
         ),
         Axis("n_out", (10, 30, 100, 300, 1000), Sizes(batch=128, n_in=1152, n_out=10), _MANY_OUTPUTS),
         Axis("batch", (8, 32, 128, 512, 2048), Sizes(batch=128, n_in=1152, n_out=10), _MANY_IMAGES),

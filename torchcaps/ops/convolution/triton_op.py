@@ -37,8 +37,8 @@ def widest(n: int, wanted: int) -> int:
 def splits_of(n_programs: int, steps: int, multiprocessors: int) -> int:
     """Choose how many programs share a sum, so that few multiprocessors wait at the end.
 
-    Of tiles this large each holds one. CapsNet on MNIST has 36 for 132 multiprocessors, so three share; on CIFAR-10 it
-    has 128, so none do.
+    Each holds one program with tiles this large. CapsNet on MNIST has 36 for 132 multiprocessors, so three share; on
+    CIFAR-10 it has 128, so none do.
     """
 
     def turns(splits: int) -> float:

@@ -24,7 +24,7 @@ FEW_ITERATIONS = 3  # whose tiles are loaded ahead for the weight's gradient; mo
 AT_ONCE = 32  # chunks of a sum that are loaded together
 # couplings and gradients of logits of all iterations that walks keep backward. With more, the kernels of
 # triton_backward.py make them again: on CIFAR-10 these took 1.3 ms of a step, by the times on MNIST walks take a third
-KEPT_BYTES = 128 << 20
+KEPT_BYTES = 48 << 20
 FLOAT32_TOO = False  # for tests: the interpreter computes bfloat16 in a wrong way, so that it judges walks in float32
 
 
