@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import torchcaps
 from torchcaps.data.augment import Crop, Standardise, as_seen
 from torchcaps.integrations.export import (
     BATCHES,
@@ -21,8 +22,8 @@ from torchcaps.integrations.export import (
     plan,
     to_onnx,
 )
-from torchcaps.layers import Dynamic, SelfRouting
-from torchcaps.models import MODELS, SENTENCE_MODELS
+from torchcaps.layers import Capsules, Dynamic, SelfRouting
+from torchcaps.models import MODELS, SENTENCE_MODELS, CapsNet
 from torchcaps.papers import RECIPES
 from torchcaps.train.recipe import Run
 
@@ -41,6 +42,23 @@ def onnxruntime():
     for needed in ("onnx", "onnxscript"):
         pytest.importorskip(needed, reason="pip install 'torchcaps[export]'")
     return pytest.importorskip("onnxruntime", reason="pip install 'torchcaps[export]'")
+
+
+def test_a_tuned_model_is_exported_by_what_it_tells_of_itself(tmp_path):
+    model = torchcaps.load("capsnet-digits", n_classes=3)
+    exported = export_program(model, model.about["run"], str(tmp_path / "net.pt2"))
+    loaded = torch.export.load(exported.path).module()
+    images = torch.rand(2, 1, 16, 16)
+    torch.testing.assert_close(loaded(images)[0], model(images).activity, rtol=0, atol=TOLERANCE)
+
+
+def test_a_program_that_returns_capsules_can_be_saved(tmp_path):
+    """By torch.export alone, from a user's own code."""
+    model, images = CapsNet((1, 16, 16), 3, channels=4, kernel=5, n_types=2, primary_kernel=5), torch.rand(2, 1, 16, 16)
+    torch.export.save(torch.export.export(model.eval(), (images,)), tmp_path / "net.pt2")
+    said = torch.export.load(tmp_path / "net.pt2").module()(images)
+    assert isinstance(said, Capsules)
+    torch.testing.assert_close(said.poses, model(images).poses)
 
 
 def test_every_model_of_the_library_is_among_these():

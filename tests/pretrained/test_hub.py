@@ -27,6 +27,23 @@ def test_a_trained_model_answers_the_same_after_it(tmp_path):
     )  # huggingface_hub's own leaves that to the user
 
 
+def test_class_names_of_a_new_head_go_too(tmp_path):
+    model = torchcaps.load("capsnet-digits", n_classes=3)
+    model.labels = ("crow", "gull", "owl")
+    hub.of(model).save_pretrained(tmp_path)
+    again = hub.CapsNet.from_pretrained(tmp_path)
+    assert hub.of(model).labels == again.labels == hub.of(again).labels == ("crow", "gull", "owl")
+
+
+def test_a_model_whose_decoder_was_taken_out_goes_without(tmp_path):
+    model = torchcaps.load("capsnet-digits", n_classes=2)
+    model.decoder = None
+    hub.of(model).save_pretrained(tmp_path)
+    again = hub.CapsNet.from_pretrained(tmp_path)
+    images = torch.rand(2, 1, 16, 16)
+    assert again.decoder is None and torch.equal(again(images).poses, model(images).poses)
+
+
 def test_one_built_by_hand_goes_too_and_is_an_ordinary_model(tmp_path):
     model = hub.CapsNet((1, 16, 16), 3, channels=4, kernel=5, n_types=2, primary_kernel=5, hidden=(8,))
     assert isinstance(model, torchcaps.CapsNet)

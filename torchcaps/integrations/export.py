@@ -16,7 +16,7 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
@@ -32,7 +32,7 @@ from torchcaps.data import info
 from torchcaps.data.augment import Augmentation
 from torchcaps.layers import Capsules, Decoder, LadderCapsules, RankMask
 from torchcaps.runtime.files import write_whole
-from torchcaps.train.recipe import Run
+from torchcaps.train.recipe import Run, stored_run
 
 __all__ = ["Exported", "export_onnx", "export_program", "to_onnx"]
 
@@ -126,6 +126,10 @@ def plan(model: nn.Module, run: Run) -> Plan:
     return Plan(module, examples, tuple(free), free, ("scores", "poses")[:n_out], ranks)
 
 
+def _stored(run: Run | Mapping[str, Any]) -> Run:
+    return run if isinstance(run, Run) else stored_run(run)
+
+
 def _answering(model: nn.Module) -> nn.Module:
     """Copy a model for the CPU, without a decoder: an answer needs none, and a program would store it all the same."""
     try:
@@ -139,8 +143,12 @@ def _answering(model: nn.Module) -> nn.Module:
     return copied
 
 
-def export_program(model: nn.Module, run: Run, path: Path) -> Exported:
-    """Write a .pt2 file, to be used as `torch.export.load(path).module()(images)`."""
+def export_program(model: nn.Module, run: Run | Mapping[str, Any], path: Path | str) -> Exported:
+    """Write a .pt2 file, to be used as `torch.export.load(path).module()(images)`.
+
+    `run`: what says how images are prepared, such as `model.about["run"]`.
+    """
+    run, path = _stored(run), Path(path)
     what = plan(model, run)
     content = io.BytesIO()
     with _quietly():
@@ -149,8 +157,11 @@ def export_program(model: nn.Module, run: Run, path: Path) -> Exported:
     return _kept(path, content.getvalue(), what, lambda *inputs: loaded(*inputs))
 
 
-def export_onnx(model: nn.Module, run: Run, path: Path, classes: tuple[str, ...] = ()) -> Exported:
-    """Write an ONNX file for any runtime, with the class names in its metadata."""
+def export_onnx(
+    model: nn.Module, run: Run | Mapping[str, Any], path: Path | str, classes: tuple[str, ...] = ()
+) -> Exported:
+    """Write an ONNX file for any runtime, with the class names in its metadata. `run`: see `export_program`."""
+    run, path = _stored(run), Path(path)
     onnxruntime = _need("onnx", "onnxscript", "onnxruntime")
     what = plan(model, run)
     made = to_onnx(_program(what), what.names, what.outputs)

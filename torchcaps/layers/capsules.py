@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.utils._pytree import _register_namedtuple
 
 from torchcaps.layers.inputs import check_floating, check_tensor
 from torchcaps.ops import length
@@ -76,6 +77,10 @@ class Capsules(NamedTuple):
     def confidence(self) -> Float[Tensor, "*b i"]:
         """Quantity to rank capsules by: the score, which does not saturate, or else the activity."""
         return self.activity if self.score is None else self.score
+
+
+# torch.export.save writes the names of types that a program returns
+_register_namedtuple(Capsules, serialized_type_name="torchcaps.layers.capsules.Capsules")
 
 
 def _check_present(present: Tensor, shape: torch.Size) -> None:

@@ -60,7 +60,10 @@ def of(model: nn.Module) -> nn.Module:
         )
     run = stored_run(about["run"])
     *shape, usual = run.sizes()
-    made = on_hub(type(model))(*shape, about.get("n_classes", usual), **run.model_args, about=about)
+    about, args = about | {"labels": list(model.labels)}, dict(run.model_args)
+    if getattr(model, "decoder", about) is None and "reconstruction" in signature(type(model).__init__).parameters:
+        args["reconstruction"] = False  # the user took it out
+    made = on_hub(type(model))(*shape, about.get("n_classes", usual), **args, about=about)
     made.load_state_dict(model.state_dict(), assign=True)
     return made.train(model.training)
 

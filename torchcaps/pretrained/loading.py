@@ -60,10 +60,11 @@ def locate(name: str | Path) -> Path:
 
 
 def describe(model: nn.Module, run: Run, about: dict[str, Any]) -> None:
-    """Set `labels` and `about` on a model. The classes of a new head are numbers."""
+    """Set `labels` and `about` on a model. The classes of a new head are numbers until somebody names them."""
     new = about.get("n_classes")
-    model.labels = class_names(run.data) if new is None else tuple(map(str, range(new)))
-    told = ("name", "seed", "step", "n_classes")
+    usual = class_names(run.data) if new is None else map(str, range(new))
+    model.labels = tuple(about.get("labels", usual))
+    told = ("name", "seed", "step", "n_classes", "labels")
     model.about = {key: about[key] for key in told if key in about} | {"run": to_plain(run)}
 
 
