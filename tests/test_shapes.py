@@ -284,7 +284,7 @@ def neuron_net(model=models.NeuronNet):
 def functions():
     vectors = torch.randn(2, 3, 4, requires_grad=True)
     differentiate(ops.squash(vectors) + ops.unsquash(vectors) + ops.length(vectors).unsqueeze(-1))
-    differentiate(ops.spread_loss(vectors[0], torch.eye(3, 4)))
+    differentiate(ops.spread_loss(vectors[0], torch.eye(3, 4)) + ops.presence_loss(vectors[0], torch.eye(3, 4)))
     poses, weight = torch.randn(2, 6, 4), torch.randn(6, 3, 4, 5)
     differentiate(ops.convolve(torch.rand(1, 2, 5, 6), torch.rand(3, 2, 2, 2, requires_grad=True), torch.rand(3), 2))
     differentiate(ops.convolve_relu(torch.rand(1, 2, 5, 6), torch.rand(3, 2, 2, 2, requires_grad=True), torch.rand(3), 2))

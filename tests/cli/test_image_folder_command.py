@@ -151,7 +151,7 @@ def test_the_class_that_is_always_answered_is_quoted_within_80_columns(capsys, m
 
 
 def test_a_training_that_ends_at_chance_says_so_in_train_and_eval(command, folder, trained, tmp_path):
-    advice = "at chance: train longer or lower the learning rate"
+    advice = "at chance: try more --epochs, a lower --learning-rate or more images"
     assert advice not in trained[1]
     settings = ["--epochs", "1", "--learning-rate", "1e-9", "--batch-size", "8", "--augment", "none", "--device", "cpu"]
     code, said, err = command("train", "--data", folder, "--out", tmp_path / "out", *settings)
@@ -174,7 +174,8 @@ def test_chance_is_one_answer_always_or_no_more_than_guessing(said, guessing):
 
 def test_settings_for_own_images_and_recipes_do_not_mix(command, folder):
     refuses(command("train"), "give a recipe", "--data FOLDER")
-    refuses(command("train", "--data", folder, "--quick"), "--data FOLDER alone")
+    refuses(command("train", "--data", folder, "--quick"), "--data FOLDER alone, without --quick")
+    refuses(command("train", "--data", folder, "--hold-out", "10"), "--data FOLDER alone, without --hold-out")
     refuses(command("train", "smoke/capsnet", "--size", "16"), "--size is for images of your own")
     refuses(command("train", "--data", folder, "--model", "baseline"), "--model must be one of capsnet, em-capsnet")
     refuses(command("train", "smoke/capsnet", "--routing", "em"), "--routing is for images of your own")

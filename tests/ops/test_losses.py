@@ -4,7 +4,7 @@ from torch.autograd import gradcheck
 from torch.nn.functional import one_hot
 
 from torchcaps.layers import Capsules
-from torchcaps.ops import cross_entropy_loss, margin_loss, reconstruction_loss, spread_loss, squash
+from torchcaps.ops import cross_entropy_loss, margin_loss, presence_loss, reconstruction_loss, spread_loss, squash
 from torchcaps.ops.losses import LOSSES
 
 
@@ -112,12 +112,41 @@ def test_losses_take_capsules_and_refuse_those_that_they_do_not_fit():
     torch.testing.assert_close(cross_entropy_loss(scored, present), wanted)
     assert torch.equal(cross_entropy_loss(score, present), cross_entropy_loss(scored, present))
     assert torch.equal(spread_loss(scored, present), spread_loss(score.sigmoid(), present))
-    with pytest.raises(ValueError, match=r"margin_loss wants .* length, got capsules with scores; use LOSSES"):
+    with pytest.raises(ValueError, match=r"margin_loss wants .* length, got capsules with scores; use cross"):
         margin_loss(scored, present)
-    with pytest.raises(ValueError, match=r"cross_entropy_loss wants .* scores, got .* length; use LOSSES"):
+    with pytest.raises(ValueError, match=r"cross_entropy_loss wants .* scores, got .* length; use margin_loss"):
         cross_entropy_loss(lengths, present)
     with pytest.raises(ValueError, match=r"one_hot\(labels, 3\)"):
         cross_entropy_loss(scored, torch.tensor([0, 1]))
+
+
+def test_presence_is_a_binary_cross_entropy_for_each_class():
+    poses, score = torch.randn(3, 4, 5), torch.randn(3, 4)
+    present = torch.tensor([[1.0, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1]])
+    wanted = torch.nn.functional.binary_cross_entropy_with_logits(score, present, reduction="none").sum(-1)
+    for scores in (score, Capsules.scored(poses, score)):
+        torch.testing.assert_close(presence_loss(scores, present), wanted)
+        torch.testing.assert_close(presence_loss(scores, present.bool()), wanted)
+    lengths = Capsules.of(squash(poses))
+    wanted = torch.nn.functional.binary_cross_entropy(lengths.activity, present, reduction="none").sum(-1)
+    torch.testing.assert_close(presence_loss(lengths, present), wanted)
+    with pytest.raises(ValueError, match=r"one_hot\(labels, 4\)"):
+        presence_loss(score, torch.tensor([0, 1, 2]))
+
+
+def test_presence_asks_for_more_of_every_class_that_is_there():
+    present = torch.tensor([[0.0, 1, 1], [1, 1, 0], [0, 0, 0]])
+    undecided = torch.zeros(3, 3, requires_grad=True)
+    presence_loss(undecided, present).sum().backward()
+    assert torch.equal(undecided.grad < 0, present.bool())
+
+
+def test_a_masked_class_has_no_share_of_the_presence():
+    score = torch.tensor([[0.0, -torch.inf, 0.0]], requires_grad=True)
+    loss = presence_loss(score, torch.tensor([[1.0, 0.0, 0.0]]))
+    loss.sum().backward()
+    torch.testing.assert_close(loss.detach(), 2 * torch.tensor([2.0]).log())
+    assert score.grad.isfinite().all()
 
 
 def test_a_masked_class_has_no_share_of_the_cross_entropy():
@@ -128,7 +157,7 @@ def test_a_masked_class_has_no_share_of_the_cross_entropy():
     assert score.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("loss", [margin_loss, cross_entropy_loss, spread_loss])
+@pytest.mark.parametrize("loss", [margin_loss, cross_entropy_loss, spread_loss, presence_loss])
 def test_losses_of_capsules_compile_as_one_program(loss):
     poses, present = torch.randn(2, 3, 4), torch.eye(3)[:2]
     capsules = Capsules.scored(poses, poses.sum(-1)) if loss is cross_entropy_loss else Capsules.of(squash(poses))

@@ -117,6 +117,7 @@ CASES: dict[str, tuple[Callable, Callable[[], tuple[Tensor, ...]]]] = {
     "matrix_em_routing": (lambda *x: ops.matrix_em_routing(*x, **WARM), matrix_em),
     "matrix_em_routing_steps": (lambda *x: last(ops.matrix_em_routing_steps(*x, **WARM)), matrix_em),
     "misfit": (ops.misfit, lambda: (normal(1, 2, 3, 2), normal(1, 3, 2), positive(1, 3) + 1)),
+    "presence_loss": (lambda logits: ops.presence_loss(logits, PRESENT), lambda: (normal(2, 3),)),
     "propagate": (ops.propagate, ladder),
     "reconstruction_loss": (ops.reconstruction_loss, lambda: (normal(2, 1, 2, 2), normal(2, 1, 2, 2))),
     "recover_couplings": (lambda *x: ops.recover_couplings(*x), lambda: (*routing()[:2], normal(1, 2, 2))),
@@ -138,7 +139,7 @@ CASES: dict[str, tuple[Callable, Callable[[], tuple[Tensor, ...]]]] = {
 def test_the_table_has_every_exported_function():
     exported = {name for name in ops.__all__ if isfunction(getattr(ops, name))}
     assert exported == CASES.keys() | NO_GRADIENT.keys() and not CASES.keys() & NO_GRADIENT.keys()
-    assert len(CASES) == 37 and len(NO_GRADIENT) == 10
+    assert len(CASES) == 38 and len(NO_GRADIENT) == 10
 
 
 def leaves(name: str) -> tuple[Tensor, ...]:

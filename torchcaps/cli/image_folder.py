@@ -103,7 +103,7 @@ def tell_by_class(predictions: torch.Tensor, labels: torch.Tensor, data: OwnImag
     console.print(lines)
     tell_text(f"mean over the classes: {mean_over_classes(numbers):.2f} % correct")
     if at_chance(numbers, predictions):
-        tell_text("at chance: train longer or lower the learning rate (--epochs, --learning-rate)")
+        tell_text("at chance: try more --epochs, a lower --learning-rate or more images")
         guessing = f"guessing gives {100 / len(numbers):.1f} %"
         if len(predictions.unique()) == 1:
             guessing += ", and the answer is always "

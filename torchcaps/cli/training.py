@@ -79,8 +79,9 @@ def train_one(
     given = {name: value for name, value in own.items() if value is not None}
     if recipe is None:
         if data is None or smoke or hold_out is not None:
+            alone = f" alone, without {'--quick' if smoke else '--hold-out'}" if data else ""
             raise ValueError(
-                "give a recipe (`torchcaps ls` names them), or --data FOLDER alone: your own images, a folder for "
+                f"give a recipe (`torchcaps ls` names them), or --data FOLDER{alone}: your own images, a folder for "
                 "each class"
             )
         with fast_threads(device):

@@ -109,11 +109,13 @@ def used_places(
                 colour = BLUE if j == label else ORANGE if j == answer else MUTED
                 axes.set_title(f"{names[j]} {100 * shares[j]:.0f} %", fontsize=8, color=colour)
     looks = window(model)
+    known = any(label is not None for label in labels)
+    colours = "blue is the true class, orange a wrong prediction" if known else "orange is the prediction"
     return figure, (
         "Image regions that each class capsule used, in the last routing iteration. Darker orange means more; "
         "each map has "
         "its own scale. Below a map: the fraction of all used data that this class used. Above it: the softmax of the "
-        "scores; blue is the true class, orange a wrong prediction. "
+        f"scores; {colours}. "
         f"A position sees {looks.reach}x{looks.reach} pixels, positions are {looks.step} pixels apart. "
         "The first channel "
         "is shown. Used data is D^use of Heinsen (2019), Eq. 4, followed through the part capsules."

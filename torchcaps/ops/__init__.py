@@ -18,6 +18,7 @@ from torchcaps.ops.losses import (
     cross_entropy_loss,
     likelihood_loss,
     margin_loss,
+    presence_loss,
     reconstruction_loss,
     spread_loss,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "matrix_em_routing_steps",
     "misfit",
     "own_output_prior",
+    "presence_loss",
     "propagate",
     "rank_mask",
     "reconstruction_loss",

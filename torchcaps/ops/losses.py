@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, softplus
 
 
 @runtime_checkable
@@ -20,6 +20,10 @@ class ClassCapsules(Protocol):
 
     activity: Tensor
     score: Tensor | None
+
+    @property
+    def logit(self) -> Tensor:
+        """Logit of the activity."""
 
 
 def margin_loss(
@@ -37,8 +41,8 @@ def margin_loss(
     if not isinstance(lengths, Tensor):
         if lengths.score is not None:
             raise ValueError(
-                "margin_loss wants capsules whose activity is a length, got capsules with scores; "
-                "use LOSSES[routing.loss], the loss that their routing names"
+                "margin_loss wants capsules whose activity is a length, got capsules with scores; use "
+                "cross_entropy_loss (EM, lazy, inverted), spread_loss (matrix EM) or likelihood_loss (self-routing)"
             )
         lengths = lengths.activity
     present = _shares("margin_loss", present, lengths=lengths)
@@ -56,7 +60,7 @@ def reconstruction_loss(images: Float[Tensor, "*b c h w"], targets: Float[Tensor
 def cross_entropy_loss(
     scores: Float[Tensor, "*b j"] | ClassCapsules, present: Float[Tensor, "*b j"]
 ) -> Float[Tensor, "*b"]:
-    """Cross entropy of a softmax over scores; rows of `present` sum to 1.
+    """Cross entropy of a softmax over scores; rows of `present` sum to 1, so an image has one class.
 
     `scores`: capsules that have them (EM and lazy routing), or logits. Capsules without scores are refused, since a
     softmax of lengths, which end at 1, can never be sure.
@@ -65,7 +69,7 @@ def cross_entropy_loss(
         if scores.score is None:
             raise ValueError(
                 "cross_entropy_loss wants capsules with scores, got capsules whose activity is a length; "
-                "use LOSSES[routing.loss], the loss that their routing names"
+                "use margin_loss"
             )
         scores = scores.score
     _same_shape("cross_entropy_loss", scores=scores, present=present)
@@ -76,15 +80,14 @@ def cross_entropy_loss(
 def likelihood_loss(
     scores: Float[Tensor, "*b j"] | ClassCapsules, present: Float[Tensor, "*b j"]
 ) -> Float[Tensor, "*b"]:
-    """Negative log likelihood of activities that sum to one over the classes (Hahn 2019).
+    """Negative log likelihood of activities that sum to one over the classes (Hahn 2019), of which an image has one.
 
     `scores`: capsules of self-routing, or the logits of their activities.
     """
     if not isinstance(scores, Tensor):
         if scores.score is None:
             raise ValueError(
-                "likelihood_loss wants capsules with scores, got capsules whose activity is a length; "
-                "use LOSSES[routing.loss], the loss that their routing names"
+                "likelihood_loss wants capsules with scores, got capsules whose activity is a length; use margin_loss"
             )
         scores = scores.score
     _same_shape("likelihood_loss", scores=scores, present=present)
@@ -96,12 +99,26 @@ def spread_loss(
 ) -> Float[Tensor, "*b"]:
     """Hinge between the true class and every other one (Hinton 2018): sum over others of max(0, m - (s_t - s_j))².
 
+    An image has one class; for several there is `presence_loss`.
+
     `scores`: capsules, of which the activity is taken, or their activity.
     """
     scores = scores if isinstance(scores, Tensor) else scores.activity
     present = _shares("spread_loss", present, scores=scores)
     true = (scores * present).sum(-1, keepdim=True)
     return ((margin - (true - scores)).clamp(min=0).square() * (1 - present)).sum(-1)
+
+
+def presence_loss(logits: Float[Tensor, "*b j"] | ClassCapsules, present: Float[Tensor, "*b j"]) -> Float[Tensor, "*b"]:
+    """Binary cross entropy of every activity, summed over the classes: an image has any number of them.
+
+    `logits`: capsules of any routing whose activities need not sum to 1, or logits.
+    """
+    logits = logits if isinstance(logits, Tensor) else logits.logit
+    present = _shares("presence_loss", present, logits=logits)
+    # a masked class has a logit of -inf, and 0 · inf is no number
+    missing = (present * softplus(-logits)).masked_fill(present == 0, 0)
+    return (missing + (1 - present) * softplus(logits)).sum(-1)
 
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
