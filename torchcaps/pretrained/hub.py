@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from torchcaps.models import MODELS, SENTENCE_MODELS
-from torchcaps.pretrained.loading import describe
+from torchcaps.pretrained.loading import describe, usual_labels
 from torchcaps.train.checkpoint import load_into
 from torchcaps.train.recipe import stored_run
 
@@ -60,7 +60,10 @@ def of(model: nn.Module) -> nn.Module:
         )
     run = stored_run(about["run"])
     *shape, usual = run.sizes()
-    about, args = about | {"labels": list(model.labels)}, dict(run.model_args)
+    renamed = tuple(model.labels) != usual_labels(run, about)
+    about = {key: value for key, value in about.items() if key != "labels"}
+    about |= {"labels": list(model.labels)} if renamed else {}
+    args = dict(run.model_args)
     if getattr(model, "decoder", about) is None and "reconstruction" in signature(type(model).__init__).parameters:
         args["reconstruction"] = False  # the user took it out
     made = on_hub(type(model))(*shape, about.get("n_classes", usual), **args, about=about)

@@ -61,11 +61,15 @@ def locate(name: str | Path) -> Path:
 
 def describe(model: nn.Module, run: Run, about: dict[str, Any]) -> None:
     """Set `labels` and `about` on a model. The classes of a new head are numbers until somebody names them."""
-    new = about.get("n_classes")
-    usual = class_names(run.data) if new is None else map(str, range(new))
-    model.labels = tuple(about.get("labels", usual))
+    model.labels = tuple(about.get("labels", usual_labels(run, about)))
     told = ("name", "seed", "step", "n_classes", "labels")
     model.about = {key: about[key] for key in told if key in about} | {"run": to_plain(run)}
+
+
+def usual_labels(run: Run, about: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the classes of the data, or of a new head the numbers."""
+    new = about.get("n_classes")
+    return class_names(run.data) if new is None else tuple(map(str, range(new)))
 
 
 def prepare(model: nn.Module, pixels: UInt8[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h2 w2"]:
