@@ -75,6 +75,8 @@ def test_the_figure_has_a_map_for_every_class_over_every_picture(model, rng):
         torch.rand(1, 20, 30, generator=rng),
     ]
     figure, words = used_places(model, images, [4, None])
+    assert "blue is the true class" in words
+    assert "orange is the prediction" in used_places(model, images, [None, None])[1]
     assert len(figure.axes) == 2 * 11 and "7x7 pixels, positions are 2 pixels apart" in words
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles[0] == "class 4" and titles[11] == "image"

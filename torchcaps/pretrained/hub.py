@@ -64,8 +64,9 @@ def of(model: nn.Module) -> nn.Module:
     about = {key: value for key, value in about.items() if key != "labels"}
     about |= {"labels": list(model.labels)} if renamed else {}
     args = dict(run.model_args)
-    if getattr(model, "decoder", about) is None and "reconstruction" in signature(type(model).__init__).parameters:
-        args["reconstruction"] = False  # the user took it out
+    decoded = "reconstruction" in signature(type(model).__init__).parameters
+    if decoded and model.decoder is None:  # the user may have taken it out
+        args["reconstruction"] = False
     made = on_hub(type(model))(*shape, about.get("n_classes", usual), **args, about=about)
     made.load_state_dict(model.state_dict(), assign=True)
     return made.train(model.training)

@@ -23,7 +23,7 @@ WEIGHT_ROWS, WEIGHT_OUTPUTS, WEIGHT_WARPS = 64, 2, 4  # of a program for the wei
 FEW_ITERATIONS = 3  # whose tiles are loaded ahead for the weight's gradient; more fill the registers
 AT_ONCE = 32  # chunks of a sum that are loaded together
 # couplings and gradients of logits of all iterations that walks keep backward. With more, the kernels of
-# triton_backward.py make them again: on CIFAR-10 these took 1.3 ms of a step, by the times on MNIST walks take a third
+# triton_backward.py make them again, which took 1.3 ms of a step on CIFAR-10 (bench/h200-cifar10-kernels.txt)
 KEPT_BYTES = 48 << 20
 FLOAT32_TOO = False  # for tests: the interpreter computes bfloat16 in a wrong way, so that it judges walks in float32
 
